@@ -30,7 +30,10 @@ pub fn checkpoint(
     f: impl Fn(&Recorder, &[Value]) -> Result<Vec<Value>> + 'static,
 ) -> Result<Vec<Value>> {
     let mut parents = recorder.parents("checkpoint", inputs)?;
-    let body: Rc<Body> = Rc::new(f);
+    // Both runs cast as the region here does, each by itself.
+    let cast = recorder.autocasts_to();
+    let body: Rc<Body> =
+        Rc::new(move |tape: &Recorder, inputs: &[Value]| tape.cast_to(cast, || f(tape, inputs)));
     let detached: Vec<Value> = inputs.iter().map(|v| v.detach()).collect();
     if !recorder.is_recording() {
         // Inside an outer checkpoint the captured values belong to the outer one, which runs this function again.

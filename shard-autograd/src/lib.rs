@@ -73,6 +73,7 @@ struct Readme;
 
 mod accumulate;
 mod ahead;
+mod autocast;
 mod backward;
 mod bucket;
 mod by_hand;

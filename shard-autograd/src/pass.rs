@@ -66,7 +66,10 @@ impl Pass<'_> {
         } else {
             Mode::Off
         };
-        self.recorder.in_mode(mode, || self.visit_all(seeds)).0
+        // Its ops go by the types of the forward pass.
+        (self.recorder).cast_to(None, || {
+            self.recorder.in_mode(mode, || self.visit_all(seeds)).0
+        })
     }
 
     fn visit_all(&self, seeds: Vec<(Rc<Slot>, Value)>) -> Result<(FoundMap, Buckets)> {

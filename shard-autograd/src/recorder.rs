@@ -1,6 +1,7 @@
 //! The recording executor.
 
 use crate::ahead::{Ahead, Sharded, When};
+use crate::autocast::Region;
 use crate::bucket::BUCKET_BYTES;
 use crate::node::{Census, Kind, Leaf, Node, Outlet, Slot, ValueId, on_tape};
 use crate::{AutogradError, Result};
@@ -31,6 +32,8 @@ struct Inner {
     mode: RefCell<Mode>,
     bucket_bytes: Cell<usize>,
     ahead: Ahead,
+    /// The region that casts by itself, if this is one.
+    region: RefCell<Option<Rc<Region>>>,
     /// For each function of pieces that is running, the innermost last: the pieces that the host has read.
     reads: RefCell<Vec<BTreeSet<u64>>>,
 }
@@ -56,6 +59,7 @@ impl Recorder {
             mode: RefCell::new(Mode::Record),
             bucket_bytes: Cell::new(BUCKET_BYTES),
             ahead: Ahead::default(),
+            region: RefCell::default(),
             reads: RefCell::default(),
         }))
     }
@@ -250,6 +254,14 @@ impl Recorder {
         (result, self.0.mode.replace(old))
     }
 
+    pub(crate) fn region(&self) -> &RefCell<Option<Rc<Region>>> {
+        &self.0.region
+    }
+
+    pub(crate) fn mode(&self) -> &RefCell<Mode> {
+        &self.0.mode
+    }
+
     /// Whether vjps come next.
     pub(crate) fn keeps_all(&self) -> bool {
         matches!(*self.0.mode.borrow(), Mode::Again)
@@ -399,6 +411,15 @@ impl Exec for Recorder {
     }
 
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
+        let cast = self.in_precision(&op, inputs)?;
+        let refs: SmallVec<[&Value; 3]>;
+        let inputs = match &cast {
+            None => inputs,
+            Some(cast) => {
+                refs = cast.iter().map(|value| &**value).collect();
+                &refs
+            }
+        };
         let used = self.operands(inputs)?;
         let refs: SmallVec<[&Value; 3]>;
         let inputs = match &used {
@@ -431,6 +452,10 @@ impl Exec for Recorder {
             outputs: kept(outputs, |o| keeps.output(o)),
             op,
         }))
+    }
+
+    fn in_full(&self, value: &Value) -> Result<Value, OpError> {
+        self.full(value)
     }
 
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value, OpError> {

@@ -7,7 +7,7 @@ use shard_comm::{
 };
 use shard_kernels::{View, ViewMut};
 use shard_redistribute::Fingerprint;
-use shard_spec::{DimPart, Dims, Strides};
+use shard_spec::{DimPart, Dims, Strides, row_major_strides};
 use smallvec::SmallVec;
 use std::any::Any;
 
@@ -27,6 +27,21 @@ pub struct OperandBox {
     pub held: SmallVec<[DimPart; 4]>,
     /// The operand's global extents.
     pub global: Dims,
+}
+
+impl OperandBox {
+    /// All of an array of one dim without gaps.
+    pub(crate) fn line(len: usize) -> Self {
+        let shape = Dims::from_slice(&[len]);
+        Self {
+            offset: 0,
+            strides: row_major_strides(&shape),
+            start: Dims::from_slice(&[0]),
+            held: std::iter::once(DimPart::from(0..len)).collect(),
+            global: shape.clone(),
+            shape,
+        }
+    }
 }
 
 /// Which part of the op a kernel call computes.

@@ -27,6 +27,7 @@ mod rule;
 mod strategy;
 pub mod testing;
 mod value;
+mod wide;
 
 pub use engine::{Engine, EngineOptions, Handler, Pin};
 pub use error::{InOp, OpError, Result};
@@ -35,7 +36,7 @@ pub use kernel::{
     DeviceCall, DeviceKernel, Fold, FoldState, HostCall, KernelCx, KernelPolicy, OperandBox, Stage,
 };
 pub use measure::{Measured, measure};
-pub use op::{Exec, Keeps, Op, Saved, Sums, key_of};
+pub use op::{Exec, Keeps, Op, Precision, Saved, Sums, key_of};
 pub use routes::{MergedRuns, RouteBy, Routes};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};

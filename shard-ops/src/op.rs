@@ -73,6 +73,11 @@ pub trait Op: Debug + Send + Sync + 'static {
         Keeps::INPUTS
     }
 
+    /// In which type a program that [casts by itself](crate::Precision) gives the op its operands.
+    fn precision(&self) -> Precision {
+        Precision::Widest
+    }
+
     /// The vector-Jacobian product: cotangents of the inputs from those of the outputs, as global arrays; the
     /// engine and the tape see to layouts. `None` stands for a zero or unwanted cotangent. Most vjps are a
     /// [`Saved::pull_back`]. An op without a vjp has no derivative.
@@ -91,6 +96,20 @@ pub trait Op: Debug + Send + Sync + 'static {
             operand: 0,
         })
     }
+}
+
+/// In which type an op gets floating-point operands in a region of a program that casts by itself, as PyTorch's autocast does. Operands
+/// of `f64` stay what they are, and other types are not meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// In 16 bits: products, which are most of the work, and sum in `f32` in any case.
+    Sixteen,
+    /// In `f32`: results that 16 bits are too few for, such as sums of many terms, exponentials and logarithms.
+    Full,
+    /// In the type of the first operand: normalisations, which compute in `f32` inside.
+    First,
+    /// In the widest type among the operands.
+    Widest,
 }
 
 /// Some of an op's inputs and outputs.
@@ -235,6 +254,18 @@ pub trait Exec {
     /// What the op's rule reports.
     fn sums_first(&self, _op: &Arc<dyn Op>, inputs: &[&Value]) -> Result<Sums> {
         Ok(inputs.iter().map(|_| None).collect())
+    }
+
+    /// The value as an op takes it that is computed in [`Full`](Precision::Full) precision, for what is made of several ops: as it is,
+    /// unless this executor casts by itself.
+    ///
+    /// # Collective
+    /// As [`apply`](Self::apply).
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    fn in_full(&self, value: &Value) -> Result<Value> {
+        Ok(value.clone())
     }
 
     /// Whether what is applied here may be differentiated. If so, vjps use only ops that have vjps themselves;

@@ -243,10 +243,23 @@ pub struct Rule {
     pub(crate) flops: f64,
     /// Whether the op merges partial results.
     pub(crate) merges: bool,
+    /// For operands of 16 bits that kernels get as `f32`: the types to which the outputs are rounded that kernels write as `f32`. Empty
+    /// where kernels read the operands as they are.
+    pub(crate) narrows: SmallVec<[Option<DType>; 2]>,
     pub(crate) body: Body,
 }
 
 impl Rule {
+    /// Whether kernels get 16-bit operands as `f32`.
+    pub fn is_wide(&self) -> bool {
+        !self.narrows.is_empty()
+    }
+
+    /// The type to which output `o`, which kernels write as `f32`, is rounded in the end, if it is.
+    pub fn narrows(&self, o: usize) -> Option<DType> {
+        self.narrows.get(o).copied().flatten()
+    }
+
     /// Starts a rule for the op called `name`, whose inputs are `inputs`.
     pub fn builder(name: &'static str, inputs: &[Meta]) -> RuleBuilder {
         RuleBuilder(Self {
@@ -265,6 +278,7 @@ impl Rule {
             routes: None,
             flops: 1.0,
             merges: false,
+            narrows: SmallVec::new(),
             body: Body::Kernel,
         })
     }

@@ -47,6 +47,7 @@
 //! other rank hears of the one that failed. Only after the last is the group unusable.
 #![forbid(unsafe_code)]
 
+mod autocast;
 pub mod checkpoint;
 mod context;
 pub mod data;

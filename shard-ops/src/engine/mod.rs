@@ -10,10 +10,11 @@ mod submit;
 pub use self::pin::Pin;
 use self::route::{Side, Whose};
 use self::rows::{SharedWork, Work};
-use self::submit::submit;
+use self::submit::{converted, submit};
 use crate::error::InOp;
 use crate::rule::Body;
 use crate::strategy::{InputMove, Routing};
+use crate::wide;
 use crate::{
     Alternative, Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Reduction, Result, Rule, Stage,
     Strategy, Sums, Value, key_of,
@@ -45,6 +46,10 @@ pub struct EngineOptions {
     pub host_fallback: bool,
     /// How kernels on a GPU go about it.
     pub kernels: KernelPolicy,
+    /// Whether terms of sums over ranks are rounded where the result has 16 bits, so that half the bytes move, and later, with others:
+    /// results then differ from those of one rank by the rounding of each term. Otherwise an op with such a result takes the sum in
+    /// `f32` first.
+    pub narrow_sums: bool,
 }
 
 impl Default for EngineOptions {
@@ -54,6 +59,7 @@ impl Default for EngineOptions {
             explicit_moves: false,
             host_fallback: false,
             kernels: KernelPolicy::default(),
+            narrow_sums: false,
         }
     }
 }
@@ -65,6 +71,7 @@ pub struct Engine {
     explicit_moves: Cell<bool>,
     host_fallback: Cell<bool>,
     kernels: Cell<KernelPolicy>,
+    narrow_sums: Cell<bool>,
     pin: RefCell<Option<Pin>>,
     strategies: RefCell<HashMap<StrategyKey, Rc<Ready>, Prehashed>>,
     handlers: RefCell<HashMap<&'static str, Handler>>,
@@ -107,11 +114,13 @@ impl Engine {
         let explicit_moves = Cell::new(options.explicit_moves);
         let host_fallback = Cell::new(options.host_fallback);
         let kernels = Cell::new(options.kernels);
+        let narrow_sums = Cell::new(options.narrow_sums);
         Rc::new(Self {
             options,
             explicit_moves,
             host_fallback,
             kernels,
+            narrow_sums,
             pin: RefCell::default(),
             strategies: RefCell::default(),
             handlers: RefCell::default(),
@@ -150,6 +159,14 @@ impl Engine {
     /// All ranks must set the same.
     pub fn set_kernels(&self, policy: KernelPolicy) -> KernelPolicy {
         self.kernels.replace(policy)
+    }
+
+    /// Whether terms of sums over ranks are [rounded](EngineOptions::narrow_sums) to 16 bits; returns what was set before.
+    ///
+    /// # Collective
+    /// All ranks must set the same, which the next exchange finds out.
+    pub fn set_narrow_sums(&self, narrow: bool) -> bool {
+        self.narrow_sums.replace(narrow)
     }
 
     /// How the first result of each op is to lie from now on, if it is to lie in a certain way: the cheapest strategy that leaves it
@@ -198,8 +215,23 @@ impl Engine {
             return self.as_pinned(op.name(), outputs);
         }
         let ready = self.ready(op, inputs)?;
+        let sums = ready.rule.is_wide() && !self.narrow_sums.get();
+        if let (Some(pinned), true) = (&ready.wanted, sums)
+            && pinned.is_partial()
+        {
+            return Err(OpError::Pinned {
+                op: op.name(),
+                wanted: pinned.to_string(),
+                possible: vec!["the sum, which is taken before it gets 16 bits".into()],
+            });
+        }
         let kernels = self.kernels.get();
-        let number = record(op, ready.fingerprint ^ kernels.fingerprint(), inputs);
+        let narrow = u128::from(ready.rule.is_wide() && self.narrow_sums.get());
+        let number = record(
+            op,
+            ready.fingerprint ^ kernels.fingerprint() ^ narrow,
+            inputs,
+        );
         let outputs = self.run_strategy(op, &ready.rule, &ready.strategy, inputs)?;
         match outputs.len() {
             // It has the number of the last call, which is this one.
@@ -257,10 +289,11 @@ impl Engine {
             refuse_without_kernel(op, cx.device())?;
         }
         if !cx.is_member() {
-            return match rule.decides_rows() {
+            let outputs = match rule.decides_rows() {
                 Some(_) => rows::settle_outside(name, cx, rule, strategy),
                 None => outputs_without_data(cx, rule, &strategy.outputs),
             };
+            return self.narrow(name, rule, outputs?);
         }
         let reduced = reduce(name, strategy, inputs)?;
         let mut current: SmallVec<[&Array; 4]> = SmallVec::from_slice(inputs);
@@ -269,16 +302,50 @@ impl Engine {
         }
         let kernels = self.kernels.get();
         let run = Run {
-            op: Applied { op, kernels },
+            op: Applied {
+                op,
+                kernels,
+                wide: rule.is_wide(),
+            },
             cx,
             rule,
             strategy,
         };
-        match (&strategy.assemble, &rule.body) {
+        let outputs = match (&strategy.assemble, &rule.body) {
             (Some(assemble), _) => run.assemble(assemble, &current),
             (None, Body::Relabel) => run.relabel(&current),
             (None, _) => run.kernels(&current),
+        };
+        match run.op.wide {
+            true => self.narrow(name, rule, outputs?),
+            false => outputs,
         }
+    }
+
+    /// Outputs that kernels wrote as `f32` in place of a 16-bit type: rounded to it, once sums over ranks have been taken.
+    fn narrow(&self, op: &'static str, rule: &Rule, outputs: Vec<Array>) -> Result<Vec<Array>> {
+        let narrowed = outputs.into_iter().enumerate().map(|(o, output)| {
+            let Some(to) = rule.narrows(o).filter(|to| *to != output.dtype()) else {
+                return Ok(output);
+            };
+            // Of the greatest and the least, the rounded ones are the roundings.
+            let rounds = match output.layout().partial_op() {
+                Some(ReduceOp::Sum) => !self.narrow_sums.get(),
+                by => by == Some(ReduceOp::Prod),
+            };
+            let settled = match rounds {
+                true => {
+                    let whole = output.layout().with_partial_reduced();
+                    output.redistribute(&whole).in_op(op)?
+                }
+                false => output,
+            };
+            let local = (settled.buffer())
+                .map(|local| converted(settled.cx(), local, to))
+                .transpose()?;
+            Array::from_parts(settled.cx(), settled.layout(), local, to).in_op(op)
+        });
+        narrowed.collect()
     }
 
     fn ready(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Rc<Ready>> {
@@ -316,7 +383,7 @@ impl Engine {
                 dtype: a.dtype(),
             })
             .collect();
-        let rule = op.rule(&metas)?;
+        let rule = wide::rule(&**op, &metas)?;
         let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
         let model = planner.model().unwrap_or_default();
         let wanted = match (&pin, rule.outputs.first()) {
@@ -330,7 +397,7 @@ impl Engine {
         let (rule, strategy) = match strategy.cost() {
             0 => (rule, strategy),
             _ => {
-                let rules = op.block_rules(&metas, strategy.outputs())?;
+                let rules = wide::block_rules(&**op, &rule, &metas, strategy.outputs())?;
                 strategy.or_block_by_block((rule, rules), &layouts, index, &model)
             }
         };
@@ -671,6 +738,8 @@ fn launch(
 struct Applied<'a> {
     op: &'a Arc<dyn Op>,
     kernels: KernelPolicy,
+    /// Whether kernels get 16-bit operands as `f32`.
+    wide: bool,
 }
 
 impl Applied<'_> {

@@ -3,8 +3,11 @@
 use super::Applied;
 use super::rows::{SharedWork, Work};
 use crate::error::InOp;
-use crate::{DeviceCall, DeviceKernel, HostCall, KernelCx, Result, Stage};
-use shard_comm::{Buffer, BufferMut, Host, HostJob, Work as Amount};
+use crate::families::cast_op;
+use crate::{
+    DeviceCall, DeviceKernel, Fold, HostCall, KernelCx, KernelPolicy, OperandBox, Result, Stage,
+};
+use shard_comm::{Buffer, BufferMut, DType, Host, HostJob, Work as Amount};
 use shard_redistribute::MeshComm;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,6 +22,10 @@ pub(super) fn submit(
     inputs: Vec<Buffer>,
     outputs: Vec<BufferMut>,
 ) -> Result<Vec<BufferMut>> {
+    let inputs = match op.wide {
+        true => widened(cx, inputs)?,
+        false => inputs,
+    };
     if let Some(kernel) = op.op.kernel(cx.device().kind()) {
         return on_device(op, kernel, cx, stage, &calls, work, &inputs, outputs);
     }
@@ -56,6 +63,42 @@ pub(super) fn submit(
         return by_host(op.name(), cx, job, &inputs, outputs);
     }
     cx.device().submit(inputs, outputs, job).in_op(op.name())
+}
+
+/// The inputs, those of 16 bits as `f32`.
+fn widened(cx: &Rc<MeshComm>, inputs: Vec<Buffer>) -> Result<Vec<Buffer>> {
+    let each = inputs.into_iter().map(|input| match input.dtype() {
+        DType::F16 | DType::BF16 => converted(cx, &input, DType::F32),
+        _ => Ok(input),
+    });
+    each.collect()
+}
+
+/// A copy of all elements of some memory in another type.
+pub(super) fn converted(cx: &Rc<MeshComm>, from: &Buffer, to: DType) -> Result<Buffer> {
+    let cast = cast_op(to);
+    let len = from.len();
+    let made = cx.device().alloc(to, len).in_op(cast.name())?;
+    if len == 0 {
+        return Ok(made.freeze());
+    }
+    let all = OperandBox::line(len);
+    let call = KernelCx {
+        inputs: vec![all.clone()],
+        outputs: vec![all],
+        adds_once: true,
+        fold: Fold::ONLY,
+        work: Amount::moving(from.bytes() + len * to.size()),
+        is_part: false,
+    };
+    let applied = Applied {
+        op: &cast,
+        kernels: KernelPolicy::default(),
+        wide: false,
+    };
+    let (calls, inputs) = (Arc::new(vec![call]), vec![from.clone()]);
+    let mut made = submit(applied, cx, Stage::Compute, calls, None, inputs, vec![made])?;
+    Ok(made.remove(0).freeze())
 }
 
 /// The calls of a device's own kernel.

@@ -38,4 +38,5 @@ mod types;
 pub mod unfold;
 pub mod unique;
 
+pub(crate) use elementwise::cast_op;
 pub use one_hot::one_hot;

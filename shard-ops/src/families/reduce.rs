@@ -9,7 +9,7 @@ pub use super::broadcast::{sum, sum_to};
 use super::elementwise::{add, cast, div, eq, masked, mul, mul_scalar, unary};
 use super::over_dims::OverDims;
 use crate::host::is_whole;
-use crate::{Exec, HostCall, Keeps, Meta, Op, OpError, Result, Rule, Saved, Value};
+use crate::{Exec, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved, Value};
 use shard_kernels::unary::Unary;
 use shard_spec::ReduceOp;
 use std::sync::Arc;
@@ -57,6 +57,7 @@ reductions! {
 /// # Errors
 /// As [`sum`]; integers and truth values, which have no mean of their own type.
 pub fn mean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
+    let x = &exec.in_full(x)?;
     if is_whole(x.dtype()) {
         return Err(OpError::DType {
             op: "mean",
@@ -105,6 +106,13 @@ struct Reduce(OverDims);
 impl Op for Reduce {
     fn name(&self) -> &'static str {
         self.0.name
+    }
+
+    fn precision(&self) -> Precision {
+        match self.0.op {
+            ReduceOp::Sum | ReduceOp::Prod => Precision::Full,
+            _ => Precision::Widest,
+        }
     }
 
     fn key(&self) -> u128 {

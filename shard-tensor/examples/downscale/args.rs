@@ -38,6 +38,10 @@ pub(crate) struct Args {
     #[arg(long)]
     dtype: Option<Precision>,
 
+    /// Casts by itself, products to this 16-bit type; parameters stay what they are [default: casts nothing]
+    #[arg(long)]
+    autocast: Option<Sixteen>,
+
     /// What every rank computes on: host, test, cuda or emulated-cuda; the last two need the feature of that name
     #[arg(long, default_value_t = DeviceKind::Host)]
     pub(crate) device: DeviceKind,
@@ -82,6 +86,15 @@ impl Args {
         }
     }
 
+    /// In which type products are, if the program casts by itself; `f32` if not.
+    pub(crate) fn autocast(&self) -> DType {
+        match self.autocast {
+            Some(Sixteen::Bf16) => DType::BF16,
+            Some(Sixteen::F16) => DType::F16,
+            None => DType::F32,
+        }
+    }
+
     /// In which type.
     pub(crate) fn dtype(&self) -> DType {
         match (self.dtype, self.verify) {
@@ -103,6 +116,12 @@ enum Mover {
 enum Precision {
     F32,
     F64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Sixteen {
+    Bf16,
+    F16,
 }
 
 /// Ranks along the rows and, where there are two numbers, along the columns.

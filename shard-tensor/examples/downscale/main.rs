@@ -109,6 +109,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         batch: args.batch(hours - 1),
         seed: args.seed,
         dtype: args.dtype(),
+        autocast: args.autocast(),
         device: args.device,
         backend: args.backend(),
         weights: Some(&weights),

@@ -41,6 +41,8 @@ pub(crate) struct Job<'a> {
     pub(crate) batch: usize,
     pub(crate) seed: u64,
     pub(crate) dtype: DType,
+    /// The type of products; `f32` casts nothing.
+    pub(crate) autocast: DType,
     /// What ranks compute on.
     pub(crate) device: DeviceKind,
     /// What moves elements between them.
@@ -111,6 +113,8 @@ impl Job<'_> {
 
     /// The program of every rank.
     fn on_rank(&self, ctx: &Context) -> Result<Option<Outcome>> {
+        // Of gradients half the bytes move.
+        ctx.engine().set_narrow_sums(self.autocast.is_half());
         let mesh = mesh_of(ctx, self.mesh)?;
         let task = Task::new(&mesh, self.data, self.split)?;
         let mut training = self.begin(&mesh)?;
@@ -164,8 +168,10 @@ impl Job<'_> {
         while training.step < self.stretch.stop {
             let hours = training.hours.next_batch()?.swap_remove(0);
             let samples = task.samples(&hours, self.dtype)?;
-            let residual = training.model.forward(&samples.inputs)?;
-            let loss = samples.bilinear.add(&residual)?.mse_loss(&samples.target)?;
+            let loss = ctx.autocast(self.autocast, || {
+                let residual = training.model.forward(&samples.inputs)?;
+                (samples.bilinear.add(&residual)?).mse_loss(&samples.target)
+            })?;
             let mut gradients = loss.backward()?;
             gradients.clip_norm(LONGEST)?;
             let rate = rates.at(training.step as usize);

@@ -111,6 +111,7 @@ mod tests {
             batch: 2,
             seed: 3,
             dtype: DType::F64,
+            autocast: DType::F32,
             device: DeviceKind::Host,
             backend: Backend::Own,
             weights: None,

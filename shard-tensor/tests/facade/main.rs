@@ -1,5 +1,6 @@
 //! Tests of the facade on in-process ranks.
 
+mod autocast;
 mod clipping;
 mod constructors;
 mod counts;

@@ -15,6 +15,7 @@ mod ops;
 mod points;
 mod redistribute;
 mod rules;
+mod sixteen_bits;
 mod way_costs;
 
 fn main() -> std::process::ExitCode {
@@ -30,6 +31,7 @@ fn main() -> std::process::ExitCode {
         ("points", points::ALL),
         ("redistribute", redistribute::ALL),
         ("rules", rules::ALL),
+        ("sixteen_bits", sixteen_bits::ALL),
         ("way_costs", way_costs::ALL),
     ])
 }

@@ -392,6 +392,7 @@ impl Routed<'_> {
         Applied {
             op,
             kernels: self.op.kernels,
+            wide: false,
         }
     }
 
@@ -548,15 +549,7 @@ impl Routed<'_> {
 
 /// The box of a list.
 fn list(len: usize) -> OperandBox {
-    let shape = Dims::from_slice(&[len]);
-    OperandBox {
-        offset: 0,
-        strides: row_major_strides(&shape),
-        start: Dims::from_slice(&[0]),
-        held: std::iter::once(DimPart::from(0..len)).collect(),
-        global: shape.clone(),
-        shape,
-    }
+    OperandBox::line(len)
 }
 
 /// A call of an op that moves rows.

@@ -7,7 +7,9 @@ use super::options::Attention;
 use super::rule::{Extents, accesses, types};
 use crate::families::elementwise::cast;
 use crate::host::{partial_type, with_stored};
-use crate::{Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value};
+use crate::{
+    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved, Value,
+};
 use shard_comm::{DType, Element};
 use shard_kernels::attention::{AttentionState, Stored, merge};
 use smallvec::smallvec;
@@ -22,6 +24,10 @@ pub(crate) struct Forward {
 impl Op for Forward {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Sixteen
     }
 
     fn key(&self) -> u128 {

@@ -7,7 +7,8 @@ use super::over_dims::OverDims;
 use super::shape::reshape;
 use crate::host::with_element;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved,
+    Value, key_of,
 };
 use shard_kernels::copy::copy;
 use shard_spec::{Dims, ReduceOp};
@@ -171,6 +172,10 @@ struct Sum(OverDims);
 impl Op for Sum {
     fn name(&self) -> &'static str {
         self.0.name
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Full
     }
 
     fn key(&self) -> u128 {

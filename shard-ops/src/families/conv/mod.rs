@@ -17,8 +17,8 @@ use crate::families::shape::reshape;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result,
-    Rule, RuleBuilder, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Precision, Reduction,
+    Result, Rule, RuleBuilder, Saved, Value, key_of,
 };
 use shard_kernels::conv as kernels;
 use shard_spec::{Dims, EdgeMap, ReduceOp, Window};
@@ -349,6 +349,10 @@ impl Op for Conv {
         NAME
     }
 
+    fn precision(&self) -> Precision {
+        Precision::Sixteen
+    }
+
     fn key(&self) -> u128 {
         key_of(NAME, &(&self.geometry, self.bias))
     }
@@ -452,6 +456,10 @@ fn input_grad(
 impl Op for ConvInputGrad {
     fn name(&self) -> &'static str {
         "conv_input_grad"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Sixteen
     }
 
     fn key(&self) -> u128 {

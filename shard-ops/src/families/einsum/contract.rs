@@ -8,8 +8,8 @@ use crate::families::shape::{permute, reshape};
 use crate::families::types::float_types;
 use crate::host::{is_whole, with_float};
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OperandBox, Reduction, Result, Rule, Saved,
-    Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OperandBox, Precision, Reduction, Result,
+    Rule, Saved, Value, key_of,
 };
 use shard_comm::Strided;
 use shard_kernels::copy::copy;
@@ -205,6 +205,10 @@ fn matrix(at: &OperandBox, letters: &[u32], groups: [&Letters; 3]) -> Option<Str
 impl Op for Contract {
     fn name(&self) -> &'static str {
         "einsum"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Sixteen
     }
 
     fn key(&self) -> u128 {

@@ -26,8 +26,8 @@ use super::types::{float_types, number_types};
 use crate::host::{is_whole, with_float, with_whole};
 use crate::rule::broadcast;
 use crate::{
-    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved, Value,
-    key_of,
+    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Precision, Result, Rule,
+    Saved, Value, key_of,
 };
 use shard_comm::{DType, Element, Strided, kernel};
 use shard_kernels::pointwise::{self, Binary};
@@ -225,6 +225,36 @@ pub fn cast(exec: &dyn Exec, x: &Value, to: DType) -> Result<Value> {
     exec.apply1(Arc::new(Cast { to }), &[x])
 }
 
+/// Whether the map makes much of little, or so large or small numbers that 16 bits cannot hold them.
+fn is_steep(map: Unary) -> bool {
+    matches!(
+        map,
+        Unary::Exp
+            | Unary::Exp2
+            | Unary::Expm1
+            | Unary::Log
+            | Unary::Log2
+            | Unary::Log10
+            | Unary::Log1p
+            | Unary::PowScalar { .. }
+            | Unary::Reciprocal
+            | Unary::Rsqrt
+            | Unary::Tan
+            | Unary::Acos
+            | Unary::Asin
+            | Unary::Cosh
+            | Unary::Sinh
+            | Unary::Erfinv
+            | Unary::Softplus { .. }
+            | Unary::LogSigmoid
+    )
+}
+
+/// The op that converts to a type.
+pub(crate) fn cast_op(to: DType) -> Arc<dyn Op> {
+    Arc::new(Cast { to })
+}
+
 /// One step of the chain rule of a map: `f(x)` for order 0, `g * f⁽ᵒʳᵈᵉʳ⁾(x)` beyond, so that every derivative
 /// is the same op of the next order.
 #[derive(Clone, Copy, Debug)]
@@ -238,6 +268,13 @@ impl Op for Map {
         match self.order {
             0 => self.map.name(),
             _ => "chain",
+        }
+    }
+
+    fn precision(&self) -> Precision {
+        match self.order {
+            0 if is_steep(self.map) => Precision::Full,
+            _ => Precision::Widest,
         }
     }
 
@@ -387,6 +424,13 @@ fn over_both<T: Element>(
 impl Op for Arithmetic {
     fn name(&self) -> &'static str {
         binary_name(self.kind)
+    }
+
+    fn precision(&self) -> Precision {
+        match self.kind {
+            Binary::Pow | Binary::Xlogy | Binary::LogAddExp | Binary::LogAddExp2 => Precision::Full,
+            _ => Precision::Widest,
+        }
     }
 
     fn key(&self) -> u128 {

@@ -13,7 +13,8 @@ use super::index::roll;
 use super::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved,
+    Value, key_of,
 };
 use shard_kernels::fft::{Fft, transform};
 use smallvec::smallvec;
@@ -266,6 +267,10 @@ impl Transform {
 impl Op for Transform {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Full
     }
 
     fn key(&self) -> u128 {

@@ -8,7 +8,8 @@ use crate::families::shape::{reshape, unsqueeze};
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved,
+    Value, key_of,
 };
 use shard_kernels::linalg::{self as kernels, Factors};
 use shard_spec::Dims;
@@ -133,6 +134,10 @@ impl Op for Decompose {
         }
     }
 
+    fn precision(&self) -> Precision {
+        Precision::Full
+    }
+
     fn key(&self) -> u128 {
         key_of("linalg", &self.kind)
     }
@@ -192,6 +197,10 @@ impl Op for Decompose {
 impl Op for SolveFor {
     fn name(&self) -> &'static str {
         "solve"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Full
     }
 
     fn key(&self) -> u128 {

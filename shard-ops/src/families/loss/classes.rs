@@ -46,6 +46,7 @@ pub fn nll_loss(
     classes: Classes<'_>,
     reduction: LossReduction,
 ) -> Result<Value> {
+    let x = &exec.in_full(x)?;
     of_indices(exec, "nll_loss", x, target, classes, reduction)
 }
 
@@ -64,6 +65,7 @@ pub fn cross_entropy(
     classes: Classes<'_>,
     reduction: LossReduction,
 ) -> Result<Value> {
+    let x = &exec.in_full(x)?;
     const NAME: &str = "cross_entropy";
     let dim = class_dim(NAME, x, target)?;
     if !(0.0..=1.0).contains(&classes.smoothing) {

@@ -18,6 +18,8 @@ pub fn l1_loss(
     target: &Value,
     reduction: LossReduction,
 ) -> Result<Value> {
+    let [x, target] = [x, target].map(|v| exec.in_full(v));
+    let (x, target) = (&x?, &target?);
     reduced(exec, distance(exec, x, target)?, None, reduction)
 }
 
@@ -34,6 +36,8 @@ pub fn mse_loss(
     target: &Value,
     reduction: LossReduction,
 ) -> Result<Value> {
+    let [x, target] = [x, target].map(|v| exec.in_full(v));
+    let (x, target) = (&x?, &target?);
     let square = unary(exec, &sub(exec, x, target)?, Unary::Square)?;
     reduced(exec, square, None, reduction)
 }
@@ -53,6 +57,8 @@ pub fn smooth_l1_loss(
     beta: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
+    let [x, target] = [x, target].map(|v| exec.in_full(v));
+    let (x, target) = (&x?, &target?);
     let distance = distance(exec, x, target)?;
     let errors = match beta == 0.0 {
         true => distance,
@@ -75,6 +81,8 @@ pub fn huber_loss(
     delta: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
+    let [x, target] = [x, target].map(|v| exec.in_full(v));
+    let (x, target) = (&x?, &target?);
     let errors = bent(exec, &distance(exec, x, target)?, delta, 1.0)?;
     reduced(exec, errors, None, reduction)
 }

@@ -24,6 +24,8 @@ pub fn binary_cross_entropy(
     weight: Option<&Value>,
     reduction: LossReduction,
 ) -> Result<Value> {
+    let [p, target] = [p, target].map(|v| exec.in_full(v));
+    let (p, target) = (&p?, &target?);
     let hit = cut_log(exec, p)?;
     let miss = cut_log(exec, &complement(exec, p)?)?;
     let hits = mul(exec, target, &hit)?;
@@ -51,6 +53,8 @@ pub fn binary_cross_entropy_with_logits(
     positive: Option<&Value>,
     reduction: LossReduction,
 ) -> Result<Value> {
+    let [x, target] = [x, target].map(|v| exec.in_full(v));
+    let (x, target) = (&x?, &target?);
     let log = unary(exec, x, Unary::LogSigmoid)?;
     let log = match positive {
         // 1 + (positive - 1) target
@@ -79,6 +83,8 @@ pub fn kl_div(
     log_target: bool,
     reduction: LossReduction,
 ) -> Result<Value> {
+    let [x, target] = [x, target].map(|v| exec.in_full(v));
+    let (x, target) = (&x?, &target?);
     let errors = match log_target {
         true => {
             let p = unary(exec, target, Unary::Exp)?;
@@ -110,6 +116,8 @@ pub fn gaussian_nll_loss(
     eps: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
+    let [x, target, var] = [x, target, var].map(|v| exec.in_full(v));
+    let (x, target, var) = (&x?, &target?, &var?);
     let (min, max) = (eps, f64::INFINITY);
     let var = unary(exec, var, Unary::Clamp { min, max })?;
     let square = unary(exec, &sub(exec, x, target)?, Unary::Square)?;
@@ -139,6 +147,8 @@ pub fn poisson_nll_loss(
     eps: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
+    let [x, target] = [x, target].map(|v| exec.in_full(v));
+    let (x, target) = (&x?, &target?);
     let (mean, log) = match log_input {
         true => (unary(exec, x, Unary::Exp)?, x.clone()),
         false => {

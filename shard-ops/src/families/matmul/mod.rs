@@ -15,7 +15,9 @@ use crate::families::elementwise::add;
 use crate::families::reduce::{sum, sum_to};
 use crate::families::shape::{reshape, unsqueeze};
 use crate::host::with_float;
-use crate::{Exec, HostCall, Keeps, Meta, Op, OpError, Result, Rule, Saved, Value, key_of};
+use crate::{
+    Exec, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved, Value, key_of,
+};
 use shard_kernels::gemm::{self, Mat, MatMut};
 use shard_kernels::{Real, View, ViewMut};
 use shard_spec::Layout;
@@ -140,6 +142,10 @@ impl MatMul {
 impl Op for MatMul {
     fn name(&self) -> &'static str {
         Self::name()
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Sixteen
     }
 
     fn key(&self) -> u128 {

@@ -13,8 +13,8 @@ use crate::families::elementwise::cast;
 use crate::families::types::stored_types;
 use crate::host::{partial_type, with_stored};
 use crate::{
-    Access, Exec, HostCall, Keeps, KernelCx, Meta, Op, OpError, OperandBox, Result, Rule, Saved,
-    Value, key_of,
+    Access, Exec, HostCall, Keeps, KernelCx, Meta, Op, OpError, OperandBox, Precision, Result,
+    Rule, Saved, Value, key_of,
 };
 use shard_comm::Element;
 use shard_kernels::attention::Stored;
@@ -331,6 +331,10 @@ pub(crate) struct Forward {
 impl Op for Forward {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Sixteen
     }
 
     fn key(&self) -> u128 {

@@ -1,6 +1,7 @@
 //! The k nearest points of every query.
 
 use super::{Sums, accesses, shape_error, tables};
+use crate::families::types::float_types;
 use crate::host::{positions, with_float};
 use crate::{
     Access, Exec, FoldBy, HostCall, Keeps, Meta, Op, OpError, Reduction, Result, Rule, Saved,
@@ -213,6 +214,7 @@ impl Op for NearestGrad {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        float_types(self.name(), &inputs[..2])?;
         let (queries, points) = (&inputs[0], &inputs[1]);
         let mut rule = Rule::builder(self.name(), inputs)
             .any_order()

@@ -2,6 +2,7 @@
 
 use super::nearest::{NearestGrad, distance_flops, merge_parts, write_rows};
 use super::{Sums, accesses, shape_error, tables};
+use crate::families::types::float_types;
 use crate::host::{Held, positions, with_float};
 use crate::{
     Access, Exec, FoldBy, HostCall, Keeps, Meta, Op, OpError, Reduction, Result, RowCuts, Rule,
@@ -324,6 +325,7 @@ impl Op for PairsGrad {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        float_types(PAIRS_GRAD, &inputs[..2])?;
         let (queries, points) = (&inputs[0], &inputs[1]);
         let mut rule = Rule::builder(PAIRS_GRAD, inputs)
             .any_order()

@@ -15,8 +15,8 @@ use crate::families::shape::reshape;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved,
-    Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Reduction, Result,
+    Rule, Saved, Value, key_of,
 };
 use shard_comm::{DType, Element, Monoid};
 use shard_kernels::moments::{Groups, moments};
@@ -107,7 +107,8 @@ pub fn layer_norm(
 }
 
 /// Divides by the root of the mean square over the last `dims` dims, and multiplies by `weight`, which has their shape. `eps` is added to
-/// the mean square; without one it is the distance from 1 to the next number of the type.
+/// the mean square; without one it is the distance from 1 to the next number of the type that the op
+/// computes in, which is `f32` for 16-bit types.
 ///
 /// # Collective
 /// As [`layer_norm`].
@@ -130,8 +131,8 @@ pub fn rms_norm(
         });
     }
     let least = match x.dtype() {
-        DType::F32 => f64::from(f32::EPSILON),
-        _ => f64::EPSILON,
+        DType::F64 => f64::EPSILON,
+        _ => f64::from(f32::EPSILON),
     };
     let (cells, eps) = (Cells::Last(dims), eps.unwrap_or(least));
     normalise(exec, x, cells, Statistics::Squares, weight, None, eps)
@@ -441,13 +442,17 @@ impl Op for Normalise {
         "normalise"
     }
 
+    fn precision(&self) -> Precision {
+        Precision::First
+    }
+
     fn key(&self) -> u128 {
         let affine = (self.weight, self.bias);
         key_of("normalise", &(self.cells, self.by, self.eps, affine))
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let x = inputs[0].dtype;
+        let x = float_types("normalise", &inputs[..1])?;
         for (operand, meta) in inputs.iter().enumerate().filter(|(i, _)| *i != 1) {
             if meta.dtype != x {
                 let expected = x.to_string();
@@ -676,6 +681,7 @@ impl Op for GradOp {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        float_types(self.name(), &inputs[..1])?;
         let weight = [Like::Weight];
         let weight = if self.weight { &weight[..] } else { &[] };
         let (sides, to): (Vec<Like>, (Like, DType)) = match self.part {

@@ -15,8 +15,8 @@ use super::types::float_types;
 use crate::host::with_float;
 use crate::rule::broadcast;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value,
-    key_of,
+    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Precision, Reduction, Result, Rule,
+    Saved, Value, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::pairwise as kernels;
@@ -62,10 +62,11 @@ pub fn cdist(exec: &dyn Exec, x: &Value, y: &Value, order: impl Into<Order>) -> 
 
 const NAME: &str = "cdist";
 
+/// Of an operand as kernels get it.
 fn meta(x: &Value) -> Meta {
     Meta {
         shape: x.shape().iter().copied().collect(),
-        dtype: x.dtype(),
+        dtype: crate::host::partial_type(x.dtype()),
     }
 }
 
@@ -87,6 +88,10 @@ pub(crate) struct Powers {
 impl Op for Powers {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Full
     }
 
     fn key(&self) -> u128 {

@@ -385,8 +385,8 @@ impl Op for MaxPoolGrad {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        self.geometry
-            .backward("max_pool_grad", inputs, inputs[0].dtype)
+        let dtype = float_types("max_pool_grad", &inputs[..1])?;
+        self.geometry.backward("max_pool_grad", inputs, dtype)
     }
 
     crate::kernel::gpu_kernel!();
@@ -441,12 +441,9 @@ impl Op for MaxPoolPick {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        self.geometry.forward(
-            "max_pool_pick",
-            inputs,
-            &[Side::Input, Side::Output],
-            &[inputs[0].dtype],
-        )
+        let dtype = float_types("max_pool_pick", &inputs[..1])?;
+        let sides = [Side::Input, Side::Output];
+        (self.geometry).forward("max_pool_pick", inputs, &sides, &[dtype])
     }
 
     crate::kernel::gpu_kernel!();
@@ -581,8 +578,8 @@ impl Op for AvgPoolGrad {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        self.geometry
-            .backward("avg_pool_grad", inputs, inputs[0].dtype)
+        let dtype = float_types("avg_pool_grad", &inputs[..1])?;
+        self.geometry.backward("avg_pool_grad", inputs, dtype)
     }
 
     crate::kernel::gpu_kernel!();

@@ -16,7 +16,8 @@ use self::parts::{Parts, line_shape};
 use super::types::number_types;
 use crate::host::{is_whole, with_float, with_whole};
 use crate::{
-    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved, Value,
+    key_of,
 };
 use shard_comm::DType;
 use shard_kernels::scan::{self as kernels, Scan};
@@ -116,6 +117,10 @@ impl Op for Running {
         self.name
     }
 
+    fn precision(&self) -> Precision {
+        Precision::Full
+    }
+
     fn key(&self) -> u128 {
         key_of("scan", &(self.name, self.op, self.backwards, &self.parts))
     }
@@ -198,6 +203,10 @@ impl Op for Running {
 impl Op for Totals {
     fn name(&self) -> &'static str {
         "scan_totals"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Full
     }
 
     fn key(&self) -> u128 {

@@ -10,7 +10,8 @@ use crate::families::statistics::states;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, Result, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, Precision, Result, Rule, Saved, Value,
+    key_of,
 };
 use shard_comm::Monoid;
 use shard_kernels::softmax as kernels;
@@ -78,6 +79,10 @@ pub(crate) struct SoftmaxGrad {
 impl Op for Softmax {
     fn name(&self) -> &'static str {
         if self.log { "log_softmax" } else { "softmax" }
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Full
     }
 
     fn key(&self) -> u128 {

@@ -35,6 +35,7 @@ use shard_kernels::unary::Unary;
 /// # Errors
 /// A dim out of range or named twice; an operand that is not f32 or f64.
 pub fn logsumexp(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
+    let x = &exec.in_full(x)?;
     let pairs = states(exec, "logsumexp", Monoid::MaxSumExp, x, dims)?;
     let shape = cells("logsumexp", x, dims, keepdim)?;
     // The derivative passes through the sum: it is the same whatever the maximum is taken to be.

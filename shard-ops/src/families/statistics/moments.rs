@@ -23,6 +23,7 @@ pub fn var(
     correction: f64,
     keepdim: bool,
 ) -> Result<Value> {
+    let x = &exec.in_full(x)?;
     let found = Found::of("var", exec, x, dims, keepdim)?;
     cast(exec, &found.variance(exec, correction)?, x.dtype())
 }
@@ -41,6 +42,7 @@ pub fn std(
     correction: f64,
     keepdim: bool,
 ) -> Result<Value> {
+    let x = &exec.in_full(x)?;
     let found = Found::of("std", exec, x, dims, keepdim)?;
     let root = square_root(exec, &found.variance(exec, correction)?)?;
     cast(exec, &root, x.dtype())
@@ -60,6 +62,7 @@ pub fn var_mean(
     correction: f64,
     keepdim: bool,
 ) -> Result<(Value, Value)> {
+    let x = &exec.in_full(x)?;
     let found = Found::of("var_mean", exec, x, dims, keepdim)?;
     let var = cast(exec, &found.variance(exec, correction)?, x.dtype())?;
     Ok((var, cast(exec, &found.mean(exec)?, x.dtype())?))
@@ -79,6 +82,7 @@ pub fn std_mean(
     correction: f64,
     keepdim: bool,
 ) -> Result<(Value, Value)> {
+    let x = &exec.in_full(x)?;
     let found = Found::of("std_mean", exec, x, dims, keepdim)?;
     let root = square_root(exec, &found.variance(exec, correction)?)?;
     let std = cast(exec, &root, x.dtype())?;

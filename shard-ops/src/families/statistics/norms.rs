@@ -47,6 +47,7 @@ pub fn norm(
     dims: &[usize],
     keepdim: bool,
 ) -> Result<Value> {
+    let x = &exec.in_full(x)?;
     check_dims("norm", x, dims)?;
     let size = |x: &Value| unary(exec, x, Unary::Abs);
     match order.into() {
@@ -83,6 +84,7 @@ pub fn normalize(
     dims: &[usize],
     eps: f64,
 ) -> Result<Value> {
+    let x = &exec.in_full(x)?;
     let length = norm(exec, x, order, dims, true)?;
     div(exec, x, &at_least(exec, &length, eps)?)
 }
@@ -102,6 +104,8 @@ pub fn cosine_similarity(
     dim: usize,
     eps: f64,
 ) -> Result<Value> {
+    let [a, b] = [a, b].map(|v| exec.in_full(v));
+    let (a, b) = (&a?, &b?);
     let product = mul(exec, a, b)?;
     check_dims("cosine_similarity", &product, &[dim])?;
     // A dim that broadcasts is as long as in the other operand.

@@ -36,6 +36,7 @@ pub fn quantile(
     dim: usize,
     interpolation: Interpolation,
 ) -> Result<Value> {
+    let x = &exec.in_full(x)?;
     let n = extent(NAME, x, dim)?;
     check(x, q, n)?;
     let (sorted, _) = sort(exec, x, dim, false)?;
@@ -74,7 +75,7 @@ pub fn quantile(
 const NAME: &str = "quantile";
 
 fn check(x: &Value, q: &[f64], n: usize) -> Result<()> {
-    if !x.dtype().is_float() || x.dtype().is_half() {
+    if !x.dtype().is_float() {
         return Err(OpError::DType {
             op: NAME,
             operand: 0,

@@ -9,8 +9,8 @@ use crate::families::shape::reshape;
 use crate::families::types::{float_types, number_types};
 use crate::host::{is_whole, with_float, with_whole};
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result,
-    Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Precision, Reduction,
+    Result, Rule, Saved, Value, key_of,
 };
 use shard_comm::{DType, Element, Monoid};
 use shard_kernels::Real;
@@ -154,6 +154,14 @@ impl States {
 impl Op for States {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn precision(&self) -> Precision {
+        match self.monoid {
+            // Where the greatest is does not depend on the type.
+            Monoid::ArgMax | Monoid::ArgMin => Precision::Widest,
+            _ => Precision::Full,
+        }
     }
 
     fn key(&self) -> u128 {

@@ -1,0 +1,75 @@
+//! Operands of 16 bits for ops whose kernels have none: such an op is computed in `f32`, and its results are rounded once.
+//!
+//! Where the op's rule refuses a 16-bit type and takes `f32` in its place, the rule is that of `f32`, and says which results are
+//! [rounded](Rule::narrows). What moves before the kernel are the operands as they are, of 16 bits; each kernel call is given `f32` copies
+//! of what has come and writes `f32`. Sums over ranks that the op leaves behind are taken in `f32`, and only then is there a result of
+//! 16 bits: a term of a sum that was rounded to 16 bits would round the sum as often as there are ranks.
+
+use crate::{Linearity, Meta, Op, OpError, Result, Rule};
+use shard_comm::DType;
+use shard_spec::Layout;
+
+/// The op's rule for these operands: its own, or if it refuses their 16-bit type that for `f32`.
+///
+/// # Errors
+/// What the op's rule reports.
+pub(crate) fn rule(op: &dyn Op, inputs: &[Meta]) -> Result<Rule> {
+    match (op.rule(inputs), stored(inputs)) {
+        (Err(refused @ OpError::DType { .. }), Some(stored)) => match op.rule(&widened(inputs)) {
+            Ok(rule) => Ok(narrowing(rule, inputs, stored)),
+            // The type that the caller gave is what the message should name.
+            Err(OpError::DType { .. }) => Err(refused),
+            Err(other) => Err(other),
+        },
+        (rule, _) => rule,
+    }
+}
+
+/// The op's rules for block by block, where `rule` is the one it goes by.
+///
+/// # Errors
+/// What the op's rules report.
+pub(crate) fn block_rules(
+    op: &dyn Op,
+    rule: &Rule,
+    inputs: &[Meta],
+    outputs: &[Layout],
+) -> Result<Vec<Rule>> {
+    match stored(inputs) {
+        Some(stored) if rule.is_wide() => {
+            let rules = op.block_rules(&widened(inputs), outputs)?;
+            Ok((rules.into_iter())
+                .map(|rule| narrowing(rule, inputs, stored))
+                .collect())
+        }
+        _ => op.block_rules(inputs, outputs),
+    }
+}
+
+/// The 16-bit type of all operands that are floats below `f64`, which has a part of its own: statistics come in it.
+fn stored(inputs: &[Meta]) -> Option<DType> {
+    let mut narrow = (inputs.iter().map(|meta| meta.dtype))
+        .filter(|dtype| dtype.is_half() || *dtype == DType::F32);
+    let first = narrow.next().filter(|dtype| dtype.is_half())?;
+    narrow.all(|dtype| dtype == first).then_some(first)
+}
+
+fn widened(inputs: &[Meta]) -> Vec<Meta> {
+    let wide = |meta: &Meta| Meta {
+        shape: meta.shape.clone(),
+        dtype: crate::host::partial_type(meta.dtype),
+    };
+    inputs.iter().map(wide).collect()
+}
+
+/// A rule of `f32` for operands that are stored so.
+fn narrowing(mut rule: Rule, inputs: &[Meta], stored: DType) -> Rule {
+    rule.metas = inputs.to_vec();
+    // Terms of sums over ranks, each rounded to 16 bits, would be rounded once more each.
+    rule.linearity = Linearity::None;
+    let narrow = |dtype: DType| (dtype == DType::F32).then_some(stored);
+    rule.narrows = (rule.outputs.iter())
+        .map(|output| narrow(output.meta.dtype))
+        .collect();
+    rule
+}
