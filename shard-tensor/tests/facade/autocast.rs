@@ -52,7 +52,7 @@ impl Net {
         let y = y.conv(&parameter(&second, "weight")?, None, options)?;
         let y = y.interpolate(&x.shape()[2..], ResampleMode::Linear)?;
         let (w, b) = (parameter(&head, "weight")?, parameter(&head, "bias")?);
-        let y = y.permute(&[0, 2, 3, 1])?.linear(&w, Some(&b))?;
+        let y = y.permute([0, 2, 3, 1])?.linear(&w, Some(&b))?;
         y.to(DType::F32)?.log_softmax(3)
     }
 }
@@ -63,9 +63,7 @@ impl Module for Net {
         let y = self.norm.forward(&y)?.gelu()?;
         let y = self.second.forward(&y)?;
         let y = y.interpolate(&x.shape()[2..], ResampleMode::Linear)?;
-        self.head
-            .forward(&y.permute(&[0, 2, 3, 1])?)?
-            .log_softmax(3)
+        self.head.forward(&y.permute([0, 2, 3, 1])?)?.log_softmax(3)
     }
 }
 

@@ -223,7 +223,7 @@ impl<A: Real> Site<'_, '_, A> {
                 match &mut pass.to {
                     To::Queries { dq } => {
                         let dq = &mut dq[row * e.dim..][..e.dim];
-                        weighted_sum(simd, dq, pass.scale, pass.k, grads.zip(keys));
+                        weighted_sum(simd, dq, pass.scale, pass.k, &grads.zip(keys));
                     }
                     To::Keys { dk, dv } => {
                         for ((ds, p), key) in grads.zip(all.iter()).zip(keys) {

@@ -132,7 +132,7 @@ impl<A: Real> Site<'_, '_, A> {
                 let out = &mut pass.out[row * e.value_dim..][..e.value_dim];
                 let inverse = if empty { A::zero() } else { A::one() / sum };
                 let weights = pass.logits.iter().copied().zip(keys);
-                weighted_sum(simd, out, inverse, pass.v, weights);
+                weighted_sum(simd, out, inverse, pass.v, &weights);
             }
         }
     }

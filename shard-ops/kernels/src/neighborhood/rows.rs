@@ -151,7 +151,7 @@ pub(super) fn weighted_sum<A: Real, S: Simd>(
     to: &mut [A],
     factor: A,
     rows: &[A],
-    weights: impl Iterator<Item = (A, usize)> + Clone,
+    weights: &(impl Iterator<Item = (A, usize)> + Clone),
 ) {
     let (lanes, dim) = (A::lanes::<S>(), to.len());
     let mut first = 0;
