@@ -353,7 +353,7 @@ fn group_number_in_use(comm: &mpi::MpiComm) {
         all
     } else {
         // Rank 1 looks after nothing until the others have gone on.
-        std::thread::sleep(Duration::from_millis(600));
+        std::thread::sleep(Duration::from_secs(2));
         new.start_all_gather_v(&mine, &[1000; 2]).expect("a start")
     };
     let all = all.wait().expect("both").to_vec::<f64>().expect("doubles");
