@@ -105,23 +105,14 @@ fn facts(kind: usize, root: usize, counts: &[usize]) -> Vec<usize> {
 /// Every rank gets all elements: each round it hears those of as many places after its own as it has already.
 pub(in super::super) fn all_gather(name: &'static str, me: usize, counts: &[usize]) -> Vec<Step> {
     let mut steps = Steps::new(name, &facts(4, 0, counts));
-    gather_all(
-        &mut steps,
-        counts,
-        |rank| Places::new(rank, rank, counts),
-        me,
-    );
+    gather_all(&mut steps, me, counts);
     steps.steps
 }
 
-/// Adds the stages in which ranks gather all; `of` has the places as a rank counts them, from itself on.
-fn gather_all<'a>(
-    steps: &mut Steps,
-    counts: &[usize],
-    of: impl Fn(usize) -> Places<'a>,
-    me: usize,
-) {
+/// Adds the stages in which ranks gather all. A rank counts places from itself on.
+fn gather_all(steps: &mut Steps, me: usize, counts: &[usize]) {
     let ranks = counts.len();
+    let of = |rank| Places::new(rank, rank, counts);
     let mine = of(me);
     let mut have = 1;
     while have < ranks {
@@ -184,12 +175,7 @@ pub(in super::super) fn broadcast_parts(
 ) -> Vec<Step> {
     let mut steps = Steps::new(name, &facts(6, root, counts));
     deal_out(&mut steps, &Places::new(me, root, counts));
-    gather_all(
-        &mut steps,
-        counts,
-        |rank| Places::new(rank, rank, counts),
-        me,
-    );
+    gather_all(&mut steps, me, counts);
     steps.steps
 }
 
