@@ -5,10 +5,7 @@
 //! adjoint of a transform is a transform too.
 
 use super::{Real, View, ViewMut};
-use core::cell::RefCell;
-use realfft::RealFftPlanner;
-use rustfft::num_complex::Complex;
-use rustfft::{FftNum, FftPlanner};
+use shard_instances::fourier::{Complex, Transforms};
 
 /// What is transformed into what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,79 +51,10 @@ impl Fft {
     }
 }
 
-/// An element type that has plans for transforms, made once per length and thread.
-///
-/// The transforms themselves are compiled here, once per type, and not in every crate that calls [`transform`].
-pub trait Planned: Real {
-    /// Transforms the first lines of the buffers.
-    fn run(work: &mut Work<Self>, lines: usize);
-}
+/// An element type that has plans for transforms.
+pub trait Planned: Real + Transforms {}
 
-macro_rules! planned {
-    ($($t:ty)*) => {$(
-        impl Planned for $t {
-            fn run(work: &mut Work<Self>, lines: usize) {
-                thread_local! {
-                    static PLANS: RefCell<Plans<$t>> = RefCell::new(Plans {
-                        complex: FftPlanner::new(),
-                        real: RealFftPlanner::new(),
-                    });
-                }
-                PLANS.with_borrow_mut(|plans| plans.run(work, lines));
-            }
-        }
-    )*};
-}
-
-planned!(f32 f64);
-
-/// Plans of transforms.
-struct Plans<T: FftNum> {
-    complex: FftPlanner<T>,
-    real: RealFftPlanner<T>,
-}
-
-impl<T: FftNum> Plans<T> {
-    fn run(&mut self, work: &mut Work<T>, lines: usize) {
-        let (n, width) = (work.n, work.width());
-        let zero = Complex::new(T::zero(), T::zero());
-        let Work {
-            kind,
-            real,
-            complex,
-            scratch,
-            ..
-        } = work;
-        match *kind {
-            Fft::Complex { inverse } => {
-                let plan = match inverse {
-                    false => self.complex.plan_fft_forward(n),
-                    true => self.complex.plan_fft_inverse(n),
-                };
-                scratch.resize(plan.get_inplace_scratch_len(), zero);
-                plan.process_with_scratch(&mut complex[..lines * n], scratch);
-            }
-            Fft::FromReal { .. } => {
-                let plan = self.real.plan_fft_forward(n);
-                scratch.resize(plan.get_scratch_len(), zero);
-                let rows = real.chunks_exact_mut(n).take(lines);
-                for (row, to) in rows.zip(complex.chunks_exact_mut(width)) {
-                    let done = plan.process_with_scratch(row, to, scratch);
-                    debug_assert!(done.is_ok(), "buffers have the plan's lengths");
-                }
-            }
-            Fft::ToReal { .. } => {
-                let plan = self.real.plan_fft_inverse(n);
-                scratch.resize(plan.get_scratch_len(), zero);
-                let rows = real.chunks_exact_mut(n).take(lines);
-                for (row, from) in rows.zip(complex.chunks_exact_mut(width)) {
-                    let done = plan.process_with_scratch(from, row, scratch);
-                    debug_assert!(done.is_ok(), "buffers have the plan's lengths");
-                }
-            }
-        }
-    }
-}
+impl<T: Real + Transforms> Planned for T {}
 
 /// How many lines are taken at a time, so that neighbours in memory are read together where the dim is not the last.
 const LINES: usize = 16;
@@ -175,7 +103,7 @@ pub fn transform<T: Planned>(
         let (source, target): (Vec<usize>, Vec<usize>) =
             lines.map(|line| (from.start(line), to.start(line))).unzip();
         work.read(x.data(), &source, &from);
-        T::run(&mut work, source.len());
+        work.run(source.len());
         work.write(data, &target, &to, T::of(scale));
     }
 }
@@ -223,7 +151,7 @@ impl Lines {
 }
 
 /// Buffers of a few lines.
-pub struct Work<T> {
+struct Work<T> {
     kind: Fft,
     n: usize,
     real: Vec<T>,
@@ -281,6 +209,40 @@ impl<T: Real> Work<T> {
                         }
                         self.complex[line * width + j] = value;
                     }
+                }
+            }
+        }
+    }
+
+    /// Transforms the first lines of the buffers.
+    fn run(&mut self, lines: usize)
+    where
+        T: Transforms,
+    {
+        let (n, width) = (self.n, self.width());
+        let zero = Complex::new(T::zero(), T::zero());
+        match self.kind {
+            Fft::Complex { inverse } => {
+                let plan = T::complex(n, inverse);
+                self.scratch.resize(plan.get_inplace_scratch_len(), zero);
+                plan.process_with_scratch(&mut self.complex[..lines * n], &mut self.scratch);
+            }
+            Fft::FromReal { .. } => {
+                let plan = T::from_real(n);
+                self.scratch.resize(plan.get_scratch_len(), zero);
+                let rows = self.real.chunks_exact_mut(n).take(lines);
+                for (row, to) in rows.zip(self.complex.chunks_exact_mut(width)) {
+                    let done = plan.process_with_scratch(row, to, &mut self.scratch);
+                    debug_assert!(done.is_ok(), "buffers have the plan's lengths");
+                }
+            }
+            Fft::ToReal { .. } => {
+                let plan = T::to_real(n);
+                self.scratch.resize(plan.get_scratch_len(), zero);
+                let rows = self.real.chunks_exact_mut(n).take(lines);
+                for (row, from) in rows.zip(self.complex.chunks_exact_mut(width)) {
+                    let done = plan.process_with_scratch(from, row, &mut self.scratch);
+                    debug_assert!(done.is_ok(), "buffers have the plan's lengths");
                 }
             }
         }

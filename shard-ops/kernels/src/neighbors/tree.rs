@@ -8,15 +8,11 @@
 use super::scan::distances;
 use super::search::Row;
 use crate::{Real, View};
-use kiddo::leaf_strategies::FlatVec;
-use kiddo::{Eytzinger, KdTree, SquaredEuclidean};
+use shard_instances::tree::{Cells, Position, cells};
 use std::num::NonZero;
 
 /// Up to this many dims, not counting those in which all points are equal, a tree is tried.
-pub const MAX_TREE_DIM: usize = 6;
-
-/// Points per leaf.
-const LEAF: usize = 32;
+pub use shard_instances::tree::MAX_TREE_DIM;
 
 /// How much of a distance rounding may account for, in multiples of the epsilon of the element type.
 ///
@@ -143,56 +139,5 @@ impl<T: Real> Tree<T> {
         let point = &self.points[i * self.dim..(i + 1) * self.dim];
         // No point is beyond a bound of NaN.
         distances::<T, 1>(query, point, T::nan()).map_or(T::nan(), |[distance]| distance)
-    }
-}
-
-/// A query in the dims of a tree, followed by zeros.
-type Position = [f64; MAX_TREE_DIM];
-
-/// A candidate: a point's number, and its squared distance in the dims of the tree.
-type Candidate = kiddo::QueryResultItem<(), u32, f64>;
-
-/// The tree of the crate, for any number of dims. Its squared distances, and which points it leaves out, are right except for
-/// rounding.
-trait Cells {
-    /// The nearest points within a squared distance, at most `count`, the nearest first.
-    fn nearest(&self, at: &Position, count: NonZero<usize>, within: f64) -> Vec<Candidate>;
-
-    /// Names all points within a squared distance.
-    fn within(&self, at: &Position, within: f64, name: &mut dyn FnMut(u32));
-}
-
-/// Flat leaves were measured to be faster than the crate's default.
-type Flat<const D: usize> = KdTree<f64, u32, Eytzinger, FlatVec<f64, u32, D, LEAF>, D, LEAF>;
-
-/// A tree over points `[points, dim]`. This is compiled here, and not in every crate that searches points.
-fn cells(points: &[f64], dim: usize) -> Option<Box<dyn Cells>> {
-    fn flat<const D: usize>(points: &[f64]) -> Option<Box<dyn Cells>> {
-        // The crate refuses more points than its numbers can count.
-        let tree = Flat::<D>::new_from_slice(points.as_chunks::<D>().0).ok()?;
-        Some(Box::new(tree))
-    }
-    match dim {
-        1 => flat::<1>(points),
-        2 => flat::<2>(points),
-        3 => flat::<3>(points),
-        4 => flat::<4>(points),
-        5 => flat::<5>(points),
-        MAX_TREE_DIM => flat::<MAX_TREE_DIM>(points),
-        _ => None,
-    }
-}
-
-impl<const D: usize> Cells for Flat<D> {
-    fn nearest(&self, at: &Position, count: NonZero<usize>, within: f64) -> Vec<Candidate> {
-        let at: [f64; D] = core::array::from_fn(|d| at[d]);
-        let query = self.query(&at).nearest_n::<SquaredEuclidean<f64>>(count);
-        query.within(within).execute()
-    }
-
-    fn within(&self, at: &Position, within: f64, name: &mut dyn FnMut(u32)) {
-        let at: [f64; D] = core::array::from_fn(|d| at[d]);
-        let query = self.query(&at).within::<SquaredEuclidean<f64>>(within);
-        query.unsorted().visit(|found| name(found.item));
     }
 }

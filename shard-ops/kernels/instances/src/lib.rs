@@ -1,0 +1,12 @@
+//! Generic crates compiled for the types that `shard-kernels` takes, once, whatever is built of the kernels themselves.
+//!
+//! Nothing here decides anything: what a transform or a candidate means is the kernels' matter.
+
+#![forbid(unsafe_code)]
+
+pub mod fourier;
+pub mod tree;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
