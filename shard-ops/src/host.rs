@@ -1,8 +1,9 @@
 //! Tools that host kernels of several families use: the element type of a call, and the positions of its boxes.
 
 use crate::OperandBox;
-use shard_comm::DType;
-use shard_kernels::Positions;
+use shard_comm::{DType, Element};
+use shard_kernels::{Positions, View};
+use std::borrow::Cow;
 
 /// Runs an expression with `$T` bound to the float type that `$dtype` names. The rule has checked the type.
 macro_rules! with_float {
@@ -125,6 +126,14 @@ macro_rules! with_element {
 }
 
 pub(crate) use {with_element, with_float, with_integer, with_number, with_stored, with_whole};
+
+/// All elements of a view without gaps.
+pub(crate) fn flat<'a, T: Element>(view: &View<'a, T>) -> Cow<'a, [T]> {
+    match view.as_slice() {
+        Some(all) => all.into(),
+        None => view.to_vec().into(),
+    }
+}
 
 /// The type in which partial results of an output are held: 16-bit floats have too few bits for sums.
 pub(crate) fn partial_type(dtype: DType) -> DType {

@@ -78,6 +78,13 @@ pub trait Op: Debug + Send + Sync + 'static {
         Precision::Widest
     }
 
+    /// A line about what operands that lie so cost the op beyond moves, and what would cost less, if there is something to say: for
+    /// explanations.
+    fn advice(&self, layouts: &[&Layout]) -> Option<String> {
+        let _ = layouts;
+        None
+    }
+
     /// The vector-Jacobian product: cotangents of the inputs from those of the outputs, as global arrays; the
     /// engine and the tape see to layouts. `None` stands for a zero or unwanted cotangent. Most vjps are a
     /// [`Saved::pull_back`]. An op without a vjp has no derivative.

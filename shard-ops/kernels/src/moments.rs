@@ -116,20 +116,56 @@ impl Moments {
         }
     }
 
-    /// Chan's merge of one cell. Merging into or with nothing is exact.
     fn merge_cell(&mut self, cell: usize, count: f64, mean: f64, m2: f64) {
-        if count == 0.0 {
-            return;
+        let mut state = [self.count[cell], self.mean[cell], self.m2[cell]];
+        merge(&mut state, [count, mean, m2]);
+        [self.count[cell], self.mean[cell], self.m2[cell]] = state;
+    }
+}
+
+/// Chan's merge of (count, mean, M2). Merging into or with nothing is exact.
+#[inline(always)]
+fn merge(state: &mut [f64; 3], [count, mean, m2]: [f64; 3]) {
+    if count == 0.0 {
+        return;
+    }
+    if state[0] == 0.0 {
+        *state = [count, mean, m2];
+        return;
+    }
+    let total = state[0] + count;
+    let delta = mean - state[1];
+    state[2] += m2 + delta * delta * (state[0] * count / total);
+    state[1] += delta * (count / total);
+    state[0] = total;
+}
+
+/// (count, mean, M2) of each `n` elements side by side. Those of short runs are found step by step for all, so that a step of one
+/// need not wait for the step before it.
+#[inline(always)]
+pub(crate) fn of_runs<T: Real, S: Simd, const N: usize>(
+    simd: S,
+    x: &[T],
+    n: usize,
+    states: &mut [[f64; 3]; N],
+) {
+    if n > BLOCK {
+        for (state, x) in states.iter_mut().zip(x.chunks_exact(n)) {
+            *state = [0.0; 3];
+            for block in x.chunks(BLOCK) {
+                let (mean, m2) = of_block(simd, block);
+                merge(state, [block.len() as f64, mean, m2]);
+            }
         }
-        if self.count[cell] == 0.0 {
-            (self.count[cell], self.mean[cell], self.m2[cell]) = (count, mean, m2);
-            return;
-        }
-        let total = self.count[cell] + count;
-        let delta = mean - self.mean[cell];
-        self.m2[cell] += m2 + delta * delta * (self.count[cell] * count / total);
-        self.mean[cell] += delta * (count / total);
-        self.count[cell] = total;
+        return;
+    }
+    let mut guesses = [T::zero(); N];
+    for (to, x) in guesses.iter_mut().zip(x.chunks_exact(n)) {
+        *to = guess(simd, x);
+    }
+    for ((state, guess), x) in states.iter_mut().zip(guesses).zip(x.chunks_exact(n)) {
+        let (mean, m2) = deviations(simd, x, guess);
+        *state = [n as f64, mean, m2];
     }
 }
 
@@ -173,25 +209,42 @@ impl<T: Real> WithSimd for Block<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> (f64, f64) {
-        let n = self.0.len() as f64;
-        let mut sums = [T::zero(); LANES];
-        by_lanes(self.0, T::zero(), |block| {
-            for (sum, x) in sums.iter_mut().zip(block) {
-                *sum += *x;
-            }
-        });
-        let guess = T::of(sum_of_lanes(simd, &sums).wide() / n);
-        let (mut off, mut squares) = ([T::zero(); LANES], [T::zero(); LANES]);
-        by_lanes(self.0, guess, |block| {
-            for ((off, square), x) in off.iter_mut().zip(&mut squares).zip(block) {
-                let d = *x - guess;
-                *off += d;
-                *square += d * d;
-            }
-        });
-        let [off, squares] = [off, squares].map(|s| sum_of_lanes(simd, &s).wide());
-        corrected(n, guess.wide(), off, squares)
+        of_block(simd, self.0)
     }
+}
+
+/// Mean and M2 of a contiguous block of at most `BLOCK` elements.
+#[inline(always)]
+fn of_block<T: Real, S: Simd>(simd: S, x: &[T]) -> (f64, f64) {
+    let guess = guess(simd, x);
+    deviations(simd, x, guess)
+}
+
+/// The mean of a block, rounded.
+#[inline(always)]
+fn guess<T: Real, S: Simd>(simd: S, x: &[T]) -> T {
+    let mut sums = [T::zero(); LANES];
+    by_lanes(x, T::zero(), |block| {
+        for (sum, x) in sums.iter_mut().zip(block) {
+            *sum += *x;
+        }
+    });
+    T::of(sum_of_lanes(simd, &sums).wide() / x.len() as f64)
+}
+
+/// Mean and M2 of a block, from deviations from a guess of its mean.
+#[inline(always)]
+fn deviations<T: Real, S: Simd>(simd: S, x: &[T], guess: T) -> (f64, f64) {
+    let (mut off, mut squares) = ([T::zero(); LANES], [T::zero(); LANES]);
+    by_lanes(x, guess, |block| {
+        for ((off, square), x) in off.iter_mut().zip(&mut squares).zip(block) {
+            let d = *x - guess;
+            *off += d;
+            *square += d * d;
+        }
+    });
+    let (off, squares) = (sum_of_lanes(simd, &off), sum_of_lanes(simd, &squares));
+    corrected(x.len() as f64, guess.wide(), off.wide(), squares.wide())
 }
 
 /// Means and M2s of `width` columns over `rows` rows.

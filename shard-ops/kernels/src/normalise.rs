@@ -1,5 +1,9 @@
 //! Normalisation and its derivative over one run of consecutive elements with common moments.
 
+mod cells;
+
+pub use self::cells::{CellGrad, Whole, cell_grad, normalise_cells};
+
 use super::Real;
 use super::pointwise::vectorized;
 use super::reduce::{BLOCK, LANES, sum_of_lanes};
@@ -23,6 +27,25 @@ pub struct Scale<T> {
     pub rstd: T,
 }
 
+impl<T: Real> Scale<T> {
+    /// A place for one.
+    pub(crate) fn unknown() -> Self {
+        Self {
+            mean: T::nan(),
+            rstd: T::nan(),
+        }
+    }
+
+    /// That of a cell with these (count, mean, sum of squared deviations), whose variance gets `eps` added.
+    #[inline(always)]
+    pub fn of([count, mean, m2]: [f64; 3], eps: f64) -> Self {
+        Self {
+            mean: T::of(mean),
+            rstd: T::of(1.0 / (m2 / count + eps).sqrt()),
+        }
+    }
+}
+
 /// `out = (x - mean) * rstd * gain + shift`
 ///
 /// # Panics
@@ -34,28 +57,14 @@ pub fn normalise<T: Real>(
     gain: Along<'_, T>,
     shift: Along<'_, T>,
 ) {
-    let Scale { mean, rstd } = scale;
-    let n = out.len();
-    let x = &x[..n];
-    match (gain, shift) {
-        (Along::One(gain), Along::One(shift)) => {
-            let gain = gain * rstd;
-            each(out, x, x, |x, _| (x - mean) * gain + shift);
-        }
-        (Along::Each(gain), Along::One(shift)) => {
-            each(out, x, &gain[..n], |x, g| (x - mean) * rstd * g + shift);
-        }
-        (Along::One(gain), Along::Each(shift)) => {
-            each(out, x, &shift[..n], |x, s| (x - mean) * rstd * gain + s);
-        }
-        (Along::Each(gain), Along::Each(shift)) => vectorized(Affine {
-            x,
-            gain: &gain[..n],
-            shift: &shift[..n],
-            out,
-            scale,
-        }),
-    }
+    let x = &x[..out.len()];
+    vectorized(Normalised {
+        x,
+        out,
+        scale,
+        gain,
+        shift,
+    });
 }
 
 /// Σ gain·dy and Σ gain·dy·x̂, with x̂ = (x - mean) * rstd.
@@ -63,27 +72,8 @@ pub fn normalise<T: Real>(
 /// # Panics
 /// When a slice is shorter than `x`.
 pub fn cell_sums<T: Real>(x: &[T], dy: &[T], scale: Scale<T>, gain: Along<'_, T>) -> (f64, f64) {
-    let n = x.len();
-    let dy = &dy[..n];
-    let mean = scale.mean;
-    let (a, b) = match gain {
-        Along::One(gain) => {
-            let (a, b) = vectorized(Sums {
-                x,
-                dy,
-                gain: dy,
-                f: |x: T, dy: T, _| (dy, dy * (x - mean)),
-            });
-            (a * gain.wide(), b * gain.wide())
-        }
-        Along::Each(gain) => vectorized(Sums {
-            x,
-            dy,
-            gain: &gain[..n],
-            f: |x: T, dy: T, g: T| (g * dy, g * dy * (x - mean)),
-        }),
-    };
-    (a, b * scale.rstd.wide())
+    let dy = &dy[..x.len()];
+    vectorized(CellSums { x, dy, scale, gain })
 }
 
 /// `sums += dy`, `along += dy * x̂`, element by element.
@@ -119,73 +109,96 @@ pub fn input_grad<T: Real>(
     [a, b]: [T; 2],
     gain: Along<'_, T>,
 ) {
-    let Scale { mean, rstd } = scale;
     let n = out.len();
-    match gain {
-        Along::One(gain) => each(out, &x[..n], &dy[..n], |x, dy| {
-            rstd * (gain * dy - a - (x - mean) * rstd * b)
-        }),
-        Along::Each(gain) => vectorized(InputGrad {
-            x: &x[..n],
-            dy: &dy[..n],
-            gain: &gain[..n],
-            out,
-            scale,
-            means: [a, b],
-        }),
-    }
+    vectorized(InputGrad {
+        x: &x[..n],
+        dy: &dy[..n],
+        out,
+        scale,
+        means: [a, b],
+        gain,
+    });
 }
 
-fn each<T: Real>(out: &mut [T], p: &[T], q: &[T], f: impl Fn(T, T) -> T) {
-    vectorized(Pairs { out, p, q, f });
-}
-
-struct Pairs<'a, T, F> {
-    out: &'a mut [T],
-    p: &'a [T],
-    q: &'a [T],
-    f: F,
-}
-
-impl<T: Real, F: Fn(T, T) -> T> WithSimd for Pairs<'_, T, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for ((out, &p), &q) in self.out.iter_mut().zip(self.p).zip(self.q) {
-            *out = (self.f)(p, q);
-        }
-    }
-}
-
-struct Affine<'a, T> {
+struct Normalised<'a, T> {
     x: &'a [T],
-    gain: &'a [T],
-    shift: &'a [T],
     out: &'a mut [T],
     scale: Scale<T>,
+    gain: Along<'a, T>,
+    shift: Along<'a, T>,
 }
 
-impl<T: Real> WithSimd for Affine<'_, T> {
+impl<T: Real> WithSimd for Normalised<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let Scale { mean, rstd } = self.scale;
-        let operands = self.x.iter().zip(self.gain).zip(self.shift);
-        for (out, ((&x, &gain), &shift)) in self.out.iter_mut().zip(operands) {
-            *out = (x - mean) * rstd * gain + shift;
+        let (x, out, n) = (self.x, self.out, self.x.len());
+        match (self.gain, self.shift) {
+            (Along::One(gain), Along::One(shift)) => {
+                let gain = gain * rstd;
+                each(out, x, x, |x, _| (x - mean) * gain + shift);
+            }
+            (Along::Each(gain), Along::One(shift)) => {
+                each(out, x, &gain[..n], |x, g| (x - mean) * rstd * g + shift);
+            }
+            (Along::One(gain), Along::Each(shift)) => {
+                each(out, x, &shift[..n], |x, s| (x - mean) * rstd * gain + s);
+            }
+            (Along::Each(gain), Along::Each(shift)) => {
+                let operands = x.iter().zip(&gain[..n]).zip(&shift[..n]);
+                for (out, ((&x, &gain), &shift)) in out.iter_mut().zip(operands) {
+                    *out = (x - mean) * rstd * gain + shift;
+                }
+            }
         }
+    }
+}
+
+struct CellSums<'a, T> {
+    x: &'a [T],
+    dy: &'a [T],
+    scale: Scale<T>,
+    gain: Along<'a, T>,
+}
+
+impl<T: Real> WithSimd for CellSums<'_, T> {
+    type Output = (f64, f64);
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> (f64, f64) {
+        let (x, dy, mean) = (self.x, self.dy, self.scale.mean);
+        let (a, b) = match self.gain {
+            Along::One(gain) => {
+                let (a, b) = Sums {
+                    x,
+                    dy,
+                    gain: dy,
+                    f: |x: T, dy: T, _| (dy, dy * (x - mean)),
+                }
+                .with_simd(simd);
+                (a * gain.wide(), b * gain.wide())
+            }
+            Along::Each(gain) => Sums {
+                x,
+                dy,
+                gain: &gain[..x.len()],
+                f: |x: T, dy: T, g: T| (g * dy, g * dy * (x - mean)),
+            }
+            .with_simd(simd),
+        };
+        (a, b * self.scale.rstd.wide())
     }
 }
 
 struct InputGrad<'a, T> {
     x: &'a [T],
     dy: &'a [T],
-    gain: &'a [T],
     out: &'a mut [T],
     scale: Scale<T>,
     means: [T; 2],
+    gain: Along<'a, T>,
 }
 
 impl<T: Real> WithSimd for InputGrad<'_, T> {
@@ -194,10 +207,26 @@ impl<T: Real> WithSimd for InputGrad<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let (Scale { mean, rstd }, [a, b]) = (self.scale, self.means);
-        let operands = self.x.iter().zip(self.dy).zip(self.gain);
-        for (out, ((&x, &dy), &gain)) in self.out.iter_mut().zip(operands) {
-            *out = rstd * (gain * dy - a - (x - mean) * rstd * b);
+        let (x, dy, out) = (self.x, self.dy, self.out);
+        match self.gain {
+            Along::One(gain) => each(out, x, dy, |x, dy| {
+                rstd * (gain * dy - a - (x - mean) * rstd * b)
+            }),
+            Along::Each(gain) => {
+                let operands = x.iter().zip(dy).zip(&gain[..x.len()]);
+                for (out, ((&x, &dy), &gain)) in out.iter_mut().zip(operands) {
+                    *out = rstd * (gain * dy - a - (x - mean) * rstd * b);
+                }
+            }
         }
+    }
+}
+
+/// Writes a function of two operands.
+#[inline(always)]
+fn each<T: Real>(out: &mut [T], p: &[T], q: &[T], f: impl Fn(T, T) -> T) {
+    for ((out, &p), &q) in out.iter_mut().zip(p).zip(q) {
+        *out = f(p, q);
     }
 }
 
@@ -248,15 +277,15 @@ impl<T: Real, F: Fn(T, T, T) -> (T, T)> WithSimd for Sums<'_, T, F> {
     }
 }
 
-struct WeightSums<'a, T> {
+struct WeightSums<'a, T, A> {
     x: &'a [T],
     dy: &'a [T],
     scale: Scale<T>,
-    sums: &'a mut [f64],
-    along: &'a mut [f64],
+    sums: &'a mut [A],
+    along: &'a mut [A],
 }
 
-impl<T: Real> WithSimd for WeightSums<'_, T> {
+impl<T: Real, A: Real> WithSimd for WeightSums<'_, T, A> {
     type Output = ();
 
     #[inline(always)]
@@ -264,8 +293,8 @@ impl<T: Real> WithSimd for WeightSums<'_, T> {
         let Scale { mean, rstd } = self.scale;
         let to = self.sums.iter_mut().zip(self.along);
         for ((&x, &dy), (sum, along)) in self.x.iter().zip(self.dy).zip(to) {
-            *sum += dy.wide();
-            *along += (dy * (x - mean) * rstd).wide();
+            *sum += A::of(dy.wide());
+            *along += A::of((dy * (x - mean) * rstd).wide());
         }
     }
 }

@@ -304,8 +304,8 @@ pub(crate) fn by_lanes<T: Copy>(block: &[T], fill: T, mut visit: impl FnMut(&[T;
 
 /// Joins lanes in halves.
 #[inline(always)]
-pub(crate) fn halve<T: Copy>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
-    let mut half = LANES / 2;
+pub(crate) fn halve<T: Copy, const N: usize>(mut lanes: [T; N], join: impl Fn(T, T) -> T) -> T {
+    let mut half = N / 2;
     while half > 0 {
         for i in 0..half {
             lanes[i] = join(lanes[i], lanes[i + half]);

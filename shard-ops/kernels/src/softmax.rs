@@ -4,6 +4,10 @@
 //! A cell is all elements that share their indices outside of the dims the softmax runs over. Rows and columns of cells are read
 //! in vectors of the element type; sums of exponentials leave it after few terms.
 
+mod rows;
+
+pub use self::rows::{softmax_rows, softmax_rows_grad};
+
 use super::cells::cell_steps;
 use super::exp::fused;
 use super::pointwise::{assert_shapes, larger, vectorized};

@@ -1,5 +1,7 @@
+use crate::norm::{Cells, Normalise, Statistics};
 use crate::random::{Distribution, random};
 use crate::rng::Stream;
+use crate::softmax::Softmax;
 use crate::{
     Engine, EngineOptions, Exec, FoldBy, HostCall, KernelPolicy, Linearity, Meta, Op, OpError,
     Result, RowCuts, Rule, Saved, Value, elementwise, key_of, neighbors,
@@ -345,6 +347,81 @@ fn random_numbers_have_the_hosts_bits_under_any_layout() {
                         };
                         assert!(apart <= 2, "{kind} {how:?} {dtype}: {apart} ulp");
                     }
+                }
+            }
+        }
+    }
+}
+
+/// Softmax of rows and norms of cells that lie whole, with gradients, on ranks that divide the rows.
+fn of_rows(device: DeviceKind, ranks: usize) -> Vec<Vec<f64>> {
+    let all = on_kind(device, ranks, |engine, x| {
+        let cx = x.array().cx().clone();
+        let drawn = |shape: &[usize], layout: &Layout, seed: f64| {
+            assert_eq!(layout.shape(), shape);
+            let at = |i: &[usize]| i.iter().fold(seed, |n, &i| n * 7.3 + i as f64).sin();
+            Value::new(Array::from_fn(&cx, layout, at).unwrap())
+        };
+        let of = |shape: &[usize], text: &str, seed| {
+            drawn(shape, &Layout::parse(cx.mesh(), shape, text).unwrap(), seed)
+        };
+        let mut found = Vec::new();
+        let mut try_op = |op: Arc<dyn Op>, inputs: &[Value]| {
+            let outputs = engine
+                .apply(op.clone(), &inputs.iter().collect::<Vec<_>>())
+                .unwrap();
+            let dy = drawn(outputs[0].shape(), outputs[0].layout(), 0.7);
+            let mut cotangents = vec![None; outputs.len()];
+            cotangents[0] = Some(dy);
+            let saved = Saved {
+                inputs,
+                outputs: &outputs,
+                needs: &vec![true; inputs.len()],
+            };
+            let grads = op.vjp(&**engine, &saved, &cotangents).unwrap();
+            found.extend(outputs.iter().chain(grads.iter().flatten()).map(elements));
+        };
+        for log in [false, true] {
+            let (dims, rows) = ([1, 2].into_iter().collect(), true);
+            let op = Softmax { dims, log, rows };
+            try_op(Arc::new(op), &[of(&[5, 3, 47], "S(0)", 0.2)]);
+        }
+        let norms = [
+            (Cells::Last(1), Statistics::Moments, [5, 3, 37], 37),
+            (Cells::Last(1), Statistics::Squares, [5, 3, 37], 37),
+            (Cells::Groups(2), Statistics::Moments, [5, 4, 9], 4),
+        ];
+        for (cells, by, shape, weights) in norms {
+            let op = Normalise {
+                cells,
+                by,
+                eps: 1e-5_f64.to_bits(),
+                finds: true,
+                weight: true,
+                bias: true,
+            };
+            let [w, b] = [0.3, 0.4].map(|seed| of(&[weights], "R", seed));
+            try_op(Arc::new(op), &[of(&shape, "S(0)", 0.2), w, b]);
+        }
+        found
+    });
+    all.concat()
+}
+
+#[test]
+fn rows_that_lie_whole_are_the_hosts() {
+    for ranks in [1, 2] {
+        let expected = of_rows(DeviceKind::Host, ranks);
+        for kind in kinds() {
+            let found = of_rows(kind, ranks);
+            assert_eq!(found.len(), expected.len());
+            for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                assert_eq!(found.len(), expected.len());
+                for (f, e) in found.iter().zip(expected) {
+                    assert!(
+                        (f - e).abs() <= 1e-12 * e.abs().max(1.0),
+                        "{kind} {i}: {f} for {e}"
+                    );
                 }
             }
         }

@@ -188,12 +188,17 @@ impl Engine {
         Ok((ready.strategy).alternatives(&ready.rule, &layouts, ready.wanted.as_ref()))
     }
 
-    /// The strategy the engine uses for an op on operands of these layouts, for inspection.
+    /// The strategy the engine uses for an op on operands of these layouts, and the op's [advice](Op::advice), for inspection.
     ///
     /// # Errors
     /// What the op's rule reports.
     pub fn explain(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<String> {
-        Ok(self.ready(op, inputs)?.strategy.to_string())
+        let strategy = self.ready(op, inputs)?.strategy.to_string();
+        let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
+        Ok(match op.advice(&layouts) {
+            Some(advice) => format!("{strategy}\n{advice}"),
+            None => strategy,
+        })
     }
 
     /// Applies an op to arrays.

@@ -29,6 +29,23 @@ impl ShardTensor {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
+    /// Consecutive parts are right too, but the last rank then waits for nobody, and all wait for it: under a causal mask the later of
+    /// two halves has one and a half of its share of the work, and the last of many parts twice. [`explain`](crate::Context::explain)
+    /// tells.
+    ///
+    /// ```
+    /// # use shard_tensor::{Attention, Causal, launch, shard};
+    /// # let causal = Attention::default().causal(Causal::TopLeft);
+    /// launch(2, |ctx| {
+    ///     let tokens = ctx.mesh_of(2)?.randn([1, 2, 64, 4], [shard(2)])?;
+    ///     let (_, why) = ctx.explain(|| tokens.attention(&tokens, &tokens, None, &causal))?;
+    ///     assert!(why.to_string().contains("the busiest rank see 1.49 times"), "{why}");
+    ///     assert!(why.to_string().contains("zigzag"), "{why}");
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
     /// # Collective
     /// All members of the mesh. Nothing moves where keys are not sharded; else as [`FoldBy`](crate::FoldBy) says.
     ///

@@ -3,6 +3,7 @@
 use super::direct::tile;
 use super::im2col;
 use super::lift::{Geometry, Slab, SlabMut};
+use super::lone;
 use super::pack::{Block, Packing};
 use crate::Real;
 use crate::pointwise::vectorized;
@@ -36,6 +37,8 @@ pub(super) fn correlate<T: Real>(
     } else if y.extent[2] < narrow::<T>() && g.cout > 1 {
         start_from_bias(bias, y, g);
         im2col::strips(x, weight, y, g);
+    } else if lone::fits(x, y, g) {
+        lone::correlate(x, weight, bias, y, g);
     } else {
         vectorized(Direct {
             x,

@@ -17,6 +17,7 @@ mod forward;
 mod im2col;
 mod input_grad;
 mod lift;
+mod lone;
 mod pack;
 #[cfg(test)]
 mod tests;

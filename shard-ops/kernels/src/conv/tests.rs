@@ -301,13 +301,19 @@ fn value_and_gradients_are_adjoint() {
 /// An element's bits do not depend on where the slab it is computed in begins.
 #[test]
 fn splits_give_the_same_bits() {
+    for groups in [1, 5] {
+        splits_give_the_same_bits_in(groups);
+    }
+}
+
+fn splits_give_the_same_bits_in(groups: usize) {
     let mut rng = Rng::new(4);
     let (h, w, channels) = (40, 90, 5);
     let x = rng.vec::<f32>(channels * h * w);
-    let weight = rng.vec::<f32>(channels * channels * 9);
+    let weight = rng.vec::<f32>(channels * channels / groups * 9);
     let (xv, wv) = (
         View::contiguous(&x, &[1, channels, h, w]),
-        View::contiguous(&weight, &[channels, channels, 3, 3]),
+        View::contiguous(&weight, &[channels, channels / groups, 3, 3]),
     );
     let run = |rows: core::ops::Range<usize>, cols: core::ops::Range<usize>| {
         let shape = [1, channels, rows.len(), cols.len()];
@@ -326,7 +332,7 @@ fn splits_give_the_same_bits() {
             None,
             &mut ViewMut::contiguous(&mut y, &shape),
             &window,
-            1,
+            groups,
         );
         let window = Taps::new(
             &[1, 1],
@@ -338,7 +344,7 @@ fn splits_give_the_same_bits() {
             &wv,
             &mut ViewMut::contiguous(&mut dx, &shape),
             &window,
-            1,
+            groups,
         );
         (y, dx)
     };

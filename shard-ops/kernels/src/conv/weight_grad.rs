@@ -79,11 +79,13 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                     } else {
                         lanes * g.cout.div_ceil(lanes).min(2)
                     };
-                    if width > 0 {
-                        rows.channels_last(width, &mut turned);
-                    } else {
-                        rows.planar(&mut turned);
-                    }
+                    let lines = match width {
+                        0 => rows.lines(&mut turned),
+                        _ => {
+                            rows.channels_last(width, &mut turned);
+                            Lines::within(&turned, &block)
+                        }
+                    };
                     for first in (0..g.cin).step_by(CHANNELS) {
                         let count = CHANNELS.min(g.cin - first);
                         packing.pack(x, n, group * g.cin + first, count, &block, &mut packed);
@@ -91,7 +93,7 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                             taps: &packing.taps[..count * volume],
                             row_step: packing.row_step,
                             packed: &packed,
-                            turned: &turned,
+                            lines,
                             rows: block.rows.len(),
                             cols: block.cols.len(),
                             cout: g.cout,
@@ -172,18 +174,60 @@ impl<T: Real> OutputRows<'_, '_, T> {
         }
     }
 
-    /// `[channel][row][col]`
+    /// The rows of channels, where they lie if their elements are side by side, or in `room`.
     #[inline(always)]
-    fn planar(&self, out: &mut Vec<T>) {
-        let step = self.dy.step[2];
-        out.clear();
+    fn lines<'l>(&self, room: &'l mut Vec<T>) -> Lines<'l, T>
+    where
+        Self: 'l,
+    {
+        let step = &self.dy.step;
+        if step[2] == 1 {
+            return Lines {
+                data: self.dy.data,
+                start: self.line(0, 0),
+                channel: self.dy.outer[1],
+                row: step[1],
+            };
+        }
+        room.clear();
         for co in 0..self.cout {
             for row in 0..self.block.rows.len() {
                 let from = self.line(co, row);
                 let cols = self.block.cols.len() as isize;
-                out.extend((0..cols).map(|col| self.dy.data[from.wrapping_add_signed(col * step)]));
+                let at = |col: isize| from.wrapping_add_signed(col * step[2]);
+                room.extend((0..cols).map(|col| self.dy.data[at(col)]));
             }
         }
+        Lines::within(room, self.block)
+    }
+}
+
+/// Rows of several channels, each of elements side by side.
+#[derive(Clone, Copy)]
+struct Lines<'a, T> {
+    data: &'a [T],
+    start: usize,
+    /// From a channel to the next, and from a row to the next.
+    channel: isize,
+    row: isize,
+}
+
+impl<'a, T> Lines<'a, T> {
+    /// Those of a block, `[channel][row][col]`.
+    fn within(data: &'a [T], block: &Block) -> Self {
+        let (rows, cols) = (block.rows.len() as isize, block.cols.len() as isize);
+        Self {
+            data,
+            start: 0,
+            channel: rows * cols,
+            row: cols,
+        }
+    }
+
+    #[inline(always)]
+    fn line(&self, channel: usize, row: usize, cols: usize) -> &'a [T] {
+        let within = channel as isize * self.channel + row as isize * self.row;
+        &self.data[self.start.wrapping_add_signed(within)..][..cols]
     }
 }
 
@@ -194,7 +238,8 @@ struct BlockJob<'a, T> {
     taps: &'a [usize],
     row_step: usize,
     packed: &'a [T],
-    turned: &'a [T],
+    /// The output gradient: channels last in panels, `[panel][row][col][width]`, or rows of single channels.
+    lines: Lines<'a, T>,
     rows: usize,
     cols: usize,
     cout: usize,
@@ -207,7 +252,8 @@ impl<T: Real> BlockJob<'_, T> {
         let width = NV * T::lanes::<S>();
         let together = (FLUSH / self.cols).max(1);
         for (panel, turned) in self
-            .turned
+            .lines
+            .data
             .chunks_exact(self.rows * self.cols * width)
             .enumerate()
         {
@@ -252,7 +298,7 @@ impl<T: Real> BlockJob<'_, T> {
         // Columns past the last whole vector go lane by lane, because the memory packed behind them may hold NaN.
         let full = self.cols / lanes * lanes;
         let together = (FLUSH / self.cols).max(1);
-        for (co, dy) in self.turned.chunks_exact(self.rows * self.cols).enumerate() {
+        for co in 0..self.cout {
             for (taps, totals) in self
                 .taps
                 .chunks(AT_ONCE)
@@ -265,7 +311,7 @@ impl<T: Real> BlockJob<'_, T> {
                     let mut tails = [[T::zero(); 16]; AT_ONCE];
                     for row in from..(from + together).min(self.rows) {
                         let packed = &self.packed[row * self.row_step..];
-                        let dy = &dy[row * self.cols..][..self.cols];
+                        let dy = self.lines.line(co, row, self.cols);
                         dot_tile::<T, S, AT_ONCE>(
                             simd,
                             offset.map(|o| &packed[o..]),

@@ -1,6 +1,7 @@
 //! Operands as rows of one head's elements, and the loops over a row.
 
 use crate::attention::Stored;
+use crate::reduce::halve;
 use crate::view::for_each_row;
 use crate::{Real, View, ViewMut};
 use pulp::Simd;
@@ -223,7 +224,7 @@ pub(super) fn exponentials<A: Real, const FMA: bool>(logits: &mut [A]) -> (A, A)
             *most = if *x > *most { *x } else { *most };
         }
     }
-    let max = (most.iter()).fold(A::neg_infinity(), |a, &b| if b > a { b } else { a });
+    let max = halve(most, |a, b| if b > a { b } else { a });
     if max == A::neg_infinity() {
         let unordered = logits.iter().any(|x| x.is_nan());
         logits.fill(A::zero());
@@ -236,7 +237,7 @@ pub(super) fn exponentials<A: Real, const FMA: bool>(logits: &mut [A]) -> (A, A)
             *sum += *x;
         }
     }
-    (max, sums.iter().fold(A::zero(), |a, &b| a + b))
+    (max, halve(sums, |a, b| a + b))
 }
 
 /// Turns logits into `exp(logit - lse)`.

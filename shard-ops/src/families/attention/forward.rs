@@ -12,6 +12,7 @@ use crate::{
 };
 use shard_comm::{DType, Element};
 use shard_kernels::attention::{AttentionState, Stored, merge};
+use shard_spec::Layout;
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -82,6 +83,10 @@ impl Op for Forward {
 
     fn keeps(&self) -> Keeps {
         Keeps::ALL
+    }
+
+    fn advice(&self, layouts: &[&Layout]) -> Option<String> {
+        super::advice::advice(&self.options, layouts)
     }
 
     fn vjp(

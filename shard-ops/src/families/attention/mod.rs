@@ -3,10 +3,12 @@
 //! Queries, batch and heads are map factors; the keys are a [ring](crate::Access::Ring) factor. Where keys are sharded,
 //! [`FoldBy`](crate::FoldBy) says how they meet the queries; mesh axes that shard the keys and not the queries shard the
 //! queries too. Masks that are functions of positions use global ones, so blocks may be uneven, empty or of several intervals:
-//! under a causal mask [`Partition::zigzag`](shard_spec::Partition::zigzag) gives every rank nearly the same work. For the
+//! under a causal mask [`Partition::zigzag`](shard_spec::Partition::zigzag) gives every rank nearly the same work, where the later
+//! of two halves has one and a half of its share, and the last of many parts twice; explanations say so. For the
 //! gradient the result and one log-sum-exp per query are saved; the gradients of keys and values go back to their owners block
 //! by block.
 
+mod advice;
 mod backward;
 #[cfg(feature = "cuda")]
 mod cuda;

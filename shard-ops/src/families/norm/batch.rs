@@ -54,7 +54,7 @@ pub fn batch_norm(
         }
         let stats = statistics(exec, x, cells, Statistics::Moments)?;
         let by = (cells, Statistics::Moments);
-        let y = normalise_by(exec, x, &stats, by, affine, eps)?;
+        let y = normalise_by(exec, x, Some(&stats), by, affine, eps)?;
         let running = running.map(|old| old.moved_to(exec, &stats, momentum));
         return Ok((y, running.transpose()?));
     }
@@ -68,7 +68,7 @@ pub fn batch_norm(
     };
     let stats = old.as_moments(exec)?;
     let by = (cells, Statistics::Given);
-    let y = normalise_by(exec, x, &stats, by, affine, eps)?;
+    let y = normalise_by(exec, x, Some(&stats), by, affine, eps)?;
     Ok((y, Some(old.clone())))
 }
 
@@ -108,7 +108,7 @@ pub fn instance_norm_running(
     let cells = Cells::Groups(x.shape()[1].max(1));
     let stats = statistics(exec, x, cells, Statistics::Moments)?;
     let by = (cells, Statistics::Moments);
-    let y = normalise_by(exec, x, &stats, by, [weight, bias], eps)?;
+    let y = normalise_by(exec, x, Some(&stats), by, [weight, bias], eps)?;
     Ok((y, running.moved_to(exec, &stats, momentum)?))
 }
 

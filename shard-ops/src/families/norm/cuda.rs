@@ -1,13 +1,16 @@
 //! Norms and their derivatives on GPUs.
 
-use super::{Cells, GradOp, MomentsOp, Normalise, Part, Statistics};
+use super::grad::{GradOp, Part};
+use super::{Cells, MomentsOp, Normalise, Statistics};
 use crate::Result;
 #[cfg(test)]
 use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{CudaCall, CudaKernel};
 use crate::cuda_source;
+use crate::error::InOp;
 use bytemuck::{Pod, Zeroable};
+use shard_comm::DType;
 use shard_comm::cuda::KernelSource;
 
 const SOURCE: KernelSource = cuda_source!("norm", include_str!("norm.cu"));
@@ -24,6 +27,7 @@ struct Params {
     weight: u64,
     bias: u64,
     y: u64,
+    units: u64,
     cells: i64,
     length: i64,
     inner: i64,
@@ -32,6 +36,7 @@ struct Params {
     rows: i64,
     across: i64,
     about_zero: i64,
+    apart: i64,
     eps: f64,
 }
 
@@ -75,6 +80,15 @@ impl Params {
         call.launch_own(&SOURCE, &defines, name, count as usize, self)
     }
 
+    /// Sums of weights, which are `apart` from each other.
+    fn launch_weights(&self, call: &CudaCall<'_>) -> Result<()> {
+        let weights = match self.channels {
+            0 => self.inner,
+            channels => channels,
+        };
+        self.launch_blocks(call, "weight_sums", weights)
+    }
+
     fn launch_blocks(&self, call: &CudaCall<'_>, name: &str, count: i64) -> Result<()> {
         let defines = define(&[("T", call.inputs[0].dtype())]);
         let blocks = [count.min(1 << 16) as u32, 1, 1];
@@ -93,12 +107,23 @@ impl CudaKernel for MomentsOp {
 impl CudaKernel for Normalise {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let mut params = Params::new(call, self.cells, self.eps())?;
-        params.stats = call.dense(1)?;
+        let weight = self.first_weight();
+        if self.finds {
+            params.stats = call.output(1)?.data;
+            let moments = Params {
+                y: params.stats,
+                about_zero: i64::from(self.by == Statistics::Squares),
+                ..params
+            };
+            moments.launch_blocks(call, "moments", params.cells)?;
+        } else {
+            params.stats = call.dense(1)?;
+        }
         if self.weight {
-            params.weight = call.dense(2)?;
+            params.weight = call.dense(weight)?;
         }
         if self.bias {
-            params.bias = call.dense(2 + usize::from(self.weight))?;
+            params.bias = call.dense(weight + usize::from(self.weight))?;
         }
         params.launch(call, "normalise", params.cells * params.length)
     }
@@ -116,18 +141,34 @@ impl CudaKernel for GradOp {
         match self.part {
             Part::CellSums => params.launch_blocks(call, "cell_sums", params.cells),
             Part::WeightSums => {
-                let weights = if params.channels > 0 {
-                    params.channels
-                } else {
-                    params.inner
-                };
-                params.launch_blocks(call, "weight_sums", weights)
+                let units = params.y + call.inputs[0].dtype().size() as u64;
+                Params {
+                    units,
+                    apart: 2,
+                    ..params
+                }
+                .launch_weights(call)
             }
             Part::Input => {
                 if self.takes_sums() {
                     params.sums = call.dense(3)?;
                 }
                 params.launch(call, "input_grad", params.cells * params.length)
+            }
+            Part::Whole { weights } => {
+                let mut sums = call.scratch(DType::F64, 2 * params.cells as usize)?;
+                params.sums = call.gpu.address_mut(&mut sums).in_op(call.op)?;
+                Params {
+                    y: params.sums,
+                    ..params
+                }
+                .launch_blocks(call, "cell_sums", params.cells)?;
+                params.launch(call, "input_grad", params.cells * params.length)?;
+                if !weights {
+                    return Ok(());
+                }
+                (params.units, params.y) = (call.output(1)?.data, call.output(2)?.data);
+                Params { apart: 1, ..params }.launch_weights(call)
             }
         }
     }

@@ -2,27 +2,32 @@
 //!
 //! The moments of the ranks' parts are merged by Chan's formula, in double precision, so the statistics are
 //! the global ones, with the same bits on every rank. This takes one small all-reduce forward and one backward.
+//! Of cells that lie whole on ranks, and are short, one op finds the statistics and normalises, cell by cell.
 
 mod batch;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod grad;
 
 pub use batch::{Running, batch_norm, instance_norm_running};
+
+use self::grad::{GradOp, Part};
 
 use crate::families::elementwise::{add_scalar, cast, mul, sub, unary};
 use crate::families::reduce::{mean, sum};
 use crate::families::shape::reshape;
+use crate::families::statistics::lie_whole;
 use crate::families::types::float_types;
-use crate::host::with_float;
+use crate::host::{flat, with_float};
 use crate::{
     Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Reduction, Result,
-    Rule, Saved, Value, key_of,
+    Rule, RuleBuilder, Saved, Value, key_of,
 };
-use shard_comm::{DType, Element, Monoid};
+use shard_comm::{DType, Monoid};
+use shard_kernels::Real;
 use shard_kernels::moments::{Groups, moments};
 use shard_kernels::normalise::{self as kernels, Along, Scale};
 use shard_kernels::unary::Unary;
-use shard_kernels::{Real, View};
 use shard_spec::{Dims, ReduceOp};
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -147,8 +152,12 @@ fn normalise(
     bias: Option<&Value>,
     eps: f64,
 ) -> Result<Value> {
-    let stats = statistics(exec, x, cells, by)?;
-    normalise_by(exec, x, &stats, (cells, by), [weight, bias], eps)
+    let by = (cells, by);
+    let stats = match cells.lie_whole(x) {
+        true => None,
+        false => Some(statistics(exec, x, cells, by.1)?),
+    };
+    normalise_by(exec, x, stats.as_ref(), by, [weight, bias], eps)
 }
 
 /// The statistics of every cell. The derivative through them is part of the normalisation's vjp.
@@ -158,10 +167,11 @@ fn statistics(exec: &dyn Exec, x: &Value, cells: Cells, by: Statistics) -> Resul
     Ok(stats.detach())
 }
 
+/// Normalises `x` by statistics, or without these by its own.
 fn normalise_by(
     exec: &dyn Exec,
     x: &Value,
-    stats: &Value,
+    stats: Option<&Value>,
     (cells, by): (Cells, Statistics),
     [weight, bias]: [Option<&Value>; 2],
     eps: f64,
@@ -170,14 +180,16 @@ fn normalise_by(
         cells,
         by,
         eps: eps.to_bits(),
+        finds: stats.is_none(),
         weight: weight.is_some(),
         bias: bias.is_some(),
     };
-    let operands: Vec<&Value> = [Some(x), Some(stats), weight, bias]
+    let operands: Vec<&Value> = [Some(x), stats, weight, bias]
         .into_iter()
         .flatten()
         .collect();
-    exec.apply1(Arc::new(op), &operands)
+    let mut outputs = exec.apply(Arc::new(op), &operands)?;
+    Ok(outputs.swap_remove(0))
 }
 
 /// What cells are normalised by.
@@ -215,19 +227,43 @@ enum Like {
 }
 
 impl Cells {
-    /// A rule with the factors of `x`, and the accesses and shapes of operands that relate to it in the given ways.
+    /// The dims that a cell has all indices of.
+    fn dims(self, ndim: usize) -> Vec<usize> {
+        match self {
+            Self::Groups(_) => (2..ndim).collect(),
+            Self::Last(last) => (ndim - last..ndim).collect(),
+            Self::Channels => (0..ndim).filter(|&d| d != 1).collect(),
+        }
+    }
+
+    /// Whether cells lie whole on ranks, the elements of each one after another.
+    fn lie_whole(self, x: &Value) -> bool {
+        let dims = self.dims(x.ndim());
+        let over: usize = dims.iter().map(|&d| x.shape()[d]).product();
+        match self {
+            Self::Groups(groups) => lie_whole(x, &dims, over * (x.shape()[1] / groups)),
+            Self::Last(_) => lie_whole(x, &dims, over),
+            Self::Channels => false,
+        }
+    }
+
+    /// A rule with the factors of `x`, and the accesses and shapes of operands that relate to it in the given ways. Where cells
+    /// are `whole`, ranks hold all of each.
     fn rule(
         self,
         op: &'static str,
         inputs: &[Meta],
+        whole: bool,
         sides: &[Like],
-        output: (Like, DType),
+        outputs: &[(Like, DType)],
     ) -> Result<Rule> {
         let x = &inputs[0].shape;
         let mut rule = Rule::builder(op, inputs).any_order();
         let mut dims: Vec<Access> = Vec::new();
+        let of_cells = self.dims(x.len());
         for (d, &n) in x.iter().enumerate() {
             dims.push(match self {
+                _ if whole && of_cells.contains(&d) => Access::WHOLE,
                 Self::Groups(groups) if d == 1 => Access::Factor {
                     factor: rule.factor(groups),
                     block: n / groups,
@@ -272,15 +308,20 @@ impl Cells {
                 }
             }
         };
-        let (to, shape) = describe(output.0);
-        for &side in sides {
-            rule = rule.input(describe(side).0);
+        let described = sides
+            .iter()
+            .map(|&side| describe(side).0)
+            .collect::<Vec<_>>();
+        let produced = outputs.iter().map(|&(like, dtype)| (describe(like), dtype));
+        let produced = produced.collect::<Vec<_>>();
+        rule = described.into_iter().fold(rule, RuleBuilder::input);
+        for ((dims, shape), dtype) in produced {
+            rule = rule.output(dims, shape, dtype);
         }
-        match output.0 {
+        match outputs[0].0 {
             Like::Stats(3) => rule.reduction(Reduction::Now(Monoid::Moments)),
             _ => rule.reduction(Reduction::Partial(ReduceOp::Sum)),
         }
-        .output(to, shape, output.1)
         .linearity(Linearity::None)
         .build()
     }
@@ -327,6 +368,25 @@ impl Cells {
         }
     }
 
+    /// The cells of a contiguous piece of this shape, for kernels that take them whole.
+    fn whole(self, shape: &[usize], by: Statistics, eps: f64) -> kernels::Whole {
+        let (runs, len, by_element) = match self {
+            Self::Last(last) => (1, shape[shape.len() - last..].iter().product(), true),
+            Self::Groups(local) => {
+                let channels = shape[1].checked_div(local).unwrap_or(0);
+                (channels, shape[2..].iter().product(), false)
+            }
+            Self::Channels => (shape[0], shape[2..].iter().product(), false),
+        };
+        kernels::Whole {
+            runs,
+            len,
+            by_element,
+            about_zero: by == Statistics::Squares,
+            eps,
+        }
+    }
+
     /// The cells of a rank's piece, with as many groups as it holds whole.
     pub(crate) fn local(self, local: &[usize], global: &[usize]) -> Self {
         match self {
@@ -356,8 +416,8 @@ impl Op for MomentsOp {
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         float_types("moments", inputs)?;
-        self.cells
-            .rule("moments", inputs, &[Like::X], (Like::Stats(3), DType::F64))
+        let to = [(Like::Stats(3), DType::F64)];
+        self.cells.rule("moments", inputs, false, &[Like::X], &to)
     }
 
     crate::kernel::gpu_kernel!();
@@ -389,12 +449,14 @@ impl Op for MomentsOp {
     }
 }
 
-/// `(x - mean) / sqrt(M2 / count + eps) * weight + bias`, given the moments of `x`.
+/// `(x - mean) / sqrt(M2 / count + eps) * weight + bias`, given the moments of `x`, or with them as a second output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Normalise {
     pub(crate) cells: Cells,
-    by: Statistics,
-    eps: u64,
+    pub(crate) by: Statistics,
+    pub(crate) eps: u64,
+    /// Whether moments are found here, as they can be where cells lie whole on ranks. Otherwise they are the second operand.
+    pub(crate) finds: bool,
     pub(crate) weight: bool,
     pub(crate) bias: bool,
 }
@@ -402,8 +464,14 @@ pub(crate) struct Normalise {
 impl Normalise {
     fn sides(&self) -> Vec<Like> {
         let mut sides = vec![Like::X, Like::Stats(3)];
+        sides.truncate(self.first_weight());
         sides.extend((0..usize::from(self.weight) + usize::from(self.bias)).map(|_| Like::Weight));
         sides
+    }
+
+    /// The number of the operand that is the weight, or the bias if there is none.
+    pub(crate) fn first_weight(&self) -> usize {
+        2 - usize::from(self.finds)
     }
 
     pub(crate) fn eps(&self) -> f64 {
@@ -413,11 +481,10 @@ impl Normalise {
 
 /// The mean and 1 / σ of a cell.
 fn scale<T: Real>(stats: &[f64], cell: usize, eps: f64) -> Scale<T> {
-    let [count, mean, m2] = [stats[3 * cell], stats[3 * cell + 1], stats[3 * cell + 2]];
-    Scale {
-        mean: T::of(mean),
-        rstd: T::of(1.0 / (m2 / count + eps).sqrt()),
-    }
+    Scale::of(
+        [stats[3 * cell], stats[3 * cell + 1], stats[3 * cell + 2]],
+        eps,
+    )
 }
 
 /// The weights of a run, from number `w` on and `step` apart; `missing` where there are none.
@@ -426,14 +493,6 @@ fn along<T: Real>(weights: Option<&[T]>, missing: f64, w: usize, step: usize) ->
         None => Along::One(T::of(missing)),
         Some(all) if step == 0 => Along::One(all[w]),
         Some(all) => Along::Each(&all[w..]),
-    }
-}
-
-/// All elements of a view without gaps.
-fn flat<'a, T: Element>(view: &View<'a, T>) -> std::borrow::Cow<'a, [T]> {
-    match view.as_slice() {
-        Some(all) => all.into(),
-        None => view.to_vec().into(),
     }
 }
 
@@ -448,12 +507,15 @@ impl Op for Normalise {
 
     fn key(&self) -> u128 {
         let affine = (self.weight, self.bias);
-        key_of("normalise", &(self.cells, self.by, self.eps, affine))
+        key_of(
+            "normalise",
+            &(self.cells, self.by, self.eps, self.finds, affine),
+        )
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let x = float_types("normalise", &inputs[..1])?;
-        for (operand, meta) in inputs.iter().enumerate().filter(|(i, _)| *i != 1) {
+        for (operand, meta) in inputs.iter().enumerate().skip(self.first_weight()) {
             if meta.dtype != x {
                 let expected = x.to_string();
                 return Err(OpError::DType {
@@ -464,20 +526,33 @@ impl Op for Normalise {
                 });
             }
         }
+        let outputs = [(Like::X, x), (Like::Stats(3), DType::F64)];
+        let outputs = &outputs[..1 + usize::from(self.finds)];
         self.cells
-            .rule("normalise", inputs, &self.sides(), (Like::X, x))
+            .rule("normalise", inputs, self.finds, &self.sides(), outputs)
     }
 
     crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => {
-            let (x, stats) = (call.input::<T>(0), call.input::<f64>(1));
-            let cells = self.cells.local(x.shape(), &call.cx.inputs[0].global);
-            let weight = self.weight.then(|| call.input::<T>(2).to_vec());
-            let bias = self.bias.then(|| call.input::<T>(2 + usize::from(self.weight)).to_vec());
-            let (data, stats) = (flat(&x), flat(&stats));
+            let x = call.input::<T>(0);
             let shape = x.shape().to_vec();
+            let cells = self.cells.local(&shape, &call.cx.inputs[0].global);
+            let weight_at = self.first_weight();
+            let weight = self.weight.then(|| call.input::<T>(weight_at).to_vec());
+            let bias_at = weight_at + usize::from(self.weight);
+            let bias = self.bias.then(|| call.input::<T>(bias_at).to_vec());
+            let data = flat(&x);
+            if self.finds {
+                let whole = cells.whole(&shape, self.by, self.eps());
+                let (mut out, mut stats) = call.output_pair::<T, f64>();
+                let affine = [weight.as_deref(), bias.as_deref()];
+                kernels::normalise_cells(whole, &data, affine, out.data_mut(), stats.data_mut());
+                return;
+            }
+            let stats = call.input::<f64>(1);
+            let stats = flat(&stats);
             let mut out = call.output::<T>(0);
             let out = out.data_mut();
             cells.for_each_run(&shape, |run, cell, w, step| {
@@ -490,7 +565,12 @@ impl Op for Normalise {
     }
 
     fn keeps(&self) -> Keeps {
-        Keeps::inputs(if self.weight { &[0, 1, 2] } else { &[0, 1] })
+        match (self.finds, self.weight) {
+            (true, false) => Keeps::inputs(&[0]).and_outputs(&[1]),
+            (true, true) => Keeps::inputs(&[0, 1]).and_outputs(&[1]),
+            (false, false) => Keeps::inputs(&[0, 1]),
+            (false, true) => Keeps::inputs(&[0, 1, 2]),
+        }
     }
 
     fn vjp(
@@ -502,8 +582,13 @@ impl Op for Normalise {
         let Some(dy) = &cotangents[0] else {
             return Ok(vec![None; saved.inputs.len()]);
         };
-        let (x, stats) = (&saved.inputs[0], &saved.inputs[1]);
-        let weight = self.weight.then(|| &saved.inputs[2]);
+        let x = &saved.inputs[0];
+        let stats = match self.finds {
+            true => &saved.outputs[1],
+            false => &saved.inputs[1],
+        };
+        let w = self.first_weight();
+        let weight = self.weight.then(|| &saved.inputs[w]);
         if exec.records() {
             return self.vjp_of_parts(exec, saved, dy);
         }
@@ -519,6 +604,21 @@ impl Op for Normalise {
             .into_iter()
             .flatten()
             .collect();
+        let b = w + usize::from(self.weight);
+        let wanted = saved.needs[w..].contains(&true);
+        if saved.needs[0] && self.finds {
+            let part = Part::Whole { weights: wanted };
+            let mut found = exec.apply(Arc::new(grad(part)), &operands)?.into_iter();
+            back[0] = found.next();
+            let (units, sums) = (found.next(), found.next());
+            if self.weight && saved.needs[w] {
+                back[w] = units;
+            }
+            if self.bias && saved.needs[b] {
+                back[b] = sums;
+            }
+            return Ok(back);
+        }
         if saved.needs[0] {
             let sums = match self.by {
                 Statistics::Given => None,
@@ -528,8 +628,7 @@ impl Op for Normalise {
             operands.splice(3..3, sums.as_ref());
             back[0] = Some(exec.apply1(Arc::new(grad(Part::Input)), &operands)?);
         }
-        let affine = usize::from(self.weight) + usize::from(self.bias);
-        if saved.needs[2..2 + affine].contains(&true) {
+        if wanted {
             let sums = exec.apply1(Arc::new(grad(Part::WeightSums)), &operands[..3])?;
             let last = sums.ndim() - 1;
             let pick = |k: usize, shape: &[usize]| -> Result<Option<Value>> {
@@ -539,10 +638,9 @@ impl Op for Normalise {
                     shape,
                 )?))
             };
-            if self.weight && saved.needs[2] {
-                back[2] = pick(1, saved.inputs[2].shape())?;
+            if self.weight && saved.needs[w] {
+                back[w] = pick(1, saved.inputs[w].shape())?;
             }
-            let b = 2 + usize::from(self.weight);
             if self.bias && saved.needs[b] {
                 back[b] = pick(0, saved.inputs[b].shape())?;
             }
@@ -559,7 +657,7 @@ impl Normalise {
         saved: &Saved<'_>,
         dy: &Value,
     ) -> Result<Vec<Option<Value>>> {
-        let x = &saved.inputs[0];
+        let (x, w) = (&saved.inputs[0], self.first_weight());
         let shape = x.shape().to_vec();
         // Cells become dims of their own, and weights are broadcast against them.
         let (split, cell_dims, weight_shape): (Vec<usize>, Vec<usize>, Vec<usize>) =
@@ -614,7 +712,7 @@ impl Normalise {
         )?;
         let unit = mul(exec, &centred, &rstd)?;
         let scaled = match self.weight {
-            true => mul(exec, &dys, &reshape(exec, &saved.inputs[2], &weight_shape)?)?,
+            true => mul(exec, &dys, &reshape(exec, &saved.inputs[w], &weight_shape)?)?,
             false => dys.clone(),
         };
         let mut back = vec![None; saved.inputs.len()];
@@ -634,10 +732,10 @@ impl Normalise {
                 saved.inputs[i].shape(),
             )?))
         };
-        if self.weight && saved.needs[2] {
-            back[2] = to_weight(&mul(exec, &dys, &unit)?, 2)?;
+        if self.weight && saved.needs[w] {
+            back[w] = to_weight(&mul(exec, &dys, &unit)?, w)?;
         }
-        let b = 2 + usize::from(self.weight);
+        let b = w + usize::from(self.weight);
         if self.bias && saved.needs[b] {
             back[b] = to_weight(&dys, b)?;
         }
@@ -645,135 +743,38 @@ impl Normalise {
     }
 }
 
-/// The parts of the derivative.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Part {
-    /// Per cell, Σ w·dy, or 0 where no mean was taken off, and Σ w·dy·x̂.
-    CellSums,
-    /// Per weight, Σ dy and Σ dy·x̂.
-    WeightSums,
-    /// `(w·dy - (Σ w·dy + x̂ Σ w·dy·x̂) / n) / σ`, given the cell sums; without them where statistics were given.
-    Input,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Tensor, Validation};
 
-/// The fused derivative of a normalisation: sums over cells and over weights, and one pointwise pass.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct GradOp {
-    pub(crate) cells: Cells,
-    pub(crate) by: Statistics,
-    pub(crate) eps: u64,
-    pub(crate) weight: bool,
-    pub(crate) part: Part,
-}
-
-impl Op for GradOp {
-    fn name(&self) -> &'static str {
-        match self.part {
-            Part::CellSums => "norm_cell_sums",
-            Part::WeightSums => "norm_weight_sums",
-            Part::Input => "norm_input_grad",
-        }
-    }
-
-    fn key(&self) -> u128 {
-        let part = (self.weight, self.part);
-        key_of("norm_grad", &(self.cells, self.by, self.eps, part))
-    }
-
-    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        float_types(self.name(), &inputs[..1])?;
-        let weight = [Like::Weight];
-        let weight = if self.weight { &weight[..] } else { &[] };
-        let (sides, to): (Vec<Like>, (Like, DType)) = match self.part {
-            Part::CellSums => (
-                [&[Like::X, Like::Stats(3), Like::X], weight].concat(),
-                (Like::Stats(2), DType::F64),
-            ),
-            Part::WeightSums => (
-                vec![Like::X, Like::Stats(3), Like::X],
-                (Like::WeightSums(2), inputs[0].dtype),
-            ),
-            Part::Input => {
-                let sums = &[Like::Stats(2)][..usize::from(self.takes_sums())];
-                let sides = [&[Like::X, Like::Stats(3), Like::X], sums, weight].concat();
-                (sides, (Like::X, inputs[0].dtype))
+    /// Statistics are a second output, whose derivative nobody asks for: slopes of values are compared elsewhere.
+    #[test]
+    fn cells_that_lie_whole_are_normalised_under_any_layout_as_on_one_rank() {
+        let check = |cells: Cells, by: Statistics, shape: &[usize], affine: &[usize]| {
+            for count in 0..=2 {
+                let op = Normalise {
+                    cells,
+                    by,
+                    eps: 1e-5_f64.to_bits(),
+                    finds: true,
+                    weight: count > 0,
+                    bias: count > 1,
+                };
+                let weights = (0..count).map(|seed| Tensor::drawn(affine, 10 + seed));
+                let operands: Vec<Tensor> = std::iter::once(Tensor::drawn(shape, 3))
+                    .chain(weights)
+                    .collect();
+                let validation = Validation {
+                    float: DType::F32,
+                    ..Validation::default()
+                };
+                let tried = validation.run(op, &operands).unwrap();
+                assert!(tried.layouts > 10 && tried.gradients > 10, "{tried:?}");
             }
         };
-        self.cells.rule(self.name(), inputs, &sides, to)
-    }
-
-    crate::kernel::gpu_kernel!();
-
-    fn host(&self, call: &mut HostCall<'_, '_>) {
-        with_float!(call.inputs[0].dtype(), T => self.compute::<T>(call));
-    }
-}
-
-impl GradOp {
-    /// Whether the cell sums are an operand.
-    pub(crate) fn takes_sums(&self) -> bool {
-        self.part == Part::Input && self.by != Statistics::Given
-    }
-
-    fn compute<T: Real + Element>(&self, call: &mut HostCall<'_, '_>) {
-        let (x, stats, dy) = (call.input::<T>(0), call.input::<f64>(1), call.input::<T>(2));
-        let shape = x.shape().to_vec();
-        let cells = self.cells.local(&shape, &call.cx.inputs[0].global);
-        let (x, stats, dy) = (flat(&x), flat(&stats), flat(&dy));
-        let eps = f64::from_bits(self.eps);
-        let weight_at = 3 + usize::from(self.takes_sums());
-        let has_weight = self.weight && self.part != Part::WeightSums;
-        let weight: Option<Vec<T>> = has_weight.then(|| call.input::<T>(weight_at).to_vec());
-        match self.part {
-            Part::CellSums => {
-                let mut out = call.output::<f64>(0);
-                let out = out.data_mut();
-                out.fill(0.0);
-                cells.for_each_run(&shape, |run, cell, w, step| {
-                    let gain = along(weight.as_deref(), 1.0, w, step);
-                    let scale = scale(&stats, cell, eps);
-                    let (a, b) = kernels::cell_sums(&x[run.clone()], &dy[run], scale, gain);
-                    if self.by == Statistics::Moments {
-                        out[2 * cell] += a;
-                    }
-                    out[2 * cell + 1] += b;
-                });
-            }
-            Part::WeightSums => {
-                let mut out = call.output::<T>(0);
-                let out = out.data_mut();
-                let [mut sums, mut units] = [(); 2].map(|()| vec![0.0_f64; out.len() / 2]);
-                cells.for_each_run(&shape, |run, cell, w, step| {
-                    let scale = scale(&stats, cell, eps);
-                    let (x, dy) = (&x[run.clone()], &dy[run]);
-                    if step == 0 {
-                        let (a, b) = kernels::cell_sums(x, dy, scale, Along::One(T::of(1.0)));
-                        sums[w] += a;
-                        units[w] += b;
-                    } else {
-                        kernels::add_weight_sums(x, dy, scale, &mut sums, &mut units);
-                    }
-                });
-                for (to, (sum, unit)) in out.chunks_exact_mut(2).zip(sums.iter().zip(units)) {
-                    to.copy_from_slice(&[T::of(*sum), T::of(unit)]);
-                }
-            }
-            Part::Input => {
-                let sums = self.takes_sums().then(|| flat(&call.input::<f64>(3)));
-                let mut out = call.output::<T>(0);
-                let out = out.data_mut();
-                cells.for_each_run(&shape, |run, cell, w, step| {
-                    let mean = |k| match &sums {
-                        Some(sums) => T::of(sums[2 * cell + k] / stats[3 * cell]),
-                        None => T::zero(),
-                    };
-                    let means = [mean(0), mean(1)];
-                    let gain = along(weight.as_deref(), 1.0, w, step);
-                    let scale = scale(&stats, cell, eps);
-                    let (x, dy) = (&x[run.clone()], &dy[run.clone()]);
-                    kernels::input_grad(x, dy, &mut out[run], scale, means, gain);
-                });
-            }
-        }
+        check(Cells::Last(1), Statistics::Moments, &[5, 3, 7], &[7]);
+        check(Cells::Last(2), Statistics::Squares, &[5, 3, 7], &[3, 7]);
+        check(Cells::Groups(3), Statistics::Moments, &[4, 6, 5], &[6]);
     }
 }

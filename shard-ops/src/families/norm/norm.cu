@@ -3,11 +3,12 @@
 // A cell is `length` elements. Groups: channels of one sample; each channel has `inner` elements and a weight.
 // Last: the last dims of a row; each element has a weight. Across: a channel of all samples, which has a weight.
 struct Norm {
-    u64 x, stats, dy, sums, weight, bias, y;
+    u64 x, stats, dy, sums, weight, bias, y, units;
     i64 cells, length, inner;     // elements of a channel, or of a row
     i64 groups, channels, rows;   // groups and channels of a sample, samples; 0, 0, rows; 0, channels, samples
     i64 across;                   // whether cells are channels of all samples
     i64 about_zero;               // whether moments are about zero, and no mean is taken off
+    i64 apart;                    // from the sums of a weight, at `y` and `units`, to those of the next
     f64 eps;
 };
 
@@ -116,7 +117,7 @@ BLOCK_KERNEL(weight_sums, Norm) {
             b += g * (((f64)AT(x, T, e) - mean_of(p, cell)) * rstd_of(p, cell));
         }
         JOIN_SUMS();
-        if (t == 0) { AT(y, T, 2 * w) = (T)first[0]; AT(y, T, 2 * w + 1) = (T)second[0]; }
+        if (t == 0) { AT(y, T, p.apart * w) = (T)first[0]; AT(units, T, p.apart * w) = (T)second[0]; }
         SYNC();
     }
 }

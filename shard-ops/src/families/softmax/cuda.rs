@@ -32,13 +32,53 @@ struct GradParams {
     dx: CudaView,
 }
 
+/// Cells and their elements, of what is read and of what is written.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct RowParams {
+    x: [CudaView; 2],
+    y: [CudaView; 2],
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct RowGradParams {
+    y: [CudaView; 2],
+    dy: [CudaView; 2],
+    dx: [CudaView; 2],
+}
+
 fn defines(log: bool, dtype: DType) -> String {
     let log = if log { "#define LOG\n" } else { "" };
     format!("{log}{}", define(&[("T", dtype)]))
 }
 
+impl Softmax {
+    fn split(&self, view: &CudaView) -> [CudaView; 2] {
+        view.split(&self.dims).into()
+    }
+
+    /// Queues a kernel with a block for each row.
+    fn launch_rows<P: Pod>(
+        &self,
+        call: &CudaCall<'_>,
+        name: &str,
+        rows: usize,
+        params: &P,
+    ) -> Result<()> {
+        let defines = defines(self.log, call.outputs[0].dtype());
+        let blocks = [rows.min(1 << 16) as u32, 1, 1];
+        call.launch_own_blocks(&SOURCE, &defines, name, blocks, call.gpu.block(), params)
+    }
+}
+
 impl CudaKernel for Softmax {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        if self.rows {
+            let [x, y] = [call.input(0)?, call.output(0)?].map(|v| self.split(&v));
+            let params = RowParams { x, y };
+            return self.launch_rows(call, "softmax_rows", x[0].numel(), &params);
+        }
         let (x, found, y) = (call.input(0)?, call.input(1)?, call.output(0)?);
         let mut pairs = CudaView {
             data: found.data,
@@ -58,8 +98,13 @@ impl CudaKernel for Softmax {
 impl CudaKernel for SoftmaxGrad {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let (y, dy, dx) = (call.input(0)?, call.input(1)?, call.output(0)?);
+        if self.0.rows {
+            let [y, dy, dx] = [y, dy, dx].map(|v| self.0.split(&v));
+            let (rows, params) = (y[0].numel(), RowGradParams { y, dy, dx });
+            return self.0.launch_rows(call, "softmax_rows_grad", rows, &params);
+        }
         let sums = call.input(2)?.broadcast_to(&dx);
-        let defines = defines(self.log, call.outputs[0].dtype());
+        let defines = defines(self.0.log, call.outputs[0].dtype());
         let params = GradParams { y, dy, sums, dx };
         call.launch_own(&SOURCE, &defines, "softmax_grad", dx.numel(), &params)
     }

@@ -1,17 +1,17 @@
 //! Softmax and its logarithm over any dims: a reduction of (maximum, sum of exponentials), then a pass over the elements where they
-//! are. The derivative is a sum per cell, and another such pass.
+//! are. The derivative is a sum per cell, and another such pass. Of rows that lie whole on ranks one op does both, row by row.
 
 #[cfg(feature = "cuda")]
 mod cuda;
 
 use crate::families::broadcast::sum;
 use crate::families::elementwise::{mul, neg, sub, unary};
-use crate::families::statistics::states;
+use crate::families::statistics::{check_dims, lie_whole, states};
 use crate::families::types::float_types;
-use crate::host::with_float;
+use crate::host::{flat, with_float};
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, Precision, Result, Rule, Saved, Value,
-    key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, Precision, Result, Rule, RuleBuilder,
+    Saved, Value, key_of,
 };
 use shard_comm::Monoid;
 use shard_kernels::softmax as kernels;
@@ -54,26 +54,51 @@ pub fn softmin(exec: &dyn Exec, x: &Value, dims: &[usize]) -> Result<Value> {
 
 fn apply(exec: &dyn Exec, x: &Value, dims: &[usize], log: bool) -> Result<Value> {
     let name = if log { "log_softmax" } else { "softmax" };
-    // The derivative through the states is part of the op's vjp.
-    let pairs = states(exec, name, Monoid::MaxSumExp, &x.detach(), dims)?.detach();
-    let op = Softmax {
+    check_dims(name, x, dims)?;
+    let op = |rows| Softmax {
         dims: dims.into(),
         log,
+        rows,
     };
-    exec.apply1(Arc::new(op), &[x, &pairs])
+    let (last, row) = (
+        x.ndim() - dims.len(),
+        dims.iter().map(|&d| x.shape()[d]).product(),
+    );
+    if dims.iter().all(|&d| d >= last) && lie_whole(x, dims, row) {
+        return exec.apply1(Arc::new(op(true)), &[x]);
+    }
+    // The derivative through the states is part of the op's vjp.
+    let pairs = states(exec, name, Monoid::MaxSumExp, &x.detach(), dims)?.detach();
+    exec.apply1(Arc::new(op(false)), &[x, &pairs])
 }
 
-/// A softmax, given the (maximum, sum of exponentials) of every cell.
+/// A softmax of rows, or one given the (maximum, sum of exponentials) of every cell: the second operand.
 #[derive(Clone, Debug)]
 pub(crate) struct Softmax {
     pub(crate) dims: SmallVec<[usize; 6]>,
     pub(crate) log: bool,
+    /// Whether cells are rows over the last dims, and ranks hold them whole.
+    pub(crate) rows: bool,
 }
 
-/// The derivative for passes that are not recorded, given the result, its cotangent, and the sums of cells.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SoftmaxGrad {
-    pub(crate) log: bool,
+/// The derivative for passes that are not recorded, given the result, its cotangent, and but for rows the sums of cells.
+#[derive(Clone, Debug)]
+pub(crate) struct SoftmaxGrad(pub(crate) Softmax);
+
+impl Softmax {
+    /// How operands are indexed that have all dims.
+    fn accesses(&self, rule: &mut RuleBuilder, x: &Meta) -> Vec<Access> {
+        let each = |(d, &n): (usize, &usize)| match self.rows && self.dims.contains(&d) {
+            true => Access::WHOLE,
+            false => Access::factor(rule.factor(n)),
+        };
+        x.shape.iter().enumerate().map(each).collect()
+    }
+
+    /// Elements of a row of an operand's piece.
+    fn row(&self, piece: &[usize]) -> usize {
+        self.dims.iter().map(|&d| piece[d]).product()
+    }
 }
 
 impl Op for Softmax {
@@ -86,21 +111,21 @@ impl Op for Softmax {
     }
 
     fn key(&self) -> u128 {
-        key_of(self.name(), &self.dims)
+        key_of(self.name(), &(&self.dims, self.rows))
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let dtype = float_types(self.name(), &inputs[..1])?;
         let mut rule = Rule::builder(self.name(), inputs).any_order();
-        let all: Vec<Access> = (inputs[0].shape.iter())
-            .map(|&n| Access::factor(rule.factor(n)))
-            .collect();
-        let kept = (0..all.len()).filter(|d| !self.dims.contains(d));
-        let mut cells: Vec<Access> = kept.map(|d| all[d].clone()).collect();
-        cells.push(Access::WHOLE);
-        rule.input(all.clone())
-            .input(cells)
-            .output(all, inputs[0].shape.clone(), dtype)
+        let all = self.accesses(&mut rule, &inputs[0]);
+        rule = rule.input(all.clone());
+        if !self.rows {
+            let kept = (0..all.len()).filter(|d| !self.dims.contains(d));
+            let mut cells: Vec<Access> = kept.map(|d| all[d].clone()).collect();
+            cells.push(Access::WHOLE);
+            rule = rule.input(cells);
+        }
+        rule.output(all, inputs[0].shape.clone(), dtype)
             .linearity(Linearity::None)
             .build()
     }
@@ -109,8 +134,14 @@ impl Op for Softmax {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => {
-            let (x, pairs) = (call.input::<T>(0), call.input::<f64>(1).to_vec());
-            kernels::softmax(self.log, &x, &self.dims, &pairs, &mut call.output::<T>(0));
+            let x = call.input::<T>(0);
+            if self.rows {
+                let (n, mut out) = (self.row(x.shape()), call.output::<T>(0));
+                kernels::softmax_rows(self.log, &flat(&x), n, out.data_mut());
+            } else {
+                let pairs = call.input::<f64>(1).to_vec();
+                kernels::softmax(self.log, &x, &self.dims, &pairs, &mut call.output::<T>(0));
+            }
         });
     }
 
@@ -126,14 +157,17 @@ impl Op for Softmax {
     ) -> Result<Vec<Option<Value>>> {
         let y = &saved.outputs[0];
         saved.pull_back_to(0, cotangents, |dy| {
+            let op = || Arc::new(SoftmaxGrad(self.clone()));
+            if self.rows && !exec.records() {
+                return exec.apply1(op(), &[y, dy]);
+            }
             let along = match self.log {
                 true => dy.clone(),
                 false => mul(exec, y, dy)?,
             };
             let sums = sum(exec, &along, &self.dims, true)?;
             if !exec.records() {
-                let op = SoftmaxGrad { log: self.log };
-                return exec.apply1(Arc::new(op), &[y, dy, &sums]);
+                return exec.apply1(op(), &[y, dy, &sums]);
             }
             match self.log {
                 true => sub(exec, dy, &mul(exec, &unary(exec, y, Unary::Exp)?, &sums)?),
@@ -149,27 +183,66 @@ impl Op for SoftmaxGrad {
     }
 
     fn key(&self) -> u128 {
-        key_of("softmax_grad", &self.log)
+        let Softmax { dims, log, rows } = &self.0;
+        // Without rows the sums say what a cell is.
+        let dims = if *rows { &dims[..] } else { &[] };
+        key_of("softmax_grad", &(log, rows, dims))
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let dtype = float_types(self.name(), inputs)?;
-        Rule::pointwise(self.name(), inputs, dtype, Linearity::None)
+        if !self.0.rows {
+            return Rule::pointwise(self.name(), inputs, dtype, Linearity::None);
+        }
+        let mut rule = Rule::builder(self.name(), inputs).any_order();
+        let all = self.0.accesses(&mut rule, &inputs[0]);
+        rule.input(all.clone())
+            .input(all.clone())
+            .output(all, inputs[0].shape.clone(), dtype)
+            .linearity(Linearity::None)
+            .build()
     }
 
     crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
+        let log = self.0.log;
         with_float!(call.dtype(), T => {
-            let (y, dy, sums) = (call.input::<T>(0), call.input::<T>(1), call.input::<T>(2));
+            let (y, dy) = (call.input::<T>(0), call.input::<T>(1));
+            let sums = (!self.0.rows).then(|| call.input::<T>(2));
             let mut out = call.output::<T>(0);
-            if let Some(sums) = sums.broadcast_to(out.shape()) {
-                kernels::softmax_grad(self.log, &y, &dy, &sums, &mut out);
+            match sums {
+                Some(sums) => {
+                    if let Some(sums) = sums.broadcast_to(out.shape()) {
+                        kernels::softmax_grad(log, &y, &dy, &sums, &mut out);
+                    }
+                }
+                None => {
+                    let n = self.0.row(y.shape());
+                    kernels::softmax_rows_grad(log, &flat(&y), &flat(&dy), n, out.data_mut());
+                }
             }
         });
     }
 
     fn keeps(&self) -> Keeps {
         Keeps::NOTHING
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Tensor, validate};
+    use smallvec::smallvec;
+
+    #[test]
+    fn rows_have_the_softmax_of_one_rank_under_any_layout() {
+        let x = [Tensor::drawn([5, 3, 7], 3)];
+        for (dims, log) in [(smallvec![2], false), (smallvec![1, 2], true)] {
+            let rows = true;
+            let tried = validate(Softmax { dims, log, rows }, &x).unwrap();
+            assert!(tried.layouts > 10 && tried.slopes > 0, "{tried:?}");
+        }
     }
 }

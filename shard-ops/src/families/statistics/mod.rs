@@ -66,7 +66,7 @@ fn cells(op: &'static str, x: &Value, dims: &[usize], keepdim: bool) -> Result<V
 }
 
 /// Dims of the operand, each named once.
-fn check_dims(op: &'static str, x: &Value, dims: &[usize]) -> Result<()> {
+pub(super) fn check_dims(op: &'static str, x: &Value, dims: &[usize]) -> Result<()> {
     let twice = (1..dims.len()).any(|k| dims[..k].contains(&dims[k]));
     match twice || dims.iter().any(|&d| d >= x.ndim()) {
         false => Ok(()),
@@ -77,6 +77,14 @@ fn check_dims(op: &'static str, x: &Value, dims: &[usize]) -> Result<()> {
             fix: "name each dim once, counting from 0",
         }),
     }
+}
+
+/// Whether ranks hold all of dims of `x`, so that its cells, which have so many elements, lie whole on them, and are so short that
+/// they stay in a cache while a kernel goes over each more than once: then one op finds the statistics and what is made with them.
+/// Otherwise these are two, and ranks merge the statistics between.
+pub(super) fn lie_whole(x: &Value, dims: &[usize], cell: usize) -> bool {
+    const IN_CACHE: usize = 1 << 16;
+    cell <= IN_CACHE && dims.iter().all(|&d| x.layout().sharding(d).is_none())
 }
 
 /// The square root, with no gradient where it is 0.

@@ -1,0 +1,438 @@
+//! Normalisation of cells that are short enough to stay in a cache from their statistics to their last value: each is read from
+//! memory once. So is its derivative, with the sums of weights.
+
+use super::{Along, CellSums, InputGrad, Normalised, Scale, WeightSums};
+use crate::Real;
+use crate::moments::of_runs;
+use crate::pointwise::vectorized;
+use pulp::{Simd, WithSimd};
+
+/// Rows whose sums of weights are taken in the element type before they join those in double precision.
+const ROWS: usize = 16;
+
+/// Cells that are taken together, step by step, so that a step of one need not wait for the step before it. With more of them
+/// memory rests while steps go over what is in the cache.
+const TOGETHER: usize = 4;
+
+/// Elements of these cells, at most, unless one has more: what a first-level cache holds with the results.
+const IN_CACHE: usize = 4096;
+
+/// Cells one after another, each of as many runs of consecutive elements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Whole {
+    /// Runs of a cell.
+    pub runs: usize,
+    /// Elements of a run.
+    pub len: usize,
+    /// Whether the elements of a run have a weight each, the same for all runs; otherwise a run has one, and run `r` number `r`
+    /// modulo the number of weights.
+    pub by_element: bool,
+    /// Whether a cell is divided by the root of its mean square, and no mean is taken off.
+    pub about_zero: bool,
+    /// What is added to the variance or to the mean square.
+    pub eps: f64,
+}
+
+impl Whole {
+    fn cell(&self) -> usize {
+        self.runs * self.len
+    }
+
+    /// How many cells are taken together.
+    fn together(&self) -> usize {
+        TOGETHER.min((IN_CACHE / self.cell()).max(1))
+    }
+
+    /// The weights of a run, or `missing`.
+    #[inline(always)]
+    fn along<'a, T: Real>(&self, all: Option<&'a [T]>, run: usize, missing: f64) -> Along<'a, T> {
+        match all {
+            None => Along::One(T::of(missing)),
+            Some(all) if self.by_element => Along::Each(all),
+            Some(all) => Along::One(all[run % all.len()]),
+        }
+    }
+
+    fn check(&self, lens: &[usize], weights: &[Option<usize>]) {
+        let (all, cell) = (lens[0], self.cell());
+        let fits = |n: &usize| match self.by_element {
+            true => self.runs == 1 && *n == self.len,
+            false => *n > 0,
+        };
+        assert!(
+            lens.iter().all(|n| *n == all) && (all == 0 || all.is_multiple_of(cell)),
+            "normalise: {lens:?} elements in cells of {cell}"
+        );
+        assert!(
+            all == 0 || weights.iter().flatten().all(fits),
+            "normalise: weights {weights:?} of {self:?}"
+        );
+    }
+}
+
+/// `(x - mean) * rstd * gain + shift` by the statistics of every cell, which are written to `stats`: (count, mean, sum of squared
+/// deviations), or about zero (count, 0, sum of squares).
+///
+/// # Panics
+/// When the lengths are not those of whole cells, or weights not those of [`Whole`].
+pub fn normalise_cells<T: Real>(
+    cells: Whole,
+    x: &[T],
+    [gain, shift]: [Option<&[T]>; 2],
+    out: &mut [T],
+    stats: &mut [f64],
+) {
+    cells.check(
+        &[x.len(), out.len()],
+        &[gain, shift].map(|w| w.map(<[T]>::len)),
+    );
+    if cells.cell() == 0 {
+        return stats.fill(0.0);
+    }
+    assert!(
+        stats.len() * cells.cell() == 3 * x.len(),
+        "normalise: {} numbers for {} elements of {cells:?}",
+        stats.len(),
+        x.len()
+    );
+    vectorized(Forward {
+        cells,
+        x,
+        affine: [gain, shift],
+        out,
+        stats,
+    });
+}
+
+struct Forward<'a, T> {
+    cells: Whole,
+    x: &'a [T],
+    affine: [Option<&'a [T]>; 2],
+    out: &'a mut [T],
+    stats: &'a mut [f64],
+}
+
+impl<T: Real> WithSimd for Forward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (cells, [gain, shift]) = (self.cells, self.affine);
+        let (cell, len) = (cells.cell(), cells.len);
+        let together = cells.together();
+        let all = (self.x.chunks(together * cell))
+            .zip(self.out.chunks_mut(together * cell))
+            .zip(self.stats.chunks_mut(together * 3));
+        for (first, ((x, out), stats)) in all.enumerate() {
+            let mut found = [[0.0; 3]; TOGETHER];
+            of_runs(simd, x, cell, &mut found);
+            let mut scales = [Scale::unknown(); TOGETHER];
+            let (stats, _) = pulp::as_arrays_mut::<3, f64>(stats);
+            for ((to, scale), [count, mean, m2]) in stats.iter_mut().zip(&mut scales).zip(found) {
+                *to = match cells.about_zero {
+                    true => [count, 0.0, m2 + count * mean * mean],
+                    false => [count, mean, m2],
+                };
+                *scale = Scale::of(*to, cells.eps);
+            }
+            let runs = x.chunks_exact(len).zip(out.chunks_exact_mut(len));
+            for (r, (x, out)) in runs.enumerate() {
+                let run = first * together * cells.runs + r;
+                Normalised {
+                    x,
+                    out,
+                    scale: scales[r / cells.runs],
+                    gain: cells.along(gain, run, 1.0),
+                    shift: cells.along(shift, run, 0.0),
+                }
+                .with_simd(simd);
+            }
+        }
+    }
+}
+
+/// What the derivative of [`normalise_cells`] is computed from, and where to.
+#[derive(Debug)]
+pub struct CellGrad<'a, T> {
+    /// The elements that were normalised.
+    pub x: &'a [T],
+    /// The statistics that were found.
+    pub stats: &'a [f64],
+    /// The cotangent.
+    pub dy: &'a [T],
+    /// The factors, if there are any.
+    pub gain: Option<&'a [T]>,
+    /// The cotangent of `x`.
+    pub dx: &'a mut [T],
+    /// Cotangents of factors and summands, if these are wanted.
+    pub weights: Option<[&'a mut [T]; 2]>,
+}
+
+/// `rstd * (gain * dy - a - x̂ * b)` with the means `a` and `b` of `gain * dy` and `gain * dy * x̂` over a cell, `a` being 0 about
+/// zero; and the sums of `dy * x̂` and `dy` of every weight.
+///
+/// # Panics
+/// As [`normalise_cells`].
+pub fn cell_grad<T: Real>(cells: Whole, grad: CellGrad<'_, T>) {
+    let CellGrad {
+        x,
+        stats,
+        dy,
+        gain,
+        dx,
+        weights,
+    } = grad;
+    let wanted = weights
+        .as_ref()
+        .map(|[units, sums]| [units.len(), sums.len()]);
+    let [units, sums] = wanted.map_or([None; 2], |w| w.map(Some));
+    cells.check(
+        &[x.len(), dy.len(), dx.len()],
+        &[gain.map(<[T]>::len), units, sums],
+    );
+    assert!(
+        units == sums,
+        "normalise: sums of {units:?} and {sums:?} weights"
+    );
+    let mut totals = vec![0.0; 2 * units.unwrap_or(0)];
+    let (units, sums) = totals.split_at_mut(units.unwrap_or(0));
+    if !x.is_empty() {
+        assert!(
+            stats.len() * cells.cell() == 3 * x.len(),
+            "normalise: statistics of {cells:?}"
+        );
+        vectorized(Backward {
+            cells,
+            x,
+            stats,
+            dy,
+            gain,
+            dx,
+            partial: &mut vec![T::zero(); if cells.by_element { 2 * sums.len() } else { 0 }],
+            totals: [&mut *units, &mut *sums],
+        });
+    }
+    for (to, totals) in weights.into_iter().flatten().zip([units, sums]) {
+        for (to, total) in to.iter_mut().zip(totals) {
+            *to = T::of(*total);
+        }
+    }
+}
+
+struct Backward<'a, T> {
+    cells: Whole,
+    x: &'a [T],
+    stats: &'a [f64],
+    dy: &'a [T],
+    gain: Option<&'a [T]>,
+    dx: &'a mut [T],
+    /// Sums of weights of elements over few rows: those along the normalised elements, and plain ones.
+    partial: &'a mut [T],
+    totals: [&'a mut [f64]; 2],
+}
+
+impl<T: Real> WithSimd for Backward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (cells, partial, [units, sums]) = (self.cells, self.partial, self.totals);
+        let (cell, len, together) = (cells.cell(), cells.len, cells.together());
+        let all = (self.x.chunks(together * cell))
+            .zip(self.dy.chunks(together * cell))
+            .zip(self.dx.chunks_mut(together * cell))
+            .zip(self.stats.chunks(together * 3));
+        let mut pending = 0;
+        for (first, (((x, dy), dx), stats)) in all.enumerate() {
+            let (stats, _) = pulp::as_arrays::<3, f64>(stats);
+            let first = first * together * cells.runs;
+            let mut scale = [Scale::unknown(); TOGETHER];
+            for (scale, state) in scale.iter_mut().zip(stats) {
+                *scale = Scale::of(*state, cells.eps);
+            }
+            let mut found = [[0.0; 2]; TOGETHER];
+            let runs = || x.chunks_exact(len).zip(dy.chunks_exact(len)).enumerate();
+            for (r, (x, dy)) in runs() {
+                let (c, gain) = (r / cells.runs, cells.along(self.gain, first + r, 1.0));
+                let scale = scale[c];
+                let (a, b) = if cells.by_element || sums.is_empty() {
+                    CellSums { x, dy, scale, gain }.with_simd(simd)
+                } else {
+                    let one = Along::One(T::one());
+                    let all = CellSums {
+                        x,
+                        dy,
+                        scale,
+                        gain: one,
+                    };
+                    let (sum, unit) = all.with_simd(simd);
+                    let weight = (first + r) % sums.len();
+                    units[weight] += unit;
+                    sums[weight] += sum;
+                    let gain = self.gain.map_or(1.0, |gain| gain[weight].wide());
+                    (gain * sum, gain * unit)
+                };
+                found[c][0] += if cells.about_zero { 0.0 } else { a };
+                found[c][1] += b;
+            }
+            for ((r, (x, dy)), out) in runs().zip(dx.chunks_exact_mut(len)) {
+                let c = r / cells.runs;
+                let ([a, b], count) = (found[c], stats[c][0]);
+                InputGrad {
+                    x,
+                    dy,
+                    out,
+                    scale: scale[c],
+                    means: [T::of(a / count), T::of(b / count)],
+                    gain: cells.along(self.gain, first + r, 1.0),
+                }
+                .with_simd(simd);
+            }
+            if cells.by_element && !sums.is_empty() {
+                let (along, plain) = partial.split_at_mut(len);
+                for (c, (x, dy)) in runs() {
+                    WeightSums {
+                        x,
+                        dy,
+                        scale: scale[c],
+                        sums: &mut *plain,
+                        along: &mut *along,
+                    }
+                    .with_simd(simd);
+                }
+                pending += stats.len();
+                if pending >= ROWS {
+                    join(units, along);
+                    join(sums, plain);
+                    pending = 0;
+                }
+            }
+        }
+        if pending > 0 {
+            let (along, plain) = partial.split_at_mut(len);
+            join(units, along);
+            join(sums, plain);
+        }
+    }
+}
+
+/// Adds what rows came to, and starts anew.
+#[inline(always)]
+fn join<T: Real>(totals: &mut [f64], partial: &mut [T]) {
+    for (total, part) in totals.iter_mut().zip(partial) {
+        *total += part.wide();
+        *part = T::zero();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Rng;
+
+    /// Values and derivatives against the formulas, over cells of one run and of several, with and without weights.
+    fn follows<T: Real>(tolerance: f64) {
+        let mut rng = Rng::new(3);
+        for (cells, count, weights) in [(5, 37, 37), (40, 130, 130), (6, 4 * 9, 8), (4, 3, 3)] {
+            let by_element = weights == count;
+            let runs = if by_element { 1 } else { 4 };
+            for (about_zero, affine) in [(false, true), (true, true), (false, false)] {
+                let whole = Whole {
+                    runs,
+                    len: count / runs,
+                    by_element,
+                    about_zero,
+                    eps: 1e-3,
+                };
+                let [x, dy] = [0, 1].map(|_| rng.vec::<T>(cells * count));
+                let [gain, shift] = [0, 1].map(|_| rng.vec::<T>(weights));
+                let given = |w| if affine { Some(w) } else { None };
+                let weight = |i: usize| match by_element {
+                    true => i % count,
+                    false => i / whole.len % weights,
+                };
+                let gain_of = |i| if affine { gain[weight(i)].wide() } else { 1.0 };
+                let (mut y, mut stats) = (vec![T::nan(); x.len()], vec![f64::NAN; 3 * cells]);
+                let of = [given(&gain[..]), given(&shift[..])];
+                normalise_cells(whole, &x, of, &mut y, &mut stats);
+                let mut dx = vec![T::nan(); x.len()];
+                let [mut units, mut sums] = [0, 1].map(|_| vec![T::nan(); weights]);
+                let grad = CellGrad {
+                    x: &x,
+                    stats: &stats,
+                    dy: &dy,
+                    gain: given(&gain[..]),
+                    dx: &mut dx,
+                    weights: affine.then_some([&mut units[..], &mut sums]),
+                };
+                cell_grad(whole, grad);
+                let (mut all_units, mut all_sums) = (vec![0.0; weights], vec![0.0; weights]);
+                let close = |got: T, wanted: f64| {
+                    let off = (got.wide() - wanted).abs();
+                    assert!(
+                        off <= tolerance * wanted.abs().max(1.0),
+                        "{got:?} for {wanted}: {whole:?}"
+                    );
+                };
+                for c in 0..cells {
+                    let at = c * count..(c + 1) * count;
+                    let mean_of =
+                        |f: &dyn Fn(usize) -> f64| at.clone().map(f).sum::<f64>() / count as f64;
+                    let mean = if about_zero {
+                        0.0
+                    } else {
+                        mean_of(&|i| x[i].wide())
+                    };
+                    let var = mean_of(&|i| (x[i].wide() - mean).powi(2));
+                    let rstd = 1.0 / (var + 1e-3).sqrt();
+                    let unit = |i: usize| (x[i].wide() - mean) * rstd;
+                    let pulled = |i: usize| gain_of(i) * dy[i].wide();
+                    let a = if about_zero { 0.0 } else { mean_of(&pulled) };
+                    let b = mean_of(&|i| pulled(i) * unit(i));
+                    for i in at {
+                        let shift = if affine { shift[weight(i)].wide() } else { 0.0 };
+                        close(y[i], unit(i) * gain_of(i) + shift);
+                        close(dx[i], rstd * (pulled(i) - a - unit(i) * b));
+                        all_units[weight(i)] += dy[i].wide() * unit(i);
+                        all_sums[weight(i)] += dy[i].wide();
+                    }
+                }
+                if affine {
+                    for w in 0..weights {
+                        close(units[w], all_units[w]);
+                        close(sums[w], all_sums[w]);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn cells_at_once_follow_the_formulas() {
+        follows::<f32>(2e-5);
+        follows::<f64>(1e-12);
+    }
+
+    #[test]
+    fn cells_of_nothing_have_no_statistics() {
+        let whole = Whole {
+            runs: 1,
+            len: 0,
+            by_element: true,
+            about_zero: false,
+            eps: 0.0,
+        };
+        let mut stats = [f64::NAN; 6];
+        normalise_cells::<f32>(whole, &[], [Some(&[]), None], &mut [], &mut stats);
+        assert_eq!(stats, [0.0; 6]);
+        let grad = CellGrad::<f32> {
+            x: &[],
+            stats: &stats,
+            dy: &[],
+            gain: None,
+            dx: &mut [],
+            weights: None,
+        };
+        cell_grad(whole, grad);
+    }
+}

@@ -1,0 +1,168 @@
+//! The derivative of a normalisation, for passes that are not recorded.
+
+use super::{Cells, Like, Statistics, along, scale};
+use crate::families::types::float_types;
+use crate::host::{flat, with_float};
+use crate::{HostCall, Meta, Op, Result, Rule, key_of};
+use shard_comm::DType;
+use shard_kernels::Real;
+use shard_kernels::normalise::{self as kernels, Along};
+
+/// The parts of the derivative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Part {
+    /// Per cell, Σ w·dy, or 0 where no mean was taken off, and Σ w·dy·x̂.
+    CellSums,
+    /// Per weight, Σ dy and Σ dy·x̂.
+    WeightSums,
+    /// `(w·dy - (Σ w·dy + x̂ Σ w·dy·x̂) / n) / σ`, given the cell sums; without them where statistics were given.
+    Input,
+    /// All of it, where cells lie whole on ranks: the derivative by elements, and if weights have ones too, per weight Σ dy·x̂ and Σ dy.
+    Whole {
+        /// Whether cotangents of weights are wanted.
+        weights: bool,
+    },
+}
+
+/// The fused derivative of a normalisation: sums over cells and over weights, and one pointwise pass.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GradOp {
+    pub(crate) cells: Cells,
+    pub(crate) by: Statistics,
+    pub(crate) eps: u64,
+    pub(crate) weight: bool,
+    pub(crate) part: Part,
+}
+
+impl Op for GradOp {
+    fn name(&self) -> &'static str {
+        match self.part {
+            Part::CellSums => "norm_cell_sums",
+            Part::WeightSums => "norm_weight_sums",
+            Part::Input => "norm_input_grad",
+            Part::Whole { .. } => "norm_grad",
+        }
+    }
+
+    fn key(&self) -> u128 {
+        let part = (self.weight, self.part);
+        key_of("norm_grad", &(self.cells, self.by, self.eps, part))
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        float_types(self.name(), &inputs[..1])?;
+        let weight = [Like::Weight];
+        let weight = if self.weight { &weight[..] } else { &[] };
+        let dtype = inputs[0].dtype;
+        let from = [Like::X, Like::Stats(3), Like::X];
+        let (sides, to): (Vec<Like>, Vec<(Like, DType)>) = match self.part {
+            Part::CellSums => ([&from, weight].concat(), vec![(Like::Stats(2), DType::F64)]),
+            Part::WeightSums => (from.to_vec(), vec![(Like::WeightSums(2), dtype)]),
+            Part::Input => {
+                let sums = &[Like::Stats(2)][..usize::from(self.takes_sums())];
+                ([&from, sums, weight].concat(), vec![(Like::X, dtype)])
+            }
+            Part::Whole { weights } => {
+                let to = [Like::X, Like::Weight, Like::Weight].map(|like| (like, dtype));
+                let count = if weights { 3 } else { 1 };
+                ([&from, weight].concat(), to[..count].to_vec())
+            }
+        };
+        let whole = matches!(self.part, Part::Whole { .. });
+        self.cells.rule(self.name(), inputs, whole, &sides, &to)
+    }
+
+    crate::kernel::gpu_kernel!();
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_float!(call.inputs[0].dtype(), T => self.compute::<T>(call));
+    }
+}
+
+impl GradOp {
+    /// Whether the cell sums are an operand.
+    pub(crate) fn takes_sums(&self) -> bool {
+        self.part == Part::Input && self.by != Statistics::Given
+    }
+
+    fn compute<T: Real>(&self, call: &mut HostCall<'_, '_>) {
+        let (x, stats, dy) = (call.input::<T>(0), call.input::<f64>(1), call.input::<T>(2));
+        let shape = x.shape().to_vec();
+        let cells = self.cells.local(&shape, &call.cx.inputs[0].global);
+        let (x, stats, dy) = (flat(&x), flat(&stats), flat(&dy));
+        let eps = f64::from_bits(self.eps);
+        let weight_at = 3 + usize::from(self.takes_sums());
+        let has_weight = self.weight && self.part != Part::WeightSums;
+        let weight: Option<Vec<T>> = has_weight.then(|| call.input::<T>(weight_at).to_vec());
+        match self.part {
+            Part::Whole { .. } => {
+                let cells = cells.whole(&shape, self.by, eps);
+                let mut outputs = call.outputs_from::<T>(0);
+                let [dx, weights @ ..] = &mut outputs[..] else {
+                    unreachable!("the rule has this output")
+                };
+                let grad = kernels::CellGrad {
+                    x: &x,
+                    stats: &stats,
+                    dy: &dy,
+                    gain: weight.as_deref(),
+                    dx: dx.data_mut(),
+                    weights: match weights {
+                        [units, sums] => Some([units.data_mut(), sums.data_mut()]),
+                        _ => None,
+                    },
+                };
+                kernels::cell_grad(cells, grad);
+            }
+            Part::CellSums => {
+                let mut out = call.output::<f64>(0);
+                let out = out.data_mut();
+                out.fill(0.0);
+                cells.for_each_run(&shape, |run, cell, w, step| {
+                    let gain = along(weight.as_deref(), 1.0, w, step);
+                    let scale = scale(&stats, cell, eps);
+                    let (a, b) = kernels::cell_sums(&x[run.clone()], &dy[run], scale, gain);
+                    if self.by == Statistics::Moments {
+                        out[2 * cell] += a;
+                    }
+                    out[2 * cell + 1] += b;
+                });
+            }
+            Part::WeightSums => {
+                let mut out = call.output::<T>(0);
+                let out = out.data_mut();
+                let [mut sums, mut units] = [(); 2].map(|()| vec![0.0_f64; out.len() / 2]);
+                cells.for_each_run(&shape, |run, cell, w, step| {
+                    let scale = scale(&stats, cell, eps);
+                    let (x, dy) = (&x[run.clone()], &dy[run]);
+                    if step == 0 {
+                        let (a, b) = kernels::cell_sums(x, dy, scale, Along::One(T::of(1.0)));
+                        sums[w] += a;
+                        units[w] += b;
+                    } else {
+                        kernels::add_weight_sums(x, dy, scale, &mut sums, &mut units);
+                    }
+                });
+                for (to, (sum, unit)) in out.chunks_exact_mut(2).zip(sums.iter().zip(units)) {
+                    to.copy_from_slice(&[T::of(*sum), T::of(unit)]);
+                }
+            }
+            Part::Input => {
+                let sums = self.takes_sums().then(|| flat(&call.input::<f64>(3)));
+                let mut out = call.output::<T>(0);
+                let out = out.data_mut();
+                cells.for_each_run(&shape, |run, cell, w, step| {
+                    let mean = |k| match &sums {
+                        Some(sums) => T::of(sums[2 * cell + k] / stats[3 * cell]),
+                        None => T::zero(),
+                    };
+                    let means = [mean(0), mean(1)];
+                    let gain = along(weight.as_deref(), 1.0, w, step);
+                    let scale = scale(&stats, cell, eps);
+                    let (x, dy) = (&x[run.clone()], &dy[run.clone()]);
+                    kernels::input_grad(x, dy, &mut out[run], scale, means, gain);
+                });
+            }
+        }
+    }
+}
