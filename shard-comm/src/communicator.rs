@@ -8,8 +8,8 @@ use std::fmt::Debug;
 use std::rc::Rc;
 
 use crate::{
-    Buffer, CommError, DeviceRef, Handle, Ledger, Link, LinkCost, PlanCache, Request, Result, Site,
-    Topology,
+    Buffer, CommError, DeviceRef, Handle, Ledger, Link, LinkCost, ONE_ROUND_BYTES, PlanCache,
+    Request, Result, Site, Topology,
 };
 
 /// One rank's membership of a group of ranks.
@@ -108,6 +108,11 @@ pub trait Communicator: Debug {
     /// sums and copies of many ranks are formed depends on it, so it is equal on all of them.
     fn messages(&self) -> Option<LinkCost> {
         None
+    }
+
+    /// Up to this many bytes of each rank reach all others best in one round, in which each combines everything. Equal on all ranks.
+    fn at_once(&self) -> usize {
+        ONE_ROUND_BYTES
     }
 
     /// The failure that all calls of this rank return, if there is one that is known by now. Does not wait.

@@ -167,6 +167,10 @@ impl<D: Decorator> Communicator for D {
         Decorator::messages(self)
     }
 
+    fn at_once(&self) -> usize {
+        self.inner().at_once()
+    }
+
     fn failure(&self) -> Option<CommError> {
         self.inner().failure()
     }

@@ -46,6 +46,12 @@ const PAIRWISE: usize = 4;
 /// rounds than any other way.
 const AT_ONCE: usize = 8;
 
+/// Whether sums of so few bytes take one round, in which each rank has them of all others, if up to `most` bytes go so best.
+#[inline]
+pub(super) fn is_at_once(ranks: usize, bytes: usize, most: usize) -> bool {
+    ranks <= AT_ONCE && bytes <= most
+}
+
 /// How sums over many ranks are formed. Each gives the bits of [`by_tree`](crate::by_tree).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
@@ -61,7 +67,7 @@ impl Way {
     /// The way in which `ranks` form sums of `bytes` at this cost of messages. It depends on nothing else, so all ranks take the
     /// same.
     pub(crate) fn new(ranks: usize, bytes: usize, link: LinkCost) -> Self {
-        if ranks <= PAIRWISE || ranks <= AT_ONCE && bytes <= ONE_ROUND_BYTES {
+        if ranks <= PAIRWISE || is_at_once(ranks, bytes, ONE_ROUND_BYTES) {
             return Self::Direct;
         }
         let most = 2 * ranks.next_power_of_two().ilog2() as usize + 2;
