@@ -8,8 +8,8 @@ use std::fmt::Debug;
 use std::rc::Rc;
 
 use crate::{
-    Buffer, CommError, DeviceRef, Handle, Ledger, Link, LinkCost, ONE_ROUND_BYTES, PlanCache,
-    Request, Result, Site, Topology,
+    Buffer, CommError, DeviceRef, Handle, Ledger, Link, LinkCost, Nodes, ONE_ROUND_BYTES,
+    PlanCache, Request, Result, Site, Topology,
 };
 
 /// One rank's membership of a group of ranks.
@@ -113,6 +113,12 @@ pub trait Communicator: Debug {
     /// Up to this many bytes of each rank reach all others best in one round, in which each combines everything. Equal on all ranks.
     fn at_once(&self) -> usize {
         ONE_ROUND_BYTES
+    }
+
+    /// Which ranks of the group share a node, if that is known and there are nodes of several: copies then go from node to node first.
+    /// Equal on all ranks.
+    fn nodes(&self) -> Option<&Nodes> {
+        None
     }
 
     /// The failure that all calls of this rank return, if there is one that is known by now. Does not wait.

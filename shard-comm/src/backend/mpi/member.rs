@@ -1,6 +1,6 @@
 //! One process' communicator.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Deref;
@@ -13,7 +13,7 @@ use super::tags::{CONTEXTS, Context, Lane, Tags};
 use super::wire::WireCache;
 use crate::validate::label;
 use crate::{Buffer, CommError, Communicator, DeviceRef, Handle, Ledger, PlanCache, Result, Site};
-use crate::{Link, LinkCost, ONE_ROUND_BYTES, Request};
+use crate::{Link, LinkCost, Nodes, ONE_ROUND_BYTES, Request};
 
 /// What a message costs about, by which collectives choose between few messages and few bytes: 2 µs and 10 GB/s. Only their
 /// product matters, and it is much the same on nodes and on networks for clusters.
@@ -35,6 +35,7 @@ struct Member {
     links: RefCell<HashMap<(usize, usize, usize), u64>>,
     plans: PlanCache,
     wires: Rc<WireCache>,
+    nodes: OnceCell<Option<Nodes>>,
 }
 
 /// Some ranks that operate together.
@@ -147,6 +148,7 @@ impl MpiComm {
             links: RefCell::default(),
             plans: PlanCache::new(),
             wires: Rc::default(),
+            nodes: OnceCell::new(),
         }))
     }
 
@@ -277,6 +279,15 @@ impl Communicator for MpiComm {
 
     fn messages(&self) -> Option<LinkCost> {
         Some(MESSAGE)
+    }
+
+    fn nodes(&self) -> Option<&Nodes> {
+        let (rank, members) = (&self.0.rank, &self.0.group.members);
+        let nodes = self.0.nodes.get_or_init(|| {
+            let of = members.iter().map(|&process| rank.world().nodes()[process]);
+            Nodes::new(&of.collect::<Vec<_>>())
+        });
+        nodes.as_ref()
     }
 
     fn at_once(&self) -> usize {

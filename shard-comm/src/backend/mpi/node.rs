@@ -108,6 +108,28 @@ impl fmt::Debug for Node {
 }
 
 impl Node {
+    /// The first process on the node of each process of the job. All processes call this, once.
+    pub(super) fn first_of(comm: ffi::MPI_Comm, me: usize, size: usize) -> Result<Rc<[usize]>> {
+        let mut first = me as i32;
+        let mut all = vec![0_i32; size];
+        // SAFETY: as in `open`.
+        unsafe {
+            let mut near = ffi::RSMPI_COMM_NULL;
+            let (kind, info) = (ffi::RSMPI_COMM_TYPE_SHARED, ffi::RSMPI_INFO_NULL);
+            let code = ffi::MPI_Comm_split_type(comm, kind, 0, info, &raw mut near);
+            check(code, "MPI_Comm_split_type")?;
+            let number = ffi::RSMPI_INT32_T;
+            let code = ffi::MPI_Bcast((&raw mut first).cast(), 1, number, 0, near);
+            check(code, "MPI_Bcast")?;
+            ffi::MPI_Comm_free(&raw mut near);
+            let (from, to) = ((&raw const first).cast(), all.as_mut_ptr().cast());
+            let code = ffi::MPI_Allgather(from, 1, number, to, 1, number, comm);
+            check(code, "MPI_Allgather")?;
+        }
+        let number = |n: i32| usize::try_from(n).unwrap_or(0);
+        Ok(all.into_iter().map(number).collect())
+    }
+
     /// Makes the segments; none if the processes of this node cannot share memory, or there is one only. All processes of the job
     /// call this, once.
     pub(super) fn open(comm: ffi::MPI_Comm, me: usize, size: usize) -> Result<Option<Rc<Self>>> {

@@ -31,6 +31,8 @@ pub(super) struct World {
     greatest_tag: c_int,
     /// The memory that the processes of this node share, if they do.
     node: Option<Rc<Node>>,
+    /// The first process on the node of each.
+    nodes: Rc<[usize]>,
     _thread: PhantomData<Rc<()>>,
 }
 
@@ -114,6 +116,7 @@ pub(super) fn initialize() -> Result<World> {
         rank,
         size,
         greatest_tag: greatest_tag()?,
+        nodes: Node::first_of(comm, rank, size)?,
         node: Node::open(comm, rank, size)?,
         _thread: PhantomData,
     };
@@ -195,6 +198,11 @@ impl World {
     /// The memory that the processes of this node share, if they do.
     pub(super) fn node(&self) -> Option<&Rc<Node>> {
         self.node.as_ref()
+    }
+
+    /// The first process on the node of each.
+    pub(super) fn nodes(&self) -> &[usize] {
+        &self.nodes
     }
 
     /// The greatest tag that a message may have: the same in all processes.

@@ -121,6 +121,24 @@ pub(super) fn pays(ranks: usize, bytes: usize, link: LinkCost) -> bool {
     ranks > AT_ONCE && link.time((ranks - 1 - levels) as f64, 0.0) > link.time(0.0, bytes as f64)
 }
 
+/// Whether an all-gather of `bytes` over nodes of `each` ranks is cheaper in stages by [node](copies::all_gather) than by a message from
+/// each rank to each other: every byte gets to a node once, and is then copied on its way.
+pub(super) fn pays_by_node(
+    nodes: usize,
+    each: usize,
+    bytes: usize,
+    [near, far]: [LinkCost; 2],
+) -> bool {
+    let (ranks, bytes) = (nodes * each, bytes as f64);
+    let of = |parts: usize| parts as f64 * bytes / ranks as f64;
+    let (others, here) = (ranks - each, each - 1);
+    let direct = far.time(others as f64, of(others)) + near.time(here as f64, of(here));
+    let levels = |n: usize| f64::from(n.next_power_of_two().ilog2());
+    let staged =
+        far.time(levels(nodes), of(nodes - 1)) + near.time(levels(each), of(ranks - nodes) + bytes);
+    ranks > AT_ONCE && staged < direct
+}
+
 /// How one rank's elements get to all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Spread {
