@@ -2,7 +2,7 @@
 //! as many contiguous bytes, and all-reduces of 8 bytes to 64 MiB beside `MPI_Allreduce`, in one run on the same memory.
 //!
 //! `cargo build --release -p shard-comm --features mpi --example mpi_speed`, then
-//! `mpirun -n 2 target/release/examples/mpi_speed [rows and columns]`
+//! `mpirun -n 2 target/release/examples/mpi_speed [rows and columns] [doubles of the one sum]`
 
 #![expect(unsafe_code, reason = "the raw calls of MPI are what is compared with")]
 
@@ -17,23 +17,26 @@ const ROUNDS: usize = 30;
 
 /// Doubles that are summed up, how many sums are timed together, and how often: short enough that some rounds are free of other
 /// work.
-const SUMS: [(usize, usize, usize); 4] = [
+const SUMS: [(usize, usize, usize); 6] = [
     (1, 200, 300),
     (1 << 7, 200, 150),
+    (1 << 10, 100, 150),
+    (1 << 13, 20, 150),
     (1 << 17, 2, 50),
     (1 << 23, 1, 7),
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let n: usize = std::env::args().nth(1).map_or(Ok(4096), |a| a.parse())?;
-    let run = shard_comm::mpi::run(&Default::default(), |comm| compare(&*comm, n))?;
+    let only: Option<usize> = std::env::args().nth(2).map(|a| a.parse()).transpose()?;
+    let run = shard_comm::mpi::run(&Default::default(), |comm| compare(&*comm, n, only))?;
     if let Some(lines) = run {
         print!("{}", lines?);
     }
     Ok(())
 }
 
-fn compare(comm: &dyn Communicator, n: usize) -> Result<String, CommError> {
+fn compare(comm: &dyn Communicator, n: usize, only: Option<usize>) -> Result<String, CommError> {
     let (ranks, me) = (comm.size(), comm.rank());
     let (rows, columns) = (n / ranks, n / ranks);
     let values: Vec<f32> = (0..rows * n).map(|i| (me * rows * n + i) as f32).collect();
@@ -62,7 +65,8 @@ fn compare(comm: &dyn Communicator, n: usize) -> Result<String, CommError> {
     })?;
 
     let mut sums = String::new();
-    for (len, times, rounds) in SUMS {
+    let wanted = |sum: &(usize, usize, usize)| only.is_none_or(|len| len == sum.0);
+    for (len, times, rounds) in SUMS.into_iter().filter(wanted) {
         let terms = vec![1.0_f64; len];
         let (mine, mut sum) = (comm.device().upload_slice(&terms)?, vec![0.0; len]);
         let (mut ours, mut theirs) = (f64::INFINITY, f64::INFINITY);

@@ -8,8 +8,8 @@ use std::fmt::Debug;
 use std::rc::Rc;
 
 use crate::{
-    Buffer, CommError, DeviceRef, Handle, Ledger, Link, LinkCost, PlanCache, Request, Result, Site,
-    Topology,
+    Buffer, CommError, DeviceRef, Handle, Ledger, Link, LinkCost, Nodes, ONE_ROUND_BYTES,
+    PlanCache, Request, Result, Site, Topology,
 };
 
 /// One rank's membership of a group of ranks.
@@ -107,6 +107,17 @@ pub trait Communicator: Debug {
     /// What a message to another rank of the group costs, if elements go by messages; `None` if ranks read them where they lie. How
     /// sums and copies of many ranks are formed depends on it, so it is equal on all of them.
     fn messages(&self) -> Option<LinkCost> {
+        None
+    }
+
+    /// Up to this many bytes of each rank reach all others best in one round, in which each combines everything. Equal on all ranks.
+    fn at_once(&self) -> usize {
+        ONE_ROUND_BYTES
+    }
+
+    /// Which ranks of the group share a node, if that is known and there are nodes of several: copies then go from node to node first.
+    /// Equal on all ranks.
+    fn nodes(&self) -> Option<&Nodes> {
         None
     }
 

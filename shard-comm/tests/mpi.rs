@@ -14,6 +14,9 @@ use std::time::Duration;
 /// Names the scenario to the ranks.
 const SCENARIO: &str = "SHARD_TEST_SCENARIO";
 
+/// Set where ranks are to agree by messages although they are on one node.
+const MESSAGES: &str = "SHARD_TEST_MESSAGES";
+
 /// What Open MPI, 4 and 5, must be told to start more processes than there are cores, and as root; others take no note.
 const PERMISSIONS: [(&str, &str); 4] = [
     ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
@@ -23,9 +26,11 @@ const PERMISSIONS: [(&str, &str); 4] = [
 ];
 
 /// Name, rank counts, and whether the job is to end well.
-const SCENARIOS: [(&str, &[usize], bool); 21] = [
+const SCENARIOS: [(&str, &[usize], bool); 23] = [
     // More than 8 ranks agree by what their records come to: 10, 13 and 16 need a second round for it.
     ("contract", &[1, 2, 3, 4, 8, 9, 10, 13, 16], true),
+    ("more_groups_than_places", &[3, 8], true),
+    ("one_is_late", &[2, 4], true),
     (
         "few_messages",
         &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
@@ -74,21 +79,29 @@ fn main() -> ExitCode {
             continue;
         }
         for &ranks in counts {
-            start(scenario, ranks, well);
+            start(scenario, ranks, well, false);
             println!("{scenario} on {ranks} ranks: ok");
+        }
+        // Up to 8 ranks of a node agree in memory that they share; those of several nodes by messages.
+        if let Some(&ranks) = counts.iter().rfind(|ranks| (2..=8).contains(*ranks))
+            && scenario != LARGE
+        {
+            start(scenario, ranks, well, true);
+            println!("{scenario} on {ranks} ranks, by messages: ok");
         }
     }
     ExitCode::SUCCESS
 }
 
 /// Runs a scenario and checks that every rank came to its end.
-fn start(scenario: &str, ranks: usize, well: bool) {
+fn start(scenario: &str, ranks: usize, well: bool, messages: bool) {
     let program = std::env::current_exe().expect("this program");
     let mpirun = std::env::var_os("MPIRUN").unwrap_or_else(|| "mpirun".into());
     let output = Command::new(mpirun)
         .args(["-n", &ranks.to_string()])
         .arg(program)
         .env(SCENARIO, scenario)
+        .envs(messages.then_some((MESSAGES, "1")))
         .envs(PERMISSIONS)
         .output()
         .expect("mpirun, which the feature mpi needs");
@@ -125,7 +138,7 @@ fn be_a_rank(scenario: &str) {
             poison: true,
             ..HostOptions::default()
         },
-        ..mpi::MpiOptions::default()
+        ..usual()
     };
     let me = mpi::process().expect("a process of a job").rank;
     let run = |f: &dyn Fn(&mpi::MpiComm)| mpi::run(&options, |comm| f(&comm));
@@ -136,6 +149,12 @@ fn be_a_rank(scenario: &str) {
                 run(&|comm| contract::all(&**comm)).expect("the contract");
             }
         }
+        "more_groups_than_places" => {
+            run(&more_groups_than_places)
+                .expect("a run")
+                .expect("a rank");
+        }
+        "one_is_late" => run(&one_is_late).expect("a run").expect("a rank"),
         "few_messages" => run(&few_messages).expect("a run").expect("a rank"),
         "tags_come_round" => run(&tags_come_round).expect("a run").expect("a rank"),
         "out_of_step" => out_of_step(&options),
@@ -210,6 +229,8 @@ fn be_a_rank(scenario: &str) {
     if !matches!(
         scenario,
         "contract"
+            | "more_groups_than_places"
+            | "one_is_late"
             | "few_messages"
             | "some_ranks"
             | "many_groups"
@@ -224,6 +245,67 @@ fn be_a_rank(scenario: &str) {
     ) && !leaves
     {
         std::thread::sleep(Duration::from_millis(700));
+    }
+}
+
+/// The options of a launch, but for how ranks of a node agree.
+fn usual() -> mpi::MpiOptions {
+    mpi::MpiOptions {
+        shared_memory: std::env::var_os(MESSAGES).is_none(),
+        ..mpi::MpiOptions::default()
+    }
+}
+
+/// More groups than there are places for in the memory of a node, dropped in another order on each rank, and again.
+fn more_groups_than_places(comm: &mpi::MpiComm) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    for turn in 0..4 {
+        let mut groups: Vec<_> = (0..40)
+            .map(|k| {
+                // Some groups have all ranks, others leave one out, which has no place to give for them.
+                let joins = k % 3 > 0 || me != (k + turn) % ranks;
+                comm.split(joins.then_some(0), 0).expect("a split")
+            })
+            .collect();
+        for round in 0..7 {
+            for (k, group) in groups.iter().enumerate() {
+                let Some(group) = group else { continue };
+                let value = (round * 100 + k) as f64;
+                let mine = comm.device().upload_slice(&[value; 5]).expect("numbers");
+                let sum = group.all_reduce(&mine, Monoid::SUM).expect("a sum");
+                let expected = value * group.size() as f64;
+                assert_eq!(sum.to_vec::<f64>().expect("doubles"), [expected; 5]);
+            }
+        }
+        groups.rotate_left(me * 7 % 40);
+        while let Some(group) = groups.pop() {
+            drop(group);
+        }
+    }
+}
+
+/// Many operations in flight, of all sizes, which one rank joins late and the others wait for last first.
+fn one_is_late(comm: &mpi::MpiComm) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    for late in 0..ranks {
+        let nap = Duration::from_millis(20 * u64::from(me == late));
+        let lengths = (0..60).map(|k| [1, 4, 100, 512, 513, 5000][k % 6]);
+        let mut started: Vec<_> = lengths
+            .enumerate()
+            .map(|(k, len)| {
+                if k % 20 == 3 {
+                    std::thread::sleep(nap);
+                }
+                let values = vec![(k * (me + 1)) as f64; len];
+                let mine = comm.device().upload_slice(&values).expect("numbers");
+                let sum = comm.start_all_reduce(&mine, Monoid::SUM).expect("a sum");
+                (k, len, sum)
+            })
+            .collect();
+        while let Some((k, len, sum)) = started.pop() {
+            let sum = sum.wait().expect("a sum").to_vec::<f64>().expect("doubles");
+            assert_eq!(sum, vec![(k * ranks * (ranks + 1) / 2) as f64; len], "{k}");
+        }
     }
 }
 
@@ -548,7 +630,7 @@ fn wrong_bits(options: &mpi::MpiOptions) {
 /// One message of 2^31 + 5 bytes, whose last ones tell.
 fn more_than_i32(me: usize) {
     const LEN: usize = (1 << 31) + 5;
-    let over = mpi::run(&mpi::MpiOptions::default(), |comm| {
+    let over = mpi::run(&usual(), |comm| {
         if me == 0 {
             let mut data = comm.device().alloc(DType::U8, LEN).expect("2 GB");
             let bytes = data.as_mut_slice::<u8>().expect("host memory");
@@ -589,7 +671,7 @@ fn wrong_bits_in_a_message(options: &mpi::MpiOptions, me: usize) {
 fn times_out(me: usize) {
     let options = mpi::MpiOptions {
         timeout: Some(Duration::from_millis(300)),
-        ..mpi::MpiOptions::default()
+        ..usual()
     };
     let over = mpi::run(&options, |comm| {
         comm.barrier().expect("both are there");

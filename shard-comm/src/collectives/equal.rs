@@ -64,10 +64,12 @@ impl dyn Communicator + '_ {
         };
         let argument = Some(("length", len as u128));
         let link = self.messages();
-        if link.is_some_and(|link| staged::pays(ranks, whole * mine.dtype().size(), link)) {
+        let bytes = whole.saturating_mul(mine.dtype().size());
+        let in_stages = |link| staged::pays(ranks, bytes, link) || self.gathers_by_node(bytes);
+        if link.is_some_and(in_stages) {
             let facts = [len, mine.dtype().size()];
             let steps = self.plans().staged(ALL_GATHER, None, &facts, &[], || {
-                staged::all_gather(ALL_GATHER, me, &vec![len; ranks])
+                staged::all_gather(ALL_GATHER, me, &vec![len; ranks], self.nodes())
             });
             let mut request = staged::request(self, &steps, Some(mine), mine.dtype(), site)?;
             request.argument = argument;

@@ -10,8 +10,8 @@ use super::staged::{self, Spread, Step};
 use super::{check_len, check_root_rank, check_type, span_of, spans, total};
 use crate::plan::Shape;
 use crate::{
-    Buffer, Communicator, DType, Direct, ExchangePlan, Handle, Piece, Pieces, Request, Result,
-    Site, Target,
+    Buffer, Communicator, DType, Direct, ExchangePlan, Handle, LinkCost, Piece, Pieces, Request,
+    Result, Site, Target,
 };
 
 /// Operations that copy. Counts are in elements; counts of zero are ordinary.
@@ -169,10 +169,12 @@ impl dyn Communicator + '_ {
                 let steps = self.plans().staged(NAME, None, &facts, &[], || {
                     match Spread::new(ranks, len * dtype.size(), link) {
                         Spread::Direct => Vec::new(),
-                        Spread::Whole => staged::broadcast(NAME, me, root, ranks, len),
+                        Spread::Whole => {
+                            staged::broadcast(NAME, me, root, ranks, len, self.nodes())
+                        }
                         Spread::Parts => {
                             let counts = chunks(len, ranks, 1);
-                            staged::broadcast_parts(NAME, me, root, &counts)
+                            staged::broadcast_parts(NAME, me, root, &counts, self.nodes())
                         }
                     }
                 });
@@ -247,7 +249,7 @@ impl dyn Communicator + '_ {
             }
             let me = self.rank();
             let steps = self.in_stages(NAME, counts, dtype.size(), &[root], || {
-                staged::scatter(NAME, me, root, counts)
+                staged::scatter(NAME, me, root, counts, self.nodes())
             });
             if let Some(steps) = steps {
                 let request = staged::request(self, &steps, data, dtype, site)?;
@@ -300,7 +302,7 @@ impl dyn Communicator + '_ {
             let me = self.rank();
             check_len(NAME, "the count of this rank", counts[me], mine.len())?;
             let steps = self.in_stages(NAME, counts, mine.dtype().size(), &[root], || {
-                staged::gather(NAME, me, root, counts)
+                staged::gather(NAME, me, root, counts, self.nodes())
             });
             if let Some(steps) = steps {
                 let request = staged::request(self, &steps, Some(mine), mine.dtype(), site)?;
@@ -338,9 +340,20 @@ impl dyn Communicator + '_ {
         site: Site,
     ) -> Result<Request> {
         let (me, dtype) = (self.rank(), mine.dtype());
-        let steps = self.in_stages(name, counts, dtype.size(), &[], || {
-            staged::all_gather(name, me, counts)
-        });
+        let bytes = dtype.size() * total(counts);
+        let steps = match self.gathers_by_node(bytes) {
+            true => {
+                let steps = self
+                    .plans()
+                    .staged(name, None, counts, &[dtype.size()], || {
+                        staged::all_gather(name, me, counts, self.nodes())
+                    });
+                Some(steps)
+            }
+            false => self.in_stages(name, counts, dtype.size(), &[], || {
+                staged::all_gather(name, me, counts, self.nodes())
+            }),
+        };
         if let Some(steps) = steps {
             let mut request = staged::request(self, &steps, Some(mine), dtype, site)?;
             let counts = counts.to_vec();
@@ -353,6 +366,28 @@ impl dyn Communicator + '_ {
         let target = self.target(dtype, total(counts))?;
         let source = std::slice::from_ref(mine);
         Ok(Request::exchange(plan, source, target, site))
+    }
+
+    /// Whether an all-gather of so many bytes is to go from node to node first, whatever the messages that saves.
+    pub(super) fn gathers_by_node(&self, bytes: usize) -> bool {
+        let (Some(link), Some(nodes)) = (self.messages(), self.nodes()) else {
+            return false;
+        };
+        let ([first, second, ..], Some(each)) = (nodes.all(), nodes.each()) else {
+            return false;
+        };
+        let links = match (self.topology(), self.members()) {
+            (Some(topology), members) => {
+                let to = |rank: usize| topology.link(members[first[0]], members[rank]);
+                [to(first[each - 1]), to(second[0])]
+            }
+            // The ranks of a node share what joins it to the others.
+            (None, _) => {
+                let per_byte = link.per_byte * each as f64;
+                [link, LinkCost { per_byte, ..link }]
+            }
+        };
+        staged::pays_by_node(nodes.all().len(), each, bytes, links)
     }
 
     /// The steps of a collective in which each rank has or gets `counts[r]` elements of `size` bytes, if it is cheaper in stages.

@@ -13,8 +13,8 @@ use crate::{
 };
 use crate::{Direct, Request, Stage, Target};
 
-/// Up to this many bytes an all-reduce is one round in which every rank combines everything. Above, each rank combines
-/// its chunk and a second round gathers the chunks. Many ranks that [send messages](Communicator::messages) go about it in stages, in
+/// Up to this many bytes, or more where [ranks share memory](Communicator::at_once), an all-reduce is one round in which every rank
+/// combines everything. Above, each rank combines its chunk and a second round gathers the chunks. Many ranks that [send messages](Communicator::messages) go about it in stages, in
 /// each of which a rank has few. Results are bitwise the same either way.
 pub const ONE_ROUND_BYTES: usize = 4096;
 
@@ -172,9 +172,11 @@ impl dyn Communicator + '_ {
             check_root_rank(NAME, root, self.size())?;
             check_reduction(NAME, mine, op)?;
             let (ranks, me, len) = (self.size(), self.rank(), mine.len());
-            if let Some(link) = self.messages() {
-                let moves = staged::moves(mine.dtype(), op);
-                let size = moves.size();
+            let moves = staged::moves(mine.dtype(), op);
+            let (size, most) = (moves.size(), self.at_once());
+            if let Some(link) = self.messages()
+                && !staged::is_at_once(ranks, len * size, most)
+            {
                 let steps = self
                     .plans()
                     .staged(NAME, Some(op), &[len, root, size], &[], || {
@@ -195,7 +197,7 @@ impl dyn Communicator + '_ {
                 true => self.target(mine.dtype(), len)?,
                 false => Target::Nothing,
             };
-            let mut request = if mine.bytes() <= ONE_ROUND_BYTES {
+            let mut request = if mine.bytes() <= most {
                 let plan = self.plans().get(NAME, Some(op), &[len], &[root], || {
                     plan_reduce(NAME, me, ranks, len, op, root)
                 });
@@ -244,9 +246,11 @@ impl dyn Communicator + '_ {
         let (ranks, me, len) = (self.size(), self.rank(), mine.len());
         let sources = std::slice::from_ref(mine);
         let argument = Some(("length", len as u128));
-        if let Some(link) = self.messages() {
-            let moves = staged::moves(mine.dtype(), op);
-            let size = moves.size();
+        let moves = staged::moves(mine.dtype(), op);
+        let (size, most) = (moves.size(), self.at_once());
+        if let Some(link) = self.messages()
+            && !staged::is_at_once(ranks, len * size, most)
+        {
             let steps = self.plans().staged(NAME, Some(op), &[len, size], &[], || {
                 let way = Way::new(ranks, len * size, link);
                 staged::all_reduce(NAME, way, me, ranks, len, op)
@@ -257,7 +261,7 @@ impl dyn Communicator + '_ {
                 return Ok(request);
             }
         }
-        if mine.bytes() <= ONE_ROUND_BYTES {
+        if mine.bytes() <= most {
             let plan = self.plans().get(NAME, Some(op), &[len], &[], || {
                 let pieces: Pieces = (0..ranks).map(|j| Piece::run(j, 0, len, 0, 0)).collect();
                 // The length is compared as an argument of its own, and the plan follows from it.

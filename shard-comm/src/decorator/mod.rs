@@ -10,8 +10,8 @@ pub use checked::{Checks, checked};
 pub use faulty::{Fault, FaultKind, Faulty, faulty};
 
 use crate::{
-    Buffer, CommError, Communicator, DeviceRef, Handle, Ledger, Link, LinkCost, PlanCache, Request,
-    Result, Site, Topology,
+    Buffer, CommError, Communicator, DeviceRef, Handle, Ledger, Link, LinkCost, Nodes, PlanCache,
+    Request, Result, Site, Topology,
 };
 
 /// A communicator that changes parts of the behaviour of another one and passes on the rest. Every type that implements it is a
@@ -86,6 +86,11 @@ pub trait Decorator: Debug {
     /// See [`Communicator::messages`].
     fn messages(&self) -> Option<LinkCost> {
         self.inner().messages()
+    }
+
+    /// See [`Communicator::nodes`].
+    fn nodes(&self) -> Option<&Nodes> {
+        self.inner().nodes()
     }
 
     /// Called before the group is split, by colors or by naming members.
@@ -165,6 +170,14 @@ impl<D: Decorator> Communicator for D {
 
     fn messages(&self) -> Option<LinkCost> {
         Decorator::messages(self)
+    }
+
+    fn at_once(&self) -> usize {
+        self.inner().at_once()
+    }
+
+    fn nodes(&self) -> Option<&Nodes> {
+        Decorator::nodes(self)
     }
 
     fn failure(&self) -> Option<CommError> {

@@ -6,6 +6,7 @@ mod cli;
 mod common;
 mod cross_mesh;
 mod in_place;
+mod levels;
 mod lower_bound;
 mod meshes;
 mod plan_object;

@@ -9,7 +9,7 @@ use super::tags::{Phase, Tags};
 use crate::Result;
 
 /// By which factor each round multiplies the number of records.
-const FACTOR: usize = 8;
+pub(super) const FACTOR: usize = 8;
 
 /// One exchange of records of equal size.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(super) struct AllGather {
     /// Record `k` is the one of the participant `k` places after this one.
     mail: Mail,
     size: usize,
+    /// The size of this participant's own record, if others may have another.
+    sent: usize,
     held: usize,
     phase: Phase,
     flying: bool,
@@ -35,6 +37,7 @@ impl AllGather {
         Self {
             mail: Mail::default(),
             size: 0,
+            sent: 0,
             held: 1,
             phase: Phase::Records,
             flying: false,
@@ -42,16 +45,26 @@ impl AllGather {
     }
 
     /// Begins with this participant's record; an all-gather that is done begins again.
-    pub(super) fn begin(
+    fn begin(&mut self, world: &World, tags: &Tags, phase: Phase, record: &[u8]) -> Result<()> {
+        self.mail
+            .set_bytes(&[record], record.len() * tags.members.len())?;
+        (self.size, self.held, self.phase) = (record.len(), 1, phase);
+        self.sent = record.len();
+        self.begin_round(world, tags)
+    }
+
+    /// Begins with this participant's record of an operation, in parts; those of others may have any length up to `most`. One round
+    /// must be enough: of records that are not as long as they can be no others are passed on.
+    pub(super) fn begin_few(
         &mut self,
         world: &World,
         tags: &Tags,
-        phase: Phase,
-        record: &[u8],
+        record: &[&[u8]],
+        most: usize,
     ) -> Result<()> {
-        self.mail
-            .set_bytes(record, record.len() * tags.members.len())?;
-        (self.size, self.held, self.phase) = (record.len(), 1, phase);
+        self.mail.set_bytes(record, most * tags.members.len())?;
+        (self.size, self.held, self.phase) = (most, 1, Phase::Records);
+        self.sent = record.iter().map(|part| part.len()).sum();
         self.begin_round(world, tags)
     }
 
@@ -68,9 +81,10 @@ impl AllGather {
         for ahead in (held..ranks).step_by(held).take(FACTOR - 1) {
             let to = (me + ranks - ahead) % ranks;
             let count = held.min(ranks - ahead);
+            let bytes = if count == 1 { self.sent } else { size * count };
             let tag = tags.of(self.phase, me);
             self.mail
-                .send_bytes(world, tags.members[to], tag, 0..size * count)?;
+                .send_bytes(world, tags.members[to], tag, 0..bytes)?;
         }
         self.flying = held < ranks;
         Ok(())

@@ -1,17 +1,19 @@
 //! One process' communicator.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
+use super::node::{Node, Place, Seats};
 use super::progress::{InFlight, Rank};
+use super::records::FEW;
 use super::tags::{CONTEXTS, Context, Lane, Tags};
 use super::wire::WireCache;
 use crate::validate::label;
 use crate::{Buffer, CommError, Communicator, DeviceRef, Handle, Ledger, PlanCache, Result, Site};
-use crate::{Link, LinkCost, Request};
+use crate::{Link, LinkCost, Nodes, ONE_ROUND_BYTES, Request};
 
 /// What a message costs about, by which collectives choose between few messages and few bytes: 2 µs and 10 GB/s. Only their
 /// product matters, and it is much the same on nodes and on networks for clusters.
@@ -33,6 +35,7 @@ struct Member {
     links: RefCell<HashMap<(usize, usize, usize), u64>>,
     plans: PlanCache,
     wires: Rc<WireCache>,
+    nodes: OnceCell<Option<Nodes>>,
 }
 
 /// Some ranks that operate together.
@@ -40,6 +43,8 @@ pub(super) struct Group {
     members: Rc<[usize]>,
     index: usize,
     context: Rc<Context>,
+    /// Where the members' records are, if they share memory.
+    seats: Option<Rc<Seats>>,
     sequence: Cell<u64>,
 }
 
@@ -54,17 +59,22 @@ impl Group {
             context: Rc::clone(&self.context),
             sequence,
             lane: Lane::All,
+            seats: self.seats.clone(),
         }
     }
 }
 
-/// The length of what a rank tells in a split: whether it joins, its color, its key, and which context numbers are free.
-const NOTE: usize = 3 + CONTEXTS / 64;
+/// The length of what a rank tells in a split: whether it joins, its color, its key, its place in the memory of its node, and which
+/// context numbers are free.
+const NOTE: usize = FIXED + CONTEXTS / 64;
+const FIXED: usize = 4;
 
 /// A group that a split makes: its ranks as numbered in the group that is split, in the order of their keys.
 struct NewGroup {
     ranks: Vec<usize>,
     context: u32,
+    /// The members' places in the memory of their node, as they told them.
+    places: Vec<i64>,
 }
 
 impl NewGroup {
@@ -81,7 +91,7 @@ impl NewGroup {
         let free = |word: usize| {
             let words = joined
                 .iter()
-                .map(|&(_, r)| notes[r][3 + word].cast_unsigned());
+                .map(|&(_, r)| notes[r][FIXED + word].cast_unsigned());
             words.fold(u64::MAX, |all, one| all & one)
         };
         let context = (0..CONTEXTS / 64).find_map(|word| {
@@ -89,6 +99,7 @@ impl NewGroup {
             (bits != 0).then(|| (word * 64) as u32 + bits.trailing_zeros())
         })?;
         Some(Self {
+            places: joined.iter().map(|&(_, r)| notes[r][3]).collect(),
             ranks: joined.into_iter().map(|(_, r)| r).collect(),
             context,
         })
@@ -101,17 +112,34 @@ impl NewGroup {
 
 impl MpiComm {
     /// The communicator of all ranks of the launch.
-    pub(super) fn world(rank: &Rc<Rank>) -> Self {
+    pub(super) fn world(rank: &Rc<Rank>, run: u64) -> Result<Self> {
         let (members, index) = (Rc::clone(rank.everyone()), rank.world().rank());
+        let seats = match rank.node() {
+            Some(node) if members.len() <= FEW => node.of_run(run, &members)?,
+            _ => None,
+        };
         // The first number of a run, which is free.
-        Self::new(rank, members, index, rank.contexts().take(1))
+        Ok(Self::new(
+            rank,
+            members,
+            index,
+            rank.contexts().take(1),
+            seats,
+        ))
     }
 
-    fn new(rank: &Rc<Rank>, members: Rc<[usize]>, index: usize, context: Rc<Context>) -> Self {
+    fn new(
+        rank: &Rc<Rank>,
+        members: Rc<[usize]>,
+        index: usize,
+        context: Rc<Context>,
+        seats: Option<Seats>,
+    ) -> Self {
         let group = Rc::new(Group {
             members,
             index,
             context,
+            seats: seats.map(Rc::new),
             sequence: Cell::new(0),
         });
         Self(Rc::new(Member {
@@ -120,6 +148,7 @@ impl MpiComm {
             links: RefCell::default(),
             plans: PlanCache::new(),
             wires: Rc::default(),
+            nodes: OnceCell::new(),
         }))
     }
 
@@ -187,6 +216,7 @@ impl Communicator for MpiComm {
             context: Rc::clone(&self.0.group.context),
             sequence: self.next_message(from, to, index),
             lane: Lane::Link,
+            seats: None,
         };
         self.start(tags, request)
     }
@@ -201,6 +231,9 @@ impl Communicator for MpiComm {
         let rank = &self.0.rank;
         let mut note = vec![i64::from(color.is_some())];
         note.extend([color.unwrap_or(0) as i64, key as i64]);
+        let joining = rank.node().filter(|_| color.is_some());
+        let offer = joining.and_then(Node::offer);
+        note.push(offer.as_ref().map_or(0, |offer| offer.place.to_note()));
         note.extend(rank.contexts().free().map(u64::cast_signed));
         let note = self.device().upload_slice(&note)?;
         let this: &dyn Communicator = self;
@@ -230,14 +263,38 @@ impl Communicator for MpiComm {
             .into_iter()
             .find_map(|group| Some((group.index(self.rank())?, group)));
         Ok(own.map(|(index, group)| {
-            let members = group.ranks.iter().map(|&r| self.members()[r]).collect();
+            let members: Rc<[usize]> = group.ranks.iter().map(|&r| self.members()[r]).collect();
             let context = rank.contexts().take(group.context);
-            Rc::new(Self::new(rank, members, index, context)) as Rc<dyn Communicator>
+            let places = members.iter().zip(&group.places);
+            let places: Option<_> = (places.take(FEW + 1))
+                .map(|(&process, &note)| Place::from_note(process, note))
+                .collect();
+            let seats = match (rank.node(), places) {
+                (Some(node), Some(places)) if members.len() <= FEW => node.seats(places),
+                _ => None,
+            };
+            Rc::new(Self::new(rank, members, index, context, seats)) as Rc<dyn Communicator>
         }))
     }
 
     fn messages(&self) -> Option<LinkCost> {
         Some(MESSAGE)
+    }
+
+    fn nodes(&self) -> Option<&Nodes> {
+        let (rank, members) = (&self.0.rank, &self.0.group.members);
+        let nodes = self.0.nodes.get_or_init(|| {
+            let of = members.iter().map(|&process| rank.world().nodes()[process]);
+            Nodes::new(&of.collect::<Vec<_>>())
+        });
+        nodes.as_ref()
+    }
+
+    fn at_once(&self) -> usize {
+        let seats = self.0.group.seats.as_ref();
+        seats
+            .map_or(0, |seats| seats.at_once())
+            .max(ONE_ROUND_BYTES)
     }
 
     fn failure(&self) -> Option<CommError> {

@@ -48,6 +48,11 @@ mod all_gather;
 mod details;
 mod member;
 mod moving;
+#[expect(
+    unsafe_code,
+    reason = "memory that processes share, made safe in this one module"
+)]
+mod node;
 mod notice;
 mod op;
 mod progress;
@@ -89,6 +94,9 @@ pub struct MpiOptions {
     /// there can be fewer groups at a time, from 1022 down to 62, and fewer operations of a group in flight: later ones begin
     /// when earlier ones are done.
     pub greatest_tag: Option<i32>,
+    /// Whether up to eight ranks of one node agree, and bring each other few elements, in memory that they share (by default), or by
+    /// messages as those of several nodes.
+    pub shared_memory: bool,
 }
 
 impl MpiOptions {
@@ -103,6 +111,7 @@ impl Default for MpiOptions {
             host: HostOptions::default(),
             timeout: Some(Self::TIMEOUT),
             greatest_tag: None,
+            shared_memory: true,
         }
     }
 }
@@ -185,7 +194,7 @@ impl Session {
             return Ok(Self { rank: None });
         }
         let rank = Rank::new(world, ranks, options, run).map_err(|e| refused(&e))?;
-        let comm = MpiComm::world(&rank);
+        let comm = MpiComm::world(&rank, run).map_err(|e| refused(&e))?;
         Ok(Self {
             rank: Some((rank, comm)),
         })

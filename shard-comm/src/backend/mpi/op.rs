@@ -10,6 +10,7 @@ use super::all_gather::AllGather;
 use super::details::{Details, Own, disagreement};
 use super::moving::{Moving, Start};
 use super::progress::Rank;
+use super::record::Carriage;
 use super::records::Records;
 use super::short::Begun;
 use super::sums::{self, Found};
@@ -245,7 +246,11 @@ impl Op {
             | Step::Sums(all_gather, _)
             | Step::Verdicts(all_gather, _) => all_gather.peers(),
             Step::Moving(moving) => moving.peers(),
-            Step::Held(..) | Step::Done => Vec::new(),
+            Step::Held(..) => {
+                let seats = self.tags.seats.as_ref();
+                seats.map_or(Vec::new(), |seats| seats.behind(self.tags.sequence))
+            }
+            Step::Done => Vec::new(),
         }
     }
 
@@ -394,7 +399,7 @@ impl Op {
         };
         let mut inlined: Vec<Option<Buffer>> = Vec::new();
         if let (Some(records), Some(dtype)) = (records, self.moves)
-            && Records::carry(&self.tags)
+            && Records::carriage(&self.tags) != Carriage::None
         {
             for r in 0..self.ranks() {
                 let brought = records.carried(&self.tags, r)?;

@@ -15,6 +15,7 @@ use super::MpiOptions;
 use super::all_gather::AllGather;
 use super::details::END;
 use super::member::Group;
+use super::node::{Node, Seats};
 use super::notice::{self, Letterbox, Notice};
 use super::op::Op;
 use super::raw::{self, Mail, World};
@@ -28,7 +29,7 @@ use crate::{
     SiteText, TimeoutReport, WaitLine,
 };
 
-/// How often a waiting process polls before it lets others run between polls.
+/// How often a waiting process polls before it lets others run between polls, where each process has a core.
 const SPINS: u32 = 64;
 
 /// After this many polls a waiting process also carries on its other operations, and reads notices.
@@ -52,6 +53,8 @@ pub(super) struct Rank {
     device: DeviceRef,
     /// Whether small work may be done in the device's memory without telling the device.
     plain: bool,
+    /// Whether groups use the memory that the processes of a node share.
+    shares: bool,
     ledger: Ledger,
     timeout: Option<Duration>,
     /// Operations that are posted and not finished.
@@ -92,6 +95,7 @@ impl Rank {
             ledger: Ledger::new(Arc::clone(&device)),
             device,
             plain: !options.host.meter,
+            shares: options.shared_memory,
             timeout: options.timeout,
             flying: RefCell::default(),
             leaving: RefCell::default(),
@@ -108,12 +112,26 @@ impl Rank {
         &self.world
     }
 
+    /// The memory that the processes of this node share, if groups are to use it.
+    pub(super) fn node(&self) -> Option<&Rc<Node>> {
+        self.world.node().filter(|_| self.shares)
+    }
+
     pub(super) fn everyone(&self) -> &Rc<[usize]> {
         &self.everyone
     }
 
     pub(super) fn device(&self) -> &DeviceRef {
         &self.device
+    }
+
+    /// Between polls: where there are fewer cores than processes, what this one waits for needs its core. The operations in flight go
+    /// on, if there are more than the caller's `own`.
+    fn give_way(&self, own: usize) {
+        if self.world.node().is_some_and(|node| node.is_crowded()) {
+            self.progress(own);
+            std::thread::yield_now();
+        }
     }
 
     /// Whether small work may be done in the device's memory without telling the device.
@@ -207,9 +225,11 @@ impl Rank {
         Ok(())
     }
 
-    /// Whether an operation cannot begin before other ones are done, because they have the same tags.
+    /// Whether an operation cannot begin yet: before other ones are done, because they have the same tags, or before all have read the
+    /// records of other ones.
     pub(super) fn is_held(&self, tags: &Tags) -> bool {
-        self.holds(tags).is_some()
+        let has_room = |seats: &Rc<Seats>| seats.has_room(tags.sequence);
+        self.holds(tags).is_some() || !tags.seats.as_ref().is_none_or(has_room)
     }
 
     /// An operation in flight that must be done before this one begins.
@@ -246,6 +266,7 @@ impl Rank {
             if begun.records.advance(self, tags)? {
                 return begun.finish(self, tags, request);
             }
+            self.give_way(0);
             if look.is_multiple_of(ROUND) {
                 self.progress(0);
                 self.read_notices();
@@ -308,6 +329,7 @@ impl Rank {
             }
             looks = looks.saturating_add(1);
             if !looks.is_multiple_of(ROUND) {
+                self.give_way(1);
                 continue;
             }
             self.progress(1);
@@ -320,6 +342,7 @@ impl Rank {
                 self.miss(op, &self.ended.borrow(), "it ended");
             }
             if looks < SPINS {
+                self.give_way(1);
                 continue;
             }
             let waited = start.get_or_insert_with(Instant::now).elapsed();

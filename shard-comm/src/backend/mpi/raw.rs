@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use mpi::ffi;
 use smallvec::SmallVec;
 
+use super::node::Node;
 use crate::{Buffer, BufferMut, CommError, Result};
 
 /// Set when this process cannot leave MPI in good order: it ends the whole job instead.
@@ -28,10 +29,14 @@ pub(super) struct World {
     rank: usize,
     size: usize,
     greatest_tag: c_int,
+    /// The memory that the processes of this node share, if they do.
+    node: Option<Rc<Node>>,
+    /// The first process on the node of each.
+    nodes: Rc<[usize]>,
     _thread: PhantomData<Rc<()>>,
 }
 
-fn check(code: c_int, call: &'static str) -> Result<()> {
+pub(super) fn check(code: c_int, call: &'static str) -> Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
         return Ok(());
     }
@@ -105,11 +110,14 @@ pub(super) fn initialize() -> Result<World> {
         check(ffi::MPI_Comm_size(comm, &raw mut size), "MPI_Comm_size")?;
     }
     let number = |n: c_int| usize::try_from(n).unwrap_or(0);
+    let (rank, size) = (number(rank), number(size));
     let world = World {
         comm,
-        rank: number(rank),
-        size: number(size),
+        rank,
+        size,
         greatest_tag: greatest_tag()?,
+        nodes: Node::first_of(comm, rank, size)?,
+        node: Node::open(comm, rank, size)?,
         _thread: PhantomData,
     };
     drop(LAST.set(Last(world.clone())));
@@ -170,6 +178,9 @@ extern "C" fn leave() {
         // Other processes that launch again would wait for this process.
         if let Some(Last(world)) = LAST.get() {
             drop(super::notice::part(world));
+            if let Some(node) = &world.node {
+                node.close();
+            }
         }
         ffi::MPI_Finalize();
     }
@@ -182,6 +193,16 @@ impl World {
 
     pub(super) fn size(&self) -> usize {
         self.size
+    }
+
+    /// The memory that the processes of this node share, if they do.
+    pub(super) fn node(&self) -> Option<&Rc<Node>> {
+        self.node.as_ref()
+    }
+
+    /// The first process on the node of each.
+    pub(super) fn nodes(&self) -> &[usize] {
+        &self.nodes
     }
 
     /// The greatest tag that a message may have: the same in all processes.
@@ -408,14 +429,20 @@ impl Mail {
         }
     }
 
-    /// Sets the bytes to `first` followed by zeros, `len` in all, while nothing is in flight.
-    pub(super) fn set_bytes(&mut self, first: &[u8], len: usize) -> Result<()> {
+    /// Sets the first bytes to these parts, and their number to `len`, while nothing is in flight. The rest is what it was, or zeros.
+    pub(super) fn set_bytes(&mut self, parts: &[&[u8]], len: usize) -> Result<()> {
         if !self.requests.is_empty() {
             return Err(failure("message", "bytes that are still in flight"));
         }
-        self.bytes.clear();
-        self.bytes.extend_from_slice(first);
         self.bytes.resize(len, 0);
+        let mut at = 0;
+        for part in parts {
+            let place = self.bytes.get_mut(at..at + part.len());
+            place
+                .ok_or_else(|| failure("message", "parts beyond its bytes"))?
+                .copy_from_slice(part);
+            at += part.len();
+        }
         Ok(())
     }
 

@@ -2,58 +2,75 @@
 
 use std::rc::Rc;
 
-use super::all_gather::AllGather;
 use super::raw::failure;
 use super::summary::Summary;
 use super::tags::Tags;
 use super::wire::Wire;
-use crate::Request;
-use crate::Result;
 use crate::fingerprint::Fingerprint;
+use crate::{ONE_ROUND_BYTES, Request, Result};
 
-/// Sources of at most this many bytes travel with the fingerprints, and need no message of their own.
-pub(super) const INLINE: usize = 32;
+/// The size of the header of a record: a fingerprint and a balance of two words each, and the numbers described below. The bytes of
+/// the rank's source follow it, if they travel along.
+pub(super) const HEADER: usize = 48;
 
-/// The size of a record: a fingerprint and a balance of two words each, two bytes described below, and the bytes of a source.
-pub(super) const RECORD: usize = SOURCE + INLINE;
-
-/// The offset of the byte that holds one more than the number of source bytes, or zero if no source travels along.
+/// The offset of the number that is one more than the number of source bytes, or zero if no source travels along.
 const LENGTH: usize = 32;
 
 /// The offset of the byte that says whether this rank computes checksums for its peers.
-const SUMMED: usize = 33;
+const SUMMED: usize = 36;
 
-/// The offset of the source bytes.
-const SOURCE: usize = 40;
+/// The offset of a count that records in the memory of a node have.
+pub(super) const READ: usize = 40;
+
+/// Sources of at most this many bytes travel with every record that is sent, and need no message of their own.
+const LITTLE: usize = 32;
+
+/// Sources of at most this many bytes travel with records that are sent if every other rank reads all of them.
+pub(super) const MOST_SENT: usize = ONE_ROUND_BYTES;
 
 /// One rank's record.
-pub(super) struct Record(pub(super) [u8; RECORD]);
+pub(super) struct Record<'a> {
+    pub(super) header: [u8; HEADER],
+    /// The bytes of the rank's source, if they travel along.
+    pub(super) source: Option<&'a [u8]>,
+}
 
-impl Record {
+impl Record<'_> {
     /// Whether the rank's source travels along.
     pub(super) fn carries(&self) -> bool {
-        self.0[LENGTH] > 0
+        self.source.is_some()
     }
 
     /// What this record alone comes to.
     pub(super) fn summary(&self) -> Summary {
-        let words = |at: usize| [word(&self.0, at), word(&self.0, at + 8)];
+        let words = |at: usize| [word(&self.header, at), word(&self.header, at + 8)];
         Summary {
             print: words(0),
             balance: words(16),
             alike: true,
-            summed: self.0[SUMMED] > 0,
+            summed: self.header[SUMMED] > 0,
         }
     }
 }
 
-/// This rank's record; its source travels `along` if it is small.
-pub(super) fn record(
+/// How a record gets to the others, and so which sources travel along.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Carriage {
+    /// Only what it comes to.
+    None,
+    /// By a message to each.
+    Mail,
+    /// In memory that all of them read.
+    Node,
+}
+
+/// This rank's record.
+pub(super) fn record<'a>(
     tags: &Tags,
-    request: &Request,
+    request: &'a Request,
     wires: &[Rc<Wire>],
-    along: bool,
-) -> Result<Record> {
+    carriage: Carriage,
+) -> Result<Record<'a>> {
     let mut print = Fingerprint::new();
     print.word(tags.sequence);
     print.word(request.guard.turn.map_or(0, |turn| turn.wrapping_add(1)));
@@ -79,51 +96,80 @@ pub(super) fn record(
         print.word(!(tags.index as u64));
         print.text("error");
     }
-    let mut record = [0; RECORD];
+    let mut header = [0; HEADER];
     let words = print.done().into_iter().chain(balance);
-    for (bytes, word) in record.chunks_exact_mut(8).zip(words) {
+    for (bytes, word) in header.chunks_exact_mut(8).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
-    if along
-        && request.status.is_ok()
+    let mut along = None;
+    if request.status.is_ok()
         && !request.is_elsewhere()
         && let [source] = &request.sources[..]
-        && source.bytes() <= INLINE
+        && source.bytes() <= most_carried(tags, wires, carriage, source.len())
     {
-        record[LENGTH] = 1 + source.bytes() as u8;
-        record[SOURCE..SOURCE + source.bytes()].copy_from_slice(source.as_bytes()?);
+        let length = 1 + source.bytes() as u32;
+        header[LENGTH..LENGTH + 4].copy_from_slice(&length.to_le_bytes());
+        along = Some(source.as_bytes()?);
     }
-    record[SUMMED] = u8::from(request.guard.sums.is_some());
-    Ok(Record(record))
+    header[SUMMED] = u8::from(request.guard.sums.is_some());
+    Ok(Record {
+        header,
+        source: along,
+    })
 }
 
-/// Whether all fingerprints are equal and all pairs balanced.
-pub(super) fn agree(records: &AllGather, tags: &Tags) -> bool {
-    let first = records.record(tags, 0);
+/// The most bytes that travel with the record of a rank whose source has `len` elements.
+fn most_carried(tags: &Tags, wires: &[Rc<Wire>], carriage: Carriage, len: usize) -> usize {
+    match carriage {
+        Carriage::None => 0,
+        Carriage::Node => tags.seats.as_ref().map_or(0, |seats| seats.most()),
+        // As many elements as the exchange sends in any case.
+        Carriage::Mail => {
+            let outgoing = wires.first().map_or(&[][..], |wire| &wire.outgoing);
+            let others = outgoing.iter().filter(|m| m.peer != tags.index);
+            let sent: usize = others.map(|m| m.elements).sum();
+            match sent >= (tags.members.len() - 1) * len {
+                true => MOST_SENT,
+                false => LITTLE,
+            }
+        }
+    }
+}
+
+/// Whether all records' fingerprints are equal and all pairs balanced.
+pub(super) fn agree<'a>(mut records: impl Iterator<Item = &'a [u8]>) -> bool {
+    let mut first: Option<&[u8]> = None;
     let mut sums = [0_u64; 2];
-    for r in 0..tags.members.len() {
-        let record = records.record(tags, r);
-        if record.len() != RECORD || record[..16] != first[..16] {
+    let alike = records.all(|record| {
+        if record.len() < HEADER || record[..16] != first.get_or_insert(record)[..16] {
             return false;
         }
         for (sum, bytes) in sums.iter_mut().zip(record[16..LENGTH].chunks_exact(8)) {
             *sum = sum.wrapping_add(word(bytes, 0));
         }
-    }
-    sums == [0; 2]
+        true
+    });
+    alike && sums == [0; 2]
 }
 
-/// Whether any rank computes checksums for its peers.
-pub(super) fn any_sums(records: &AllGather, tags: &Tags) -> bool {
-    (0..tags.members.len()).any(|r| records.record(tags, r)[SUMMED] > 0)
+/// Whether the rank of a record computes checksums for its peers.
+pub(super) fn is_summed(record: &[u8]) -> bool {
+    record.get(SUMMED).is_some_and(|&summed| summed > 0)
+}
+
+/// How many source bytes follow a header, if a source does.
+pub(super) fn length_of(header: &[u8]) -> Option<usize> {
+    let mut length = [0; 4];
+    length.copy_from_slice(header.get(LENGTH..LENGTH + 4)?);
+    (u32::from_le_bytes(length) as usize).checked_sub(1)
 }
 
 /// The bytes that came with a record, if any did.
 pub(super) fn carried(record: &[u8]) -> Result<Option<&[u8]>> {
-    let Some(bytes) = usize::from(record[LENGTH]).checked_sub(1) else {
+    let Some(bytes) = length_of(record) else {
         return Ok(None);
     };
-    let source = record.get(SOURCE..SOURCE + bytes);
+    let source = record.get(HEADER..HEADER + bytes);
     source
         .map(Some)
         .ok_or_else(|| failure("record", "a length beyond its end"))

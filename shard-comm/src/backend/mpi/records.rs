@@ -1,36 +1,50 @@
-//! How the ranks of an operation agree: few ranks get every record, with which small elements travel; more of them get the summary.
+//! How the ranks of an operation agree: few ranks get every record, with which few elements travel, by messages or in the memory of
+//! their node; more of them get the summary.
 
-use super::all_gather::AllGather;
+use super::all_gather::{AllGather, FACTOR};
+use super::node::Gathered;
 use super::progress::Rank;
-use super::record::{RECORD, Record, carried};
+use super::record::{Carriage, HEADER, MOST_SENT, Record, agree, carried, is_summed};
 use super::summary::{Summary, Summing};
-use super::tags::{Phase, Tags};
+use super::tags::Tags;
 use crate::Result;
 
 /// Up to this many ranks get every record, in one round.
-pub(super) const FEW: usize = 8;
+pub(super) const FEW: usize = FACTOR;
 
 /// The agreement of all ranks, on its way or done.
 #[derive(Debug)]
 pub(super) enum Records {
-    /// Every rank's record.
+    /// Every rank's record, by messages.
     Each(Box<AllGather>),
+    /// Every rank's record, in the memory of their node.
+    Near(Gathered),
     /// What they come to, once that is known.
     Summary(Box<Summing>, Option<Summary>),
 }
 
 impl Records {
-    /// Whether small elements travel with the records of these participants.
-    pub(super) fn carry(tags: &Tags) -> bool {
-        tags.members.len() <= FEW
+    /// How the records of these participants get to the others.
+    pub(super) fn carriage(tags: &Tags) -> Carriage {
+        match &tags.seats {
+            Some(_) => Carriage::Node,
+            None if tags.members.len() <= FEW => Carriage::Mail,
+            None => Carriage::None,
+        }
     }
 
     /// Begins with this rank's record.
-    pub(super) fn begin(rank: &Rank, tags: &Tags, record: &Record) -> Result<Self> {
+    pub(super) fn begin(rank: &Rank, tags: &Tags, record: &Record<'_>) -> Result<Self> {
         let world = rank.world();
-        if Self::carry(tags) {
+        let source = record.source.unwrap_or(&[]);
+        if let Some(seats) = &tags.seats {
+            let near = seats.post(tags.sequence, &record.header, source)?;
+            rank.ledger().heard(tags.members.len() - 1);
+            return Ok(Self::Near(near));
+        }
+        if tags.members.len() <= FEW {
             let mut all = rank.spare();
-            all.begin(world, tags, Phase::Records, &record.0)?;
+            all.begin_few(world, tags, &[&record.header, source], HEADER + MOST_SENT)?;
             rank.ledger().heard(tags.members.len() - 1);
             return Ok(Self::Each(all));
         }
@@ -42,6 +56,7 @@ impl Records {
     pub(super) fn advance(&mut self, rank: &Rank, tags: &Tags) -> Result<bool> {
         match self {
             Self::Each(all) => all.advance(rank.world(), tags),
+            Self::Near(near) => Ok(near.advance()),
             Self::Summary(summing, all) => {
                 if all.is_none() {
                     *all = summing.advance(rank.world(), tags)?;
@@ -54,40 +69,41 @@ impl Records {
         }
     }
 
+    /// A participant's record; nothing if only the summary is known.
+    fn record(&self, tags: &Tags, participant: usize) -> &[u8] {
+        match self {
+            Self::Each(all) => all.record(tags, participant),
+            Self::Near(near) => near.record(participant),
+            Self::Summary(..) => &[],
+        }
+    }
+
     /// Whether all fingerprints are equal and all pairs balanced.
     pub(super) fn agree(&self, tags: &Tags) -> bool {
         match self {
-            Self::Each(all) => super::record::agree(all, tags),
             Self::Summary(_, all) => all.is_some_and(|all| all.agrees()),
+            _ => agree((0..tags.members.len()).map(|r| self.record(tags, r))),
         }
     }
 
     /// Whether any rank computes checksums for its peers.
     pub(super) fn any_sums(&self, tags: &Tags) -> bool {
         match self {
-            Self::Each(all) => super::record::any_sums(all, tags),
             Self::Summary(_, all) => all.is_some_and(|all| all.summed),
+            _ => (0..tags.members.len()).any(|r| is_summed(self.record(tags, r))),
         }
     }
 
     /// The bytes that came with a participant's record, if any did.
     pub(super) fn carried(&self, tags: &Tags, participant: usize) -> Result<Option<&[u8]>> {
-        match self {
-            Self::Each(all) => {
-                let record = all.record(tags, participant);
-                match record.len() == RECORD {
-                    true => carried(record),
-                    false => Ok(None),
-                }
-            }
-            Self::Summary(..) => Ok(None),
-        }
+        carried(self.record(tags, participant))
     }
 
     /// The processes that this waits for.
     pub(super) fn peers(&self) -> Vec<usize> {
         match self {
             Self::Each(all) => all.peers(),
+            Self::Near(near) => near.peers(),
             Self::Summary(summing, _) => summing.peers(),
         }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::progress::Rank;
-use super::record::{INLINE, record};
+use super::record::record;
 use super::records::Records;
 use super::tags::Tags;
 use super::wire::{Wire, WireCache};
@@ -33,11 +33,12 @@ impl Begun {
         let size = request.moves().map_or(1, DType::size);
         let wire = |stage: &Stage| wires.get(&stage.plan, size, tags.index);
         let wires: SmallVec<[Rc<Wire>; 1]> = request.stages.iter().map(wire).collect();
-        let record = record(tags, request, &wires, Records::carry(tags))?;
+        let record = record(tags, request, &wires, Records::carriage(tags))?;
+        let (complete, records) = (record.carries(), Records::begin(rank, tags, &record)?);
         Ok(Self {
             wires,
-            complete: record.carries(),
-            records: Records::begin(rank, tags, &record)?,
+            complete,
+            records,
         })
     }
 
@@ -91,9 +92,6 @@ impl Begun {
     }
 }
 
-/// Bytes that may travel with a record, aligned for every element type.
-type Carried = [u64; INLINE / 8];
-
 /// Runs a plan straight on the bytes that came with the records. If the plan needs more than that, does nothing and returns
 /// false.
 fn run(
@@ -108,25 +106,24 @@ fn run(
     if plan.fill.is_some() || overlap == Collisions::Mixed || !plan.covers(dst.len()) {
         return Ok(false);
     }
-    let mut sources: SmallVec<[Carried; 8]> = SmallVec::new();
+    let mut sources: SmallVec<[&[u8]; 8]> = SmallVec::new();
     for traffic in plan.incoming() {
         let bytes = match &own {
-            [own] if traffic.peer == tags.index && own.bytes() <= INLINE => own.as_bytes()?,
+            [own] if traffic.peer == tags.index => own.as_bytes()?,
             _ if traffic.peer == tags.index => return Ok(false),
             _ => records.carried(tags, traffic.peer)?.unwrap_or(&[]),
         };
         let fits =
             |&(source, end): &(usize, usize)| source == 0 && end * dtype.size() <= bytes.len();
-        if !traffic.extents.iter().all(fits) {
+        let aligned = bytes.as_ptr().addr().is_multiple_of(dtype.size());
+        if !aligned || !traffic.extents.iter().all(fits) {
             return Ok(false);
         }
-        let mut aligned = Carried::default();
-        bytemuck::cast_slice_mut(&mut aligned)[..bytes.len()].copy_from_slice(bytes);
-        sources.push(aligned);
+        sources.push(bytes);
     }
     let source = |peer: usize| {
         let at = plan.incoming().iter().position(|t| t.peer == peer);
-        at.map_or(&[][..], |at| bytemuck::cast_slice(&sources[at]))
+        at.map_or(&[][..], |at| sources[at])
     };
     let written = dst.as_mut_bytes()?;
     if copies {

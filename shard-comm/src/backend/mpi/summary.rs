@@ -175,7 +175,7 @@ impl Summing {
         let (ranks, me) = (tags.members.len(), tags.index);
         let (others, held) = (self.state.others(ranks), self.state.held);
         self.mail
-            .set_bytes(&self.state.to_bytes(), BOTH * (1 + others))?;
+            .set_bytes(&[&self.state.to_bytes()], BOTH * (1 + others))?;
         for k in 1..=others {
             let from = (me + k * held) % ranks;
             let tag = tags.of(Phase::Records, from);

@@ -7,6 +7,8 @@ use std::cell::RefCell;
 use std::ffi::c_int;
 use std::rc::Rc;
 
+use super::node::Seats;
+
 /// The smallest value that an MPI may have for its greatest tag.
 pub(super) const LEAST: c_int = (1 << 15) - 1;
 
@@ -127,6 +129,8 @@ pub(super) struct Tags {
     pub(super) context: Rc<Context>,
     pub(super) sequence: u64,
     pub(super) lane: Lane,
+    /// Where the members' records are, if they share memory.
+    pub(super) seats: Option<Rc<Seats>>,
 }
 
 /// Which operations are counted together.

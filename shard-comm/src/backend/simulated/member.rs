@@ -1,6 +1,6 @@
 //! The communicator of a rank that is played.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use super::clock::{Clock, Travel};
 use super::phantom::Phantom;
 use crate::{
     Buffer, CommError, Communicator, DType, DeviceRef, ExchangePlan, Handle, Ledger,
-    LedgerSnapshot, PlanCache, Result, Site,
+    LedgerSnapshot, Nodes, PlanCache, Result, Site,
 };
 use crate::{Link, LinkCost, Pending, Request, Stage, Target};
 use crate::{Reductions, Topology};
@@ -34,6 +34,7 @@ struct Member {
     link: LinkCost,
     sequence: Cell<u64>,
     plans: PlanCache,
+    nodes: OnceCell<Option<Nodes>>,
 }
 
 /// The state that the rank's groups share.
@@ -43,6 +44,8 @@ struct Rank {
     ledger: Ledger,
     /// The ledger at the last restart.
     before: RefCell<LedgerSnapshot>,
+    /// Bytes received from ranks of other nodes.
+    crossed: Cell<u64>,
     failed: RefCell<Option<CommError>>,
 }
 
@@ -67,6 +70,7 @@ impl SimulatedComm {
             ledger: Ledger::new(Arc::clone(&device)),
             device,
             before: RefCell::default(),
+            crossed: Cell::new(0),
             failed: RefCell::default(),
         });
         Ok(Self::over(state, (0..topology.ranks()).collect(), rank))
@@ -86,6 +90,7 @@ impl SimulatedComm {
             index,
             sequence: Cell::new(0),
             plans: PlanCache::new(),
+            nodes: OnceCell::new(),
         }))
     }
 
@@ -95,6 +100,7 @@ impl SimulatedComm {
         rank.clock.restart();
         rank.device.reset_peak();
         *rank.before.borrow_mut() = rank.ledger.snapshot();
+        rank.crossed.set(0);
     }
 
     /// The account since the last [`restart`](Self::restart).
@@ -105,6 +111,7 @@ impl SimulatedComm {
             rank.clock.read(),
             rank.device.memory().peak,
             rank.ledger.since(&rank.before.borrow()),
+            rank.crossed.get(),
         )
     }
 
@@ -163,6 +170,12 @@ impl SimulatedComm {
                 })
                 .sum()
         };
+        let crosses =
+            |t: &&crate::plan::Traffic| topology.node(this.members[t.peer]) != topology.node(me);
+        let crossed: usize = (plan.incoming().iter().filter(crosses))
+            .map(|t| t.elements * size)
+            .sum();
+        this.rank.crossed.update(|all| all + crossed as u64);
         let received = along(&mut plan.incoming().iter().map(|t| (t.peer, t.elements)));
         let sent = along(&mut plan.outgoing().iter().map(|t| (t.peer, t.elements)));
         let own = plan.received_from(this.index) * size;
@@ -235,6 +248,16 @@ impl Communicator for SimulatedComm {
     fn messages(&self) -> Option<LinkCost> {
         let flies = self.0.rank.clock.topology().flies();
         flies.then_some(self.0.link)
+    }
+
+    fn nodes(&self) -> Option<&Nodes> {
+        let this = &*self.0;
+        let nodes = this.nodes.get_or_init(|| {
+            let topology = this.rank.clock.topology();
+            let of: Vec<usize> = this.members.iter().map(|&m| topology.node(m)).collect();
+            Nodes::new(&of)
+        });
+        nodes.as_ref()
     }
 
     fn post(&self, request: Request) -> Result<Handle> {

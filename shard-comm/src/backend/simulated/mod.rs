@@ -66,18 +66,21 @@ pub struct Played {
     pub peak: usize,
     /// What it sent and received.
     pub moved: LedgerSnapshot,
+    /// Bytes that it received from ranks of other nodes.
+    pub crossed: u64,
     /// The cost of each op, by name.
     pub ops: Vec<(&'static str, OpTime)>,
     meetings: Vec<f64>,
 }
 
 impl Played {
-    fn new(rank: usize, state: State, peak: usize, moved: LedgerSnapshot) -> Self {
+    fn new(rank: usize, state: State, peak: usize, moved: LedgerSnapshot, crossed: u64) -> Self {
         Self {
             rank,
             seconds: state.now(),
             peak,
             moved,
+            crossed,
             ops: state.ops.into_iter().collect(),
             meetings: state.meetings,
         }

@@ -191,3 +191,51 @@ fn decorators_pass_on_groups_that_are_named_and_what_joins_the_ranks() {
     assert_eq!(group.topology().map(Topology::ranks), Some(4));
     group.barrier().unwrap();
 }
+
+/// On 8 nodes of 8 ranks, what crosses between nodes is what each node lacks of the result, once.
+#[test]
+fn bytes_cross_between_nodes_once() {
+    let (near, far) = (LinkCost::new(1e-6, 100e9), LinkCost::new(2e-6, 10e9));
+    let cluster = Topology::network(64, Machine::new(1e12, 1e12), near).nodes_of(8, far);
+    let crossed = |program: &dyn Fn(&dyn Communicator)| -> usize {
+        let of_rank = |rank| {
+            let comm = SimulatedComm::new(&cluster, rank).unwrap();
+            program(&*comm);
+            comm.played().crossed as usize
+        };
+        (0..64).map(of_rank).sum()
+    };
+    for bytes in [64, 64 << 10, 64 << 20] {
+        let mine = |comm: &dyn Communicator, len: usize| {
+            comm.device().alloc(DType::U8, len).unwrap().freeze()
+        };
+        let gathered = crossed(&|comm| {
+            comm.all_gather(&mine(comm, bytes / 64)).unwrap();
+        });
+        assert_eq!(gathered, 7 * bytes, "all-gather of {bytes}");
+        let uneven: Vec<usize> = (0..64).map(|r| bytes / 64 + 1 - 2 * (r % 2)).collect();
+        let gathered = crossed(&|comm| {
+            let mine = mine(comm, uneven[comm.rank()]);
+            comm.all_gather_v(&mine, &uneven).unwrap();
+        });
+        assert_eq!(gathered, 7 * bytes, "uneven all-gather of {bytes}");
+        let spread = crossed(&|comm| {
+            let data = (comm.rank() == 19).then(|| mine(comm, bytes));
+            comm.broadcast(data.as_ref(), 19, DType::U8, bytes).unwrap();
+        });
+        // In parts they are dealt out first: 1.5 times the whole, through as many nodes as there are doublings.
+        assert!(spread <= 17 * bytes / 2, "broadcast of {bytes}: {spread}");
+        let joined = crossed(&|comm| {
+            let counts = [bytes / 64; 64];
+            comm.gather_v(&mine(comm, bytes / 64), &counts, 19).unwrap();
+        });
+        assert!(joined <= 3 * bytes / 2, "gather of {bytes}: {joined}");
+    }
+    // A large sum: each term once on its way to the sum, and the sum once on its way back.
+    let bytes = 8 << 20;
+    let summed = crossed(&|comm| {
+        let mine = comm.device().alloc(DType::F32, bytes / 4).unwrap().freeze();
+        comm.all_reduce(&mine, Monoid::SUM).unwrap();
+    });
+    assert_eq!(summed, 2 * 7 * bytes);
+}

@@ -46,6 +46,12 @@ const PAIRWISE: usize = 4;
 /// rounds than any other way.
 const AT_ONCE: usize = 8;
 
+/// Whether sums of so few bytes take one round, in which each rank has them of all others, if up to `most` bytes go so best.
+#[inline]
+pub(super) fn is_at_once(ranks: usize, bytes: usize, most: usize) -> bool {
+    ranks <= AT_ONCE && bytes <= most
+}
+
 /// How sums over many ranks are formed. Each gives the bits of [`by_tree`](crate::by_tree).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
@@ -61,7 +67,7 @@ impl Way {
     /// The way in which `ranks` form sums of `bytes` at this cost of messages. It depends on nothing else, so all ranks take the
     /// same.
     pub(crate) fn new(ranks: usize, bytes: usize, link: LinkCost) -> Self {
-        if ranks <= PAIRWISE || ranks <= AT_ONCE && bytes <= ONE_ROUND_BYTES {
+        if ranks <= PAIRWISE || is_at_once(ranks, bytes, ONE_ROUND_BYTES) {
             return Self::Direct;
         }
         let most = 2 * ranks.next_power_of_two().ilog2() as usize + 2;
@@ -113,6 +119,24 @@ pub fn all_reduce_seconds(ranks: usize, bytes: usize, link: LinkCost) -> f64 {
 pub(super) fn pays(ranks: usize, bytes: usize, link: LinkCost) -> bool {
     let levels = ranks.next_power_of_two().ilog2() as usize;
     ranks > AT_ONCE && link.time((ranks - 1 - levels) as f64, 0.0) > link.time(0.0, bytes as f64)
+}
+
+/// Whether an all-gather of `bytes` over nodes of `each` ranks is cheaper in stages by [node](copies::all_gather) than by a message from
+/// each rank to each other: every byte gets to a node once, and is then copied on its way.
+pub(super) fn pays_by_node(
+    nodes: usize,
+    each: usize,
+    bytes: usize,
+    [near, far]: [LinkCost; 2],
+) -> bool {
+    let (ranks, bytes) = (nodes * each, bytes as f64);
+    let of = |parts: usize| parts as f64 * bytes / ranks as f64;
+    let (others, here) = (ranks - each, each - 1);
+    let direct = far.time(others as f64, of(others)) + near.time(here as f64, of(here));
+    let levels = |n: usize| f64::from(n.next_power_of_two().ilog2());
+    let staged =
+        far.time(levels(nodes), of(nodes - 1)) + near.time(levels(each), of(ranks - nodes) + bytes);
+    ranks > AT_ONCE && staged < direct
 }
 
 /// How one rank's elements get to all.

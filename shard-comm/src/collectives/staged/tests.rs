@@ -3,25 +3,59 @@ use std::rc::Rc;
 use super::sums::{doubling_stages, halving_messages};
 use super::*;
 use crate::backend::Decorator;
-use crate::{Communicator, local};
+use crate::{Communicator, Nodes, local};
 
-/// Threads that go about collectives as if they sent messages at this cost.
+/// Threads that go about collectives as if they sent messages at this cost, and were on several nodes.
 #[derive(Debug)]
-struct Sending(Rc<dyn Communicator>, LinkCost);
+struct Sending {
+    inner: Rc<dyn Communicator>,
+    link: LinkCost,
+    /// The number of a rank's node is its number divided by the first of these, modulo the second.
+    nodes: Option<(usize, usize)>,
+    known: Option<Nodes>,
+}
+
+impl Sending {
+    fn new(inner: Rc<dyn Communicator>, link: LinkCost, nodes: Option<(usize, usize)>) -> Self {
+        let of = |(by, modulo): (usize, usize)| {
+            let of = inner.members().iter().map(|rank| rank / by % modulo);
+            Nodes::new(&of.collect::<Vec<_>>())
+        };
+        Self {
+            known: nodes.and_then(of),
+            inner,
+            link,
+            nodes,
+        }
+    }
+}
 
 impl Decorator for Sending {
     fn inner(&self) -> &Rc<dyn Communicator> {
-        &self.0
+        &self.inner
     }
 
     fn decorate(&self, group: Rc<dyn Communicator>) -> Rc<dyn Communicator> {
-        Rc::new(Self(group, self.1))
+        Rc::new(Self::new(group, self.link, self.nodes))
     }
 
     fn messages(&self) -> Option<LinkCost> {
-        Some(self.1)
+        Some(self.link)
+    }
+
+    fn nodes(&self) -> Option<&Nodes> {
+        self.known.as_ref()
     }
 }
+
+/// One node; nodes of neighbours, all alike or the last one smaller; ranks dealt out to nodes in turn.
+const NODES: [Option<(usize, usize)>; 5] = [
+    None,
+    Some((3, usize::MAX)),
+    Some((4, usize::MAX)),
+    Some((1, 3)),
+    Some((2, 2)),
+];
 
 /// Messages that cost nothing but their bytes, and bytes that cost nothing.
 const BYTES_COUNT: LinkCost = LinkCost {
@@ -42,12 +76,12 @@ fn same_bits(ranks: usize, program: impl Fn(&dyn Communicator) -> Vec<u8> + Send
     let results = local::run(ranks, |comm| {
         let direct = program(&*comm);
         let comm: Rc<dyn Communicator> = Rc::new(comm);
-        for link in [BYTES_COUNT, MESSAGES_COUNT] {
-            assert_eq!(
-                program(&Sending(Rc::clone(&comm), link)),
-                direct,
-                "{link:?}"
-            );
+        for (link, nodes) in [BYTES_COUNT, MESSAGES_COUNT]
+            .into_iter()
+            .flat_map(|link| NODES.map(|nodes| (link, nodes)))
+        {
+            let sending = Sending::new(Rc::clone(&comm), link, nodes);
+            assert_eq!(program(&sending), direct, "{link:?} {nodes:?}");
         }
     });
     results.unwrap();
@@ -147,7 +181,8 @@ fn the_contract_holds_for_stages() {
         local::run(ranks, |comm| {
             let comm: Rc<dyn Communicator> = Rc::new(comm);
             for link in [BYTES_COUNT, MESSAGES_COUNT] {
-                crate::contract::all(&Sending(Rc::clone(&comm), link));
+                let nodes = Some((3, usize::MAX));
+                crate::contract::all(&Sending::new(Rc::clone(&comm), link, nodes));
             }
         })
         .unwrap();
@@ -203,15 +238,15 @@ fn messages_of_copies_grow_with_the_logarithm() {
         let counts = vec![2; ranks];
         let root = ranks / 3;
         let levels = log2(ranks);
-        let (received, sent) = most(ranks, |me| all_gather("t", me, &counts));
+        let (received, sent) = most(ranks, |me| all_gather("t", me, &counts, None));
         assert_eq!((received, sent), (levels, levels));
-        let (received, sent) = most(ranks, |me| broadcast("t", me, root, ranks, 5));
+        let (received, sent) = most(ranks, |me| broadcast("t", me, root, ranks, 5, None));
         assert_eq!((received, sent), (1, levels));
-        let (received, sent) = most(ranks, |me| broadcast_parts("t", me, root, &counts));
+        let (received, sent) = most(ranks, |me| broadcast_parts("t", me, root, &counts, None));
         assert!(received <= levels + 1 && sent <= 2 * levels);
-        let (received, sent) = most(ranks, |me| scatter("t", me, root, &counts));
+        let (received, sent) = most(ranks, |me| scatter("t", me, root, &counts, None));
         assert_eq!((received, sent), (1, levels));
-        let (received, sent) = most(ranks, |me| gather("t", me, root, &counts));
+        let (received, sent) = most(ranks, |me| gather("t", me, root, &counts, None));
         assert_eq!((received, sent), (levels, 1));
         let (received, sent) = most(ranks, |me| reduce_scatter("t", me, &counts, Monoid::SUM));
         assert!(received.max(sent) <= 2 * levels);
@@ -228,5 +263,67 @@ fn halving_moves_no_more_than_it_must() {
             let moved: usize = steps.iter().map(|s| s.plan.remote_elements(me)).sum();
             assert_eq!(moved, 2 * (ranks - 1) * len / ranks);
         }
+    }
+}
+
+/// Elements that all ranks receive from other nodes.
+fn crossing(nodes: &Nodes, steps: impl Fn(usize) -> Vec<Step>) -> usize {
+    let ranks = nodes.all().iter().map(Vec::len).sum();
+    let of_rank = |me: usize| -> usize {
+        let steps = steps(me);
+        let traffic = steps.iter().flat_map(|step| step.plan.incoming());
+        let crosses = traffic.filter(|t| nodes.of(t.peer()) != nodes.of(me));
+        crosses.map(|t| t.elements).sum()
+    };
+    (0..ranks).map(of_rank).sum()
+}
+
+/// Copies and large sums cross between nodes as seldom as they can, whichever ranks the nodes have.
+#[test]
+fn elements_cross_between_nodes_once() {
+    let shapes = [(8, 8), (5, 6), (3, 12), (16, 4)];
+    for (count, each) in shapes {
+        let ranks = count * each;
+        let neighbours: Vec<usize> = (0..ranks).map(|rank| rank / each).collect();
+        let in_turn: Vec<usize> = (0..ranks).map(|rank| rank % count).collect();
+        for of in [neighbours, in_turn] {
+            let nodes = Nodes::new(&of).unwrap();
+            let (part, root) = (3, ranks / 3);
+            let (counts, whole) = (vec![part; ranks], part * ranks);
+            let to_all = (count - 1) * whole;
+            let some = Some(&nodes);
+            // What a node lacks comes to it once.
+            let gathered = crossing(&nodes, |me| all_gather("t", me, &counts, some));
+            assert_eq!(gathered, to_all, "{count} nodes of {each}");
+            let spread = crossing(&nodes, |me| broadcast("t", me, root, ranks, whole, some));
+            assert_eq!(spread, to_all);
+            // On its way from or to the root a part passes at most as many nodes as there are doublings of their number.
+            let few = log2(count) * (whole - each * part);
+            let dealt = crossing(&nodes, |me| scatter("t", me, root, &counts, some));
+            let joined = crossing(&nodes, |me| gather("t", me, root, &counts, some));
+            assert!(
+                dealt <= few && joined == dealt,
+                "{dealt} and {joined} of {few}"
+            );
+            let parts = crossing(&nodes, |me| broadcast_parts("t", me, root, &counts, some));
+            assert_eq!(parts, dealt + to_all);
+        }
+    }
+}
+
+/// Large sums keep the tree's order. Where nodes have a power of two of neighbouring ranks, every term crosses once on its way to the sum,
+/// and the sum once on its way to every node.
+#[test]
+fn sums_cross_between_nodes_once() {
+    for (count, each) in [(8, 8), (4, 16), (32, 2)] {
+        let ranks = count * each;
+        let of: Vec<usize> = (0..ranks).map(|rank| rank / each).collect();
+        let nodes = Nodes::new(&of).unwrap();
+        let len = 2 * ranks;
+        let sum = |me| all_reduce("t", Way::Halving, me, ranks, len, Monoid::SUM);
+        assert_eq!(crossing(&nodes, sum), 2 * (count - 1) * len);
+        let counts = vec![2; ranks];
+        let scattered = |me| reduce_scatter("t", me, &counts, Monoid::SUM);
+        assert_eq!(crossing(&nodes, scattered), (count - 1) * len);
     }
 }
