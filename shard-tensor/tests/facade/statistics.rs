@@ -2,7 +2,7 @@
 
 use ndarray::{Array1, Array2, arr1};
 use shard_autograd::{GradCheck, Recorder, gradgradcheck};
-use shard_ops::{Value, softmax as soft, statistics as stats};
+use shard_ops::{Value, norm, reduce, softmax as soft, statistics as stats};
 use shard_tensor::{
     ClassLoss, Context, DType, Interpolation, Launch, LossReduction, Placements, Result,
     ShardTensor, launch, replicate, shard,
@@ -528,9 +528,25 @@ fn a_cross_entropy_with_sharded_classes_moves_numbers_per_target() {
 #[test]
 fn second_derivatives_are_those_of_differences() {
     type Function = fn(&Recorder, &Value) -> Result<Value, shard_ops::OpError>;
-    let functions: [(&str, Function); 7] = [
+    let functions: [(&str, Function); 12] = [
         ("softmax", |t, x| soft::softmax(t, x, &[0])),
+        ("softmax of rows", |t, x| soft::softmax(t, x, &[1])),
         ("log_softmax", |t, x| soft::log_softmax(t, x, &[1])),
+        ("log_softmax of all", |t, x| {
+            soft::log_softmax(t, x, &[0, 1])
+        }),
+        ("layer_norm", |t, x| {
+            let [w, b] = [
+                reduce::mean(t, x, &[0], false)?,
+                reduce::sum(t, x, &[0], false)?,
+            ];
+            norm::layer_norm(t, x, 1, Some(&w), Some(&b), 1e-2)
+        }),
+        ("rms_norm", |t, x| norm::rms_norm(t, x, 1, None, Some(1e-2))),
+        ("group_norm", |t, x| {
+            let b = reduce::mean(t, x, &[0], false)?;
+            norm::group_norm(t, x, 1, None, Some(&b), 1e-2)
+        }),
         ("logsumexp", |t, x| stats::logsumexp(t, x, &[0, 1], false)),
         ("var", |t, x| stats::var(t, x, &[0], 1.0, false)),
         ("std", |t, x| stats::std(t, x, &[1], 0.0, true)),
