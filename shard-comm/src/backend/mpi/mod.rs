@@ -15,14 +15,16 @@
 //!
 //! # How an operation goes
 //!
-//! Up to eight ranks send each other a record of 72 bytes: fingerprints of what must agree, and the rank's elements if they take
-//! at most 32 bytes. More ranks tell each other what the records of more and more of them come to, 80 bytes at a time, so that
-//! messages and bytes grow with the logarithm of their number (`summary.rs`). If all records agree, each pair of ranks that share
+//! Every rank has a record: 48 bytes of fingerprints of what must agree, and the rank's elements if they are few. Up to eight ranks of
+//! one node write theirs to memory that they share, where the others read them, with up to 64 KiB of elements each: such operations
+//! need no message (`node.rs`). Up to eight ranks of several nodes send them to each other, with up to 32 bytes of elements, or up to
+//! 4 KiB if every other rank reads all of them. More ranks tell each other what the records of more and more of them come to, 80
+//! bytes at a time, so that messages and bytes grow with the logarithm of their number (`summary.rs`). If all records agree, each pair of ranks that share
 //! elements exchanges one message. MPI reads its pieces where they lie, by a datatype (nothing is packed by hand), and receives them where they belong unless they are to be
 //! combined. If the records do not agree, all ranks exchange the details and find the same error as the
 //! [`local`](crate::local) backend would, call sites included; and the group goes on. Results are the same bits as there.
 //!
-//! Only messages between two processes are used, with tags of their own per group and operation, so operations of any
+//! Only messages between two processes are used, and that memory, with tags of their own per group and operation, so operations of any
 //! groups make progress in any order whenever the process waits for one of them. Nothing moves while the process computes, except
 //! what MPI moves by itself.
 //!
@@ -40,9 +42,11 @@
 //! MPI is entered at level `FUNNELED`, by the first call of this module. All calls must come from that thread; this is
 //! checked, and communicators cannot leave the thread.
 //!
+//! Between polls a process that waits keeps its core, unless the node has fewer cores than processes.
+//!
 //! `member.rs` has the communicator, `short.rs` the beginning of an operation and `op.rs` the rest of it. `record.rs`,
-//! `records.rs`, `summary.rs`, `all_gather.rs` and `details.rs` are about how ranks agree, `wire.rs` and `moving.rs` about how elements move, and `sums.rs`
-//! about checksums. `progress.rs` has the operations in flight, `raw.rs` the calls to MPI.
+//! `records.rs`, `node.rs`, `summary.rs`, `all_gather.rs` and `details.rs` are about how ranks agree, `wire.rs` and `moving.rs` about how elements move, and `sums.rs`
+//! about checksums. `progress.rs` has the operations in flight, `raw.rs` the calls to MPI. What is unsafe is in `raw.rs` and `node.rs`.
 
 mod all_gather;
 mod details;

@@ -390,7 +390,7 @@ pub(super) struct Place {
 impl Place {
     /// As a number that is not zero, for the other members.
     pub(super) fn to_note(self) -> i64 {
-        (self.salt << 8 | self.area as u64 + 1).cast_signed()
+        ((self.salt << 8) | (self.area as u64 + 1)).cast_signed()
     }
 
     /// From the number that a process told; none if it has no place.
