@@ -107,7 +107,9 @@ pub use backend::mpi;
 pub use backend::nccl;
 pub use backend::{local, simulated};
 pub use caller::Calling;
-pub use collectives::{ONE_ROUND_BYTES, all_reduce_received, all_reduce_seconds};
+pub use collectives::{
+    Moves, ONE_ROUND_BYTES, all_reduce_received, all_reduce_seconds, staged_all_reduce,
+};
 pub use communicator::Communicator;
 pub use decorator::{Checks, Fault, FaultKind, Faulty, checked, faulty};
 pub use devices::{DeviceFactory, device_of};

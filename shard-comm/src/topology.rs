@@ -52,13 +52,13 @@ impl Machine {
         self
     }
 
-    /// The shares that a [metered](crate::HostOptions::meter) device reached.
+    /// The shares that a [metered](crate::HostOptions::meter) device reached. Its account begins when a kernel does, so the launches
+    /// are not in it and come on top.
     #[must_use]
     pub fn calibrated(mut self, spent: &[(&'static str, Spent)]) -> Self {
         for (op, spent) in spent {
-            let took = spent.time.as_secs_f64() - spent.calls as f64 * self.launch;
+            let took = spent.time.as_secs_f64();
             let bound = self.roofline(spent.work);
-            // If the work is too little to be told from the launches, it says nothing about the share.
             if took > 0.0 && bound > 0.0 {
                 self.shares.insert((*op).to_owned(), bound / took);
             }
@@ -167,6 +167,7 @@ pub struct Topology {
     inside: LinkCost,
     between: LinkCost,
     round: f64,
+    per_run: f64,
     flies: bool,
     reductions: Reductions,
     machine: Machine,
@@ -192,6 +193,7 @@ impl Topology {
             inside: link,
             between: link,
             round: 0.0,
+            per_run: 0.0,
             flies: true,
             reductions: Reductions::Direct,
             machine,
@@ -225,6 +227,16 @@ impl Topology {
         }
     }
 
+    /// Seconds that each run of contiguous elements takes where a rank receives pieces that are made of many: the columns of a
+    /// halo, say, of which every element lies by itself.
+    #[must_use]
+    pub fn with_runs(self, seconds: f64) -> Self {
+        Self {
+            per_run: seconds,
+            ..self
+        }
+    }
+
     /// Sets how the sums of an all-reduce are formed.
     #[must_use]
     pub fn with_reductions(self, reductions: Reductions) -> Self {
@@ -244,6 +256,11 @@ impl Topology {
     /// Seconds of a rendezvous in which nothing moves.
     pub fn round(&self) -> f64 {
         self.round
+    }
+
+    /// Seconds for each run of contiguous elements that is received.
+    pub fn per_run(&self) -> f64 {
+        self.per_run
     }
 
     /// How the sums of an all-reduce are formed.
@@ -303,9 +320,9 @@ mod tests {
         let machine = Machine::new(1e9, 1e9)
             .with_launch(1e-6)
             .calibrated(&[("slow", spent)]);
-        assert!((machine.time("slow", work) - 3e-6).abs() < 1e-12);
+        assert!((machine.time("slow", work) - 4e-6).abs() < 1e-12);
         assert!((machine.time("other", work) - 2e-6).abs() < 1e-12);
-        assert!((machine.slowed(2.0).time("slow", work) - 6e-6).abs() < 1e-12);
+        assert!((machine.slowed(2.0).time("slow", work) - 8e-6).abs() < 1e-12);
     }
 
     #[test]

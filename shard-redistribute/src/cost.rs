@@ -38,6 +38,8 @@ pub struct CostModel {
     /// Seconds that a rendezvous takes, not counting the bytes that move, where fewer rounds are weighed against fewer bytes.
     /// The default is 10 µs, in which ranks that share memory copy about 100 kB.
     pub round: f64,
+    /// Seconds that each run of contiguous elements takes, for forecasts: plans are not chosen by it. The default is 0.
+    pub per_run: f64,
     /// Floating-point operations per second of a rank's kernels, where computing is weighed against moving. The default is 50
     /// GFLOP/s, about one core.
     pub flops: f64,
@@ -79,6 +81,7 @@ impl CostModel {
             sender_pays: false,
             staging: STAGING,
             round: ROUND,
+            per_run: 0.0,
             flops: FLOPS,
             slack: SLACK,
         }
@@ -92,6 +95,7 @@ impl CostModel {
             sender_pays: true,
             staging: STAGING,
             round: ROUND,
+            per_run: 0.0,
             flops: FLOPS,
             slack: SLACK,
         }
@@ -194,8 +198,8 @@ impl CostModel {
         link.time(2.0 * others, 2.0 * others / ranks as f64 * bytes)
     }
 
-    /// Measures the links of a mesh, axis by axis, by timing barriers, and small and large messages of all ranks at once to those
-    /// 1, 2, 4, ... places before them: the worst of these counts. The figures are those of the slowest rank, so all ranks get the same model, which can be printed. It does not measure
+    /// Measures the links of a mesh, axis by axis, by timing barriers between short pieces of work, and small and large messages of
+    /// all ranks at once to those 1, 2, 4, ... places before them: the worst of these counts. The figures are those of the slowest rank, so all ranks get the same model, which can be printed. It does not measure
     /// how fast ranks compute; `shard_ops::measure` adds that.
     ///
     /// ```
@@ -225,41 +229,43 @@ impl CostModel {
     /// What the communicator reports; [`NotMember`](crate::RedistributeError::NotMember) off the mesh.
     pub fn measure(cx: &Rc<MeshComm>) -> Result<Self> {
         const LARGE: usize = 1 << 20;
+        const RUNS: usize = 1 << 12;
         const ROUNDS: usize = 20;
         let mut links: Vec<f64> = Vec::new();
-        let mut rounds = 0.0_f64;
+        let (mut rounds, mut runs) = (0.0_f64, 0.0_f64);
         for axis in 0..cx.mesh().ndim() {
             let comm = member(cx, cx.along(&[axis]))?;
-            let round = best_of(ROUNDS, || {
-                comm.barrier()?;
-                let start = Instant::now();
-                comm.barrier()?;
-                Ok(start.elapsed())
-            })?;
+            let round = round_time(comm, ROUNDS)?;
             rounds = rounds.max(round);
+            let bare = shift_time(comm, 0, (1, 0), ROUNDS)?;
             let (mut latency, mut per_byte) = (0.0_f64, 0.0_f64);
             for distance in (0..usize::BITS).map(|bit| 1 << bit) {
                 if distance >= comm.size() {
                     break;
                 }
-                let small = shift_time(comm, distance, 1, ROUNDS)?;
-                let large = shift_time(comm, distance, LARGE, 4)?;
-                latency = latency.max(small - round);
+                let small = shift_time(comm, distance, (1, 1), ROUNDS)?;
+                let large = shift_time(comm, distance, (1, LARGE), 4)?;
+                let many = shift_time(comm, distance, (RUNS, 1), 4)?;
+                latency = latency.max(small - bare);
+                runs = runs.max((many - small) / RUNS as f64);
                 per_byte = per_byte.max((large - small) / LARGE as f64);
             }
             links.extend([latency, per_byte]);
         }
-        links.push(rounds);
+        links.extend([rounds, runs]);
         let all = member(cx, cx.all())?;
         let mine = all.device().upload_slice(&links)?;
         let slowest = all.all_reduce(&mine, Monoid::MAX)?;
         let slowest: Vec<f64> = all.device().download_vec(&slowest)?;
         let mut model = Self {
             sender_pays: all.backend() != "local",
-            round: slowest.last().copied().unwrap_or(ROUND),
             ..Self::shared_memory()
         };
-        for (axis, pair) in slowest.chunks_exact(2).enumerate() {
+        let (links, others) = slowest.split_at(2 * cx.mesh().ndim());
+        if let [round, per_run] = *others {
+            (model.round, model.per_run) = (round, per_run);
+        }
+        for (axis, pair) in links.chunks_exact(2).enumerate() {
             model = model.with_axis(
                 axis,
                 LinkCost {
@@ -283,23 +289,68 @@ impl fmt::Display for CostModel {
             write!(f, "{comma}axis {axis}: {link}")?;
         }
         let (round, rate) = (1e6 * self.round, 1e-9 * self.flops);
-        write!(f, "; rounds of {round:.2} us; {rate:.1} GFLOP/s")
+        write!(f, "; rounds of {round:.2} us")?;
+        if self.per_run > 0.0 {
+            write!(f, "; {:.1} ns per run", 1e9 * self.per_run)?;
+        }
+        write!(f, "; {rate:.1} GFLOP/s")
     }
 }
 
-/// The shortest of a few exchanges in which each rank receives `bytes` from the one that lies `distance` places after it, in
-/// seconds.
+/// Seconds that a barrier adds to work which all ranks do before it, where they may share cores: what ranks lose when they take
+/// turns is in it.
+fn round_time(comm: &Rc<dyn Communicator>, rounds: usize) -> Result<f64> {
+    const BYTES: usize = 1 << 18;
+    let device = comm.device();
+    let mine = device.upload_slice(&vec![0_u8; BYTES])?;
+    let mut copy = device.alloc(DType::U8, BYTES)?;
+    let mut time = |meet: bool| -> Result<Duration> {
+        comm.barrier()?;
+        let start = Instant::now();
+        for _ in 0..rounds {
+            device.copy_run(&mine, 0..BYTES, &mut copy, 0)?;
+            if meet {
+                comm.barrier()?;
+            }
+        }
+        comm.barrier()?;
+        Ok(start.elapsed())
+    };
+    let alone = best_of(TURNS, || time(false))?;
+    let meeting = best_of(TURNS, || time(true))?;
+    Ok((meeting - alone).max(0.0) / rounds as f64)
+}
+
+/// How often what takes many rounds is timed.
+const TURNS: usize = 5;
+
+/// The shortest of a few exchanges in which each rank receives so many runs of so many bytes from the one that lies `distance`
+/// places after it, in seconds.
 fn shift_time(
     comm: &Rc<dyn Communicator>,
     distance: usize,
-    bytes: usize,
+    (runs, bytes): (usize, usize),
     turns: usize,
 ) -> Result<f64> {
+    /// Runs lie so far apart that each is in a line of memory of its own. As there is more than what is read, it is copied
+    /// where ranks share memory, and not held in common.
+    const APART: usize = 256;
     let (ranks, me) = (comm.size(), comm.rank());
-    let run = |peer: usize| Pieces::from([Piece::run(peer % ranks, 0, bytes, 0, 0)]);
-    let (recv, send) = (run(me + distance), run(me + ranks - distance));
+    let step = bytes + APART;
+    let piece = |peer: usize| {
+        let (shape, from, to) = ([runs, bytes], [step as isize, 1], [bytes as isize, 1]);
+        let piece = Piece {
+            shape: shape[..].into(),
+            src_strides: from[..].into(),
+            dst_strides: to[..].into(),
+            ..Piece::run(peer % ranks, 0, 0, 0, 0)
+        };
+        Pieces::from([piece])
+    };
+    let (recv, send) = (piece(me + distance), piece(me + ranks - distance));
     let plan = Arc::new(ExchangePlan::new("shift", 0, recv, send, None, None));
-    let mine = [comm.device().upload_slice(&vec![0_u8; bytes])?];
+    let mine = [comm.device().upload_slice(&vec![0_u8; runs * step])?];
+    let bytes = runs * bytes;
     best_of(turns, || {
         let dst = comm.device().alloc(DType::U8, bytes)?;
         comm.barrier()?;

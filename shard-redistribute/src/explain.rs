@@ -1,11 +1,12 @@
 //! What a plan will do, told before it runs.
 
 use crate::{Considered, Method, Plan, Step};
-use shard_comm::{DType, ONE_ROUND_BYTES, all_reduce_received};
-use shard_spec::{DeviceMesh, numel};
+use shard_comm::{DType, Monoid, ONE_ROUND_BYTES, all_reduce_received, staged_all_reduce};
+use shard_spec::{DeviceMesh, ReduceOp, numel};
 use std::fmt;
 
-/// What running a plan costs one rank, as its ledger will show it.
+/// What running a plan costs one rank, as its ledger will show it. Sums over ranks that send messages go in stages, whose messages and
+/// rounds these are, if the plan has a [model](crate::CostModel) of their links.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Forecast {
     /// Bytes received from other ranks.
@@ -185,11 +186,35 @@ impl Plan {
                     },
                 }
             }
-            Step::AllReduce(axes, ..) => {
+            Step::AllReduce(axes, op, _) => {
                 let (ranks, me) = position(self.from.mesh(), axes, self.index);
-                all_reduce_forecast(block / dtype.size(), dtype, ranks, me)
+                let len = block / dtype.size();
+                self.staged(len, dtype, axes, (me, ranks), *op)
+                    .unwrap_or_else(|| all_reduce_forecast(len, dtype, ranks, me))
             }
         }
+    }
+
+    /// The all-reduce of ranks that send messages, if it goes in stages at what the plan's model says of their links.
+    fn staged(
+        &self,
+        len: usize,
+        dtype: DType,
+        axes: &[usize],
+        place: (usize, usize),
+        op: ReduceOp,
+    ) -> Option<Forecast> {
+        let model = &self.choice.as_ref()?.model;
+        if !model.sender_pays {
+            return None;
+        }
+        let moves = staged_all_reduce(len, dtype, place, Monoid::Op(op), model.worst(axes))?;
+        Some(Forecast {
+            bytes: moves.bytes,
+            messages: moves.messages,
+            rounds: moves.rounds,
+            peak: moves.allocated,
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::CostModel;
 use crate::path::{Axes, EXACT_RANKS, Hop, Move};
+use shard_comm::{DType, Monoid, all_reduce_received, staged_all_reduce};
 use shard_spec::Layout;
 
 /// What one hop costs, over all ranks.
@@ -53,15 +54,22 @@ impl Hop {
     /// What the hop costs for elements of `size` bytes.
     pub(crate) fn cost(&self, model: &CostModel, size: usize) -> HopCost {
         match self {
-            Self::AllReduce { axes, to, .. } => {
+            Self::AllReduce { axes, op, to } => {
                 let ranks: usize = axes.iter().map(|&a| to.mesh().shape()[a]).product();
                 let len = to.max_local_numel();
-                let received = shard_comm::all_reduce_received(len, size, ranks, 0, 1);
+                let (all, link) = (len * size, model.worst(axes));
+                let in_stages =
+                    || staged_all_reduce(all, DType::U8, (0, ranks), Monoid::Op(*op), link);
+                let stages = model.sender_pays.then(in_stages).flatten();
+                let received = match &stages {
+                    Some(moves) => (moves.bytes as usize).div_ceil(size),
+                    None => all_reduce_received(len, size, ranks, 0, 1),
+                };
                 HopCost {
-                    time: model.all_reduce(axes, ranks, len * size),
+                    time: model.all_reduce(axes, ranks, all),
                     received,
                     sent: received,
-                    messages: ranks - 1,
+                    messages: stages.map_or(ranks - 1, |moves| moves.messages as usize),
                 }
             }
             Self::Exchange(e) if e.to.mesh().size() <= EXACT_RANKS => e.exact(model, size),

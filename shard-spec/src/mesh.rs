@@ -225,6 +225,9 @@ impl DeviceMesh {
                 mesh: self.to_string(),
             });
         };
+        if axes.iter().copied().eq(0..self.ndim()) {
+            return Ok(self.clone());
+        }
         let shape: Dims = axes.iter().map(|&a| self.axis_size(a)).collect();
         let ranks = (0..shape.iter().product()).map(|member| {
             for (&axis, c) in axes.iter().zip(unravel(member, &shape)) {

@@ -15,7 +15,7 @@ use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub use reduce::{ONE_ROUND_BYTES, all_reduce_received};
+pub use reduce::{Moves, ONE_ROUND_BYTES, all_reduce_received, staged_all_reduce};
 pub(crate) use staged::Step;
 pub use staged::all_reduce_seconds;
 

@@ -5,11 +5,12 @@ use std::panic::Location;
 use smallvec::SmallVec;
 
 use super::gather::{plan_all_gather, plan_gather};
-use super::staged::{self, Way};
+use super::staged::{self, Leaves, Way};
 use super::{check_len, check_root_rank, span_of, spans, total};
 use crate::plan::Shape;
 use crate::{
-    Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Piece, Pieces, Result, Site,
+    Buffer, CommError, Communicator, DType, ExchangePlan, Handle, LinkCost, Monoid, Piece, Pieces,
+    Result, Site,
 };
 use crate::{Direct, Request, Stage, Target};
 
@@ -313,6 +314,55 @@ fn plan_reduce(
     let recv = recv.map(|j| Piece::run(j, 0, len, 0, 0)).collect();
     let send = [Piece::run(root, 0, len, 0, 0)].into();
     ExchangePlan::new(name, 0, recv, send, Some(op), None)
+}
+
+/// What one rank moves in an operation, as its ledger shows it, and what it allocates for that.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Moves {
+    /// Bytes received from other ranks.
+    pub bytes: u64,
+    /// Ranks received from, summed over rounds.
+    pub messages: u64,
+    /// Number of rendezvous.
+    pub rounds: u64,
+    /// Bytes allocated, the result among them.
+    pub allocated: u64,
+}
+
+/// What rank `me` of `ranks` moves in an all-reduce of `len` elements where messages cost as much as on this link; `None` if that does
+/// not go in stages.
+///
+/// ```
+/// use shard_comm::{DType, LinkCost, Monoid, staged_all_reduce};
+/// let link = LinkCost::new(1e-6, 1e9);
+/// let moves = staged_all_reduce(1, DType::F64, (5, 1024), Monoid::SUM, link).unwrap();
+/// assert_eq!((moves.messages, moves.bytes, moves.rounds), (10, 80, 10));
+/// assert_eq!(staged_all_reduce(1, DType::F64, (1, 4), Monoid::SUM, link), None);
+/// ```
+pub fn staged_all_reduce(
+    len: usize,
+    dtype: DType,
+    (me, ranks): (usize, usize),
+    op: Monoid,
+    link: LinkCost,
+) -> Option<Moves> {
+    let size = staged::moves(dtype, op).size();
+    let way = Way::new(ranks, len * size, link);
+    let steps = staged::all_reduce(ALL_REDUCE, way, me, ranks, len, op);
+    if steps.is_empty() {
+        return None;
+    }
+    let bytes = |elements: usize| (elements * size) as u64;
+    Some(steps.iter().fold(Moves::default(), |sum, step| Moves {
+        bytes: sum.bytes + bytes(step.plan.remote_elements(me)),
+        messages: sum.messages + step.plan.remote_messages(me) as u64,
+        rounds: sum.rounds + 1,
+        allocated: sum.allocated
+            + match step.leaves {
+                Leaves::New(len) => bytes(len),
+                Leaves::Same | Leaves::Nothing => 0,
+            },
+    }))
 }
 
 /// Elements that rank `me` of `ranks` receives from others in an all-reduce of `len` elements of `bytes` bytes each, in one round or

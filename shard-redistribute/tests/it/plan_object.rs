@@ -2,8 +2,9 @@
 
 use crate::common::{expected, layout, missing, pair, recipe, spread};
 use proptest::prelude::*;
-use shard_comm::{Communicator, DType, local};
-use shard_redistribute::{CostModel, LinkCost, MeshComm, Plan, RedistributeError};
+use shard_comm::simulated::SimulatedComm;
+use shard_comm::{Communicator, DType, Machine, Topology, local};
+use shard_redistribute::{Array, CostModel, LinkCost, MeshComm, Plan, RedistributeError};
 use shard_spec::{DeviceMesh, Layout, SpecError};
 use std::rc::Rc;
 
@@ -53,6 +54,49 @@ proptest! {
             assert_eq!(moved.bytes, landed.iter().map(|f| f.bytes).sum::<u64>());
             assert_eq!(moved.messages, landed.iter().map(|f| f.messages).sum::<u64>());
         });
+    }
+}
+
+/// Sums over ranks that send messages go in stages, which a forecast describes as the ledger counts them.
+#[test]
+fn sums_in_stages_are_as_forecast() {
+    let link = LinkCost::new(1e-6, 1e9);
+    for (ranks, len) in [
+        (4, 9),
+        (9, 7),
+        (64, 5),
+        (64, 300_001),
+        (100, 6000),
+        (1024, 3),
+    ] {
+        let topology = Topology::network(ranks, Machine::new(1e12, 1e12), link);
+        let mesh = DeviceMesh::new(&[ranks]).unwrap();
+        for rank in [0, 1, ranks / 2, ranks - 1] {
+            let world: Rc<dyn Communicator> = Rc::new(SimulatedComm::new(&topology, rank).unwrap());
+            let cx = MeshComm::new(&world, &mesh).unwrap();
+            let parse = |text| Layout::parse(cx.mesh(), &[len], text).unwrap();
+            let (from, to) = (parse("P(sum)"), parse("R"));
+            let local = world.device().alloc(DType::F32, len).unwrap().freeze();
+            let x = Array::from_parts(&cx, &from, Some(local), DType::F32).unwrap();
+            let before = world.ledger().snapshot();
+            let handle = x.redistribute_start(&to).unwrap();
+            let forecast = handle.plan().forecast(DType::F32);
+            let told = handle.plan().explain(DType::F32);
+            handle.wait().unwrap();
+            let moved = world.ledger().since(&before);
+            assert_eq!(
+                (forecast.bytes, forecast.messages, forecast.rounds),
+                (moved.bytes, moved.messages, moved.rounds),
+                "rank {rank} of {ranks}, {len} elements"
+            );
+            assert_eq!(told.mine, forecast);
+            if ranks > 8 {
+                let log = u64::from(ranks.next_power_of_two().ilog2());
+                assert!(forecast.messages <= 2 * log + 2);
+                assert!(told.steps.iter().all(|s| s.kind == "all-reduce"));
+                assert!(told.steps[0].most_received >= forecast.bytes / 2);
+            }
+        }
     }
 }
 

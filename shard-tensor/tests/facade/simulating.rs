@@ -94,6 +94,57 @@ fn bytes_messages_rounds_and_memory_are_those_of_ranks() {
     }
 }
 
+/// What rehearsed ranks move is what ranks move, and the work between is done: it takes time, which the device tells of op by op.
+#[test]
+fn rehearsed_ranks_count_the_same_and_do_their_work() {
+    let topology = Topology::shared_memory(4, Machine::new(1e30, 1e30), LinkCost::new(0.0, 1e30));
+    let program = Simulation::new(&topology).ranks([0, 1, 2, 3]);
+    let played = program
+        .run(
+            |ctx| Job::new(ctx, FoldBy::Ring),
+            |_, job: &mut Job| job.step(),
+        )
+        .unwrap();
+    for cores in [None, Some(2), Some(4)] {
+        let program = cores.map_or(program.clone(), |cores| program.clone().cores(cores));
+        let rehearsed = program
+            .rehearse(|ctx| Job::new(ctx, FoldBy::Ring), |_, job| job.step())
+            .unwrap();
+        for (one, other) in rehearsed.played.iter().zip(&played.played) {
+            assert_eq!(one.rank, other.rank);
+            assert_eq!(one.moved, other.moved, "rank {}", one.rank);
+            let total = one.total();
+            assert_eq!(
+                (total.calls, total.work),
+                (other.total().calls, other.total().work)
+            );
+            // The program between the kernels takes time as well.
+            assert!(total.computing > 0.0 && one.seconds > total.computing);
+        }
+        // Each core has the work of its ranks to do.
+        let work: f64 = rehearsed.played.iter().map(|one| one.seconds).sum();
+        let least = cores.map_or(0.0, |cores| 0.99 * work / cores as f64);
+        assert!(rehearsed.seconds() >= least, "{cores:?}");
+    }
+}
+
+#[test]
+fn a_rehearsal_in_which_one_rank_fails_ends() {
+    let topology = Topology::network(4, Machine::new(1e9, 1e9), LinkCost::new(1e-6, 1e9));
+    let error = Simulation::new(&topology)
+        .ranks([0, 1, 2, 3])
+        .cores(4)
+        .rehearse(
+            |ctx| ctx.mesh_of(4)?.ones([100], [shard(0)]),
+            |ctx, x| match ctx.rank() {
+                2 => Err(shard_tensor::Error::custom("no such file")),
+                _ => x.gelu().map(drop),
+            },
+        )
+        .unwrap_err();
+    assert_eq!(error.to_string(), "no such file");
+}
+
 #[test]
 fn what_reads_values_says_so() {
     let topology = Topology::network(8, Machine::new(1e9, 1e9), LinkCost::new(1e-6, 1e9));

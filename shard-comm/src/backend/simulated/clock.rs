@@ -1,10 +1,12 @@
-//! The clock of a rank that is played: when it computes, when its links are busy, and what it waits for.
+//! The clock of a rank that is played: when it computes, when its links are busy, and what it waits for. Of a rank that is
+//! rehearsed it takes what lies between two calls from the system's own clock.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use super::Topology;
-use crate::Work;
+use crate::{Spent, Work};
 
 /// The cost of one op on a rank.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -25,7 +27,18 @@ pub struct OpTime {
 #[derive(Debug)]
 pub(super) struct Clock {
     topology: Topology,
+    /// Whether the rank does its work, which then takes as long as it takes.
+    rehearses: bool,
     state: Mutex<State>,
+}
+
+/// A wait for others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Meeting {
+    /// The time at which it was over.
+    pub(super) over: f64,
+    /// How long it took.
+    pub(super) waited: f64,
 }
 
 #[derive(Clone, Default, Debug)]
@@ -34,21 +47,50 @@ pub(super) struct State {
     now: f64,
     /// The time at which its links are free again.
     links: f64,
+    /// When the rank that is rehearsed went on with its program; `None` within a call of a communicator.
+    went_on: Option<Instant>,
     pub(super) ops: BTreeMap<&'static str, OpTime>,
-    /// The time at which each wait was over, in program order: there ranks meet.
-    pub(super) meetings: Vec<f64>,
+    /// The waits, in program order: there ranks meet.
+    pub(super) meetings: Vec<Meeting>,
 }
 
 impl State {
     pub(super) fn now(&self) -> f64 {
         self.now
     }
+
+    /// What a device that did the work says of it.
+    pub(super) fn worked(&mut self, spent: &[(&'static str, Spent)]) {
+        for (op, spent) in spent {
+            let time = self.ops.entry(op).or_default();
+            time.calls += spent.calls;
+            time.work += spent.work;
+            time.computing += spent.time.as_secs_f64();
+        }
+    }
+
+    /// The time up to here counts.
+    fn catch_up(&mut self) {
+        if let Some(went_on) = self.went_on.take() {
+            self.now += went_on.elapsed().as_secs_f64();
+        }
+    }
+}
+
+/// A call of a communicator, which the clock does not see: what it takes is what the topology says.
+pub(super) struct Off<'a>(&'a Clock);
+
+impl Drop for Off<'_> {
+    fn drop(&mut self) {
+        self.0.lock().went_on = self.0.rehearses.then(Instant::now);
+    }
 }
 
 impl Clock {
-    pub(super) fn new(topology: &Topology) -> Self {
+    pub(super) fn new(topology: &Topology, rehearses: bool) -> Self {
         Self {
             topology: topology.clone(),
+            rehearses,
             state: Mutex::default(),
         }
     }
@@ -59,11 +101,21 @@ impl Clock {
 
     /// The account since the clock was [restarted](Self::restart).
     pub(super) fn read(&self) -> State {
-        self.lock().clone()
+        let mut state = self.lock().clone();
+        state.catch_up();
+        state
     }
 
     pub(super) fn restart(&self) {
-        *self.lock() = State::default();
+        let mut state = self.lock();
+        *state = State::default();
+        state.went_on = self.rehearses.then(Instant::now);
+    }
+
+    /// Begins a call of a communicator.
+    pub(super) fn off(&self) -> Off<'_> {
+        self.lock().catch_up();
+        Off(self)
     }
 
     /// The rank works.
@@ -99,7 +151,7 @@ impl Clock {
         let waited = over - state.now;
         state.ops.entry(op).or_default().waiting += waited;
         state.now = over;
-        state.meetings.push(over);
+        state.meetings.push(Meeting { over, waited });
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

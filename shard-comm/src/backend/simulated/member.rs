@@ -11,7 +11,7 @@ use super::clock::{Clock, Travel};
 use super::phantom::Phantom;
 use crate::{
     Buffer, CommError, Communicator, DType, DeviceRef, ExchangePlan, Handle, Ledger,
-    LedgerSnapshot, Nodes, PlanCache, Result, Site,
+    LedgerSnapshot, Nodes, PieceRef, PlanCache, Result, Site,
 };
 use crate::{Link, LinkCost, Pending, Request, Stage, Target};
 use crate::{Reductions, Topology};
@@ -55,6 +55,34 @@ impl SimulatedComm {
     /// # Errors
     /// [`CommError::Invalid`] if there is no such rank.
     pub fn new(topology: &Topology, rank: usize) -> Result<Self> {
+        Self::on(topology, rank, None)
+    }
+
+    /// The communicator of a rank that does its own work on a device of this machine. What lies between two of its calls takes as
+    /// long as it takes here: kernels on pieces of just these shapes, and all that the host does besides. What the calls take is
+    /// forecast. Elements that other ranks would send are whatever the memory holds.
+    ///
+    /// ```
+    /// use shard_comm::simulated::SimulatedComm;
+    /// use shard_comm::{Host, LinkCost, Machine, Topology};
+    /// let links = LinkCost::new(1.0, f64::INFINITY);
+    /// let far = Topology::network(1000, Machine::new(1e12, 1e12), links);
+    /// let comm = SimulatedComm::rehearsing(&far, 7, Host::new())?;
+    /// comm.restart();
+    /// std::thread::sleep(std::time::Duration::from_millis(2));
+    /// comm.barrier()?;
+    /// let seconds = comm.played().seconds;
+    /// assert!((2e-3..0.5).contains(&seconds), "{seconds}");
+    /// # Ok::<(), shard_comm::CommError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn rehearsing(topology: &Topology, rank: usize, device: DeviceRef) -> Result<Self> {
+        Self::on(topology, rank, Some(device))
+    }
+
+    fn on(topology: &Topology, rank: usize, rehearses: Option<DeviceRef>) -> Result<Self> {
         if rank >= topology.ranks() {
             return Err(CommError::invalid(
                 "simulate",
@@ -63,8 +91,8 @@ impl SimulatedComm {
                 "play a rank of the topology",
             ));
         }
-        let clock = Arc::new(Clock::new(topology));
-        let device = Phantom::on(&clock);
+        let clock = Arc::new(Clock::new(topology, rehearses.is_some()));
+        let device = rehearses.unwrap_or_else(|| Phantom::on(&clock));
         let state = Rc::new(Rank {
             clock,
             ledger: Ledger::new(Arc::clone(&device)),
@@ -97,18 +125,23 @@ impl SimulatedComm {
     /// Forgets the time and the traffic so far, and begins a new measurement of memory at the bytes in use now.
     pub fn restart(&self) {
         let rank = &self.0.rank;
-        rank.clock.restart();
         rank.device.reset_peak();
+        rank.device.reset_spent();
         *rank.before.borrow_mut() = rank.ledger.snapshot();
         rank.crossed.set(0);
+        rank.clock.restart();
     }
 
     /// The account since the last [`restart`](Self::restart).
     pub fn played(&self) -> Played {
         let rank = &self.0.rank;
+        let mut state = rank.clock.read();
+        if rank.device.kind() != super::PHANTOM {
+            state.worked(&rank.device.spent());
+        }
         Played::new(
             self.0.members[self.0.index],
-            rank.clock.read(),
+            state,
             rank.device.memory().peak,
             rank.ledger.since(&rank.before.borrow()),
             rank.crossed.get(),
@@ -124,6 +157,7 @@ impl SimulatedComm {
         site: Site,
     ) -> Result<Travel> {
         let this = &*self.0;
+        let _off = this.rank.clock.off();
         if let Some(error) = this.rank.failed.borrow().clone() {
             return Err(error);
         }
@@ -176,12 +210,16 @@ impl SimulatedComm {
             .map(|t| t.elements * size)
             .sum();
         this.rank.crossed.update(|all| all + crossed as u64);
-        let received = along(&mut plan.incoming().iter().map(|t| (t.peer, t.elements)));
+        let mut received = along(&mut plan.incoming().iter().map(|t| (t.peer, t.elements)));
         let sent = along(&mut plan.outgoing().iter().map(|t| (t.peer, t.elements)));
         let own = plan.received_from(this.index) * size;
         let copied = topology
             .machine()
             .time("copy", crate::Work::moving(2 * own));
+        if topology.per_run() > 0.0 {
+            let others = plan.recv.iter().filter(|piece| piece.peer != this.index);
+            received += others.map(runs).sum::<usize>() as f64 * topology.per_run();
+        }
         let busy = if topology.flies() {
             received.max(sent)
         } else {
@@ -281,6 +319,7 @@ impl Communicator for SimulatedComm {
 
     fn post_link(&self, link: Link) -> Result<Handle> {
         let (op, site) = (link.name(), link.site);
+        let _off = self.0.rank.clock.off();
         let (topology, peer) = (self.0.rank.clock.topology(), link.peer);
         let request = link.into_request(self.size())?;
         let bytes = (request.stages.first()).map_or(0, |stage| match &stage.target {
@@ -345,6 +384,7 @@ impl Communicator for SimulatedComm {
             target: Target::Nothing,
         };
         let travel = self.start("split", &[stage], None, site)?;
+        let _off = self.0.rank.clock.off();
         self.0.rank.clock.wait("split", travel);
         let Some(members) = members else {
             return Ok(None);
@@ -355,6 +395,11 @@ impl Communicator for SimulatedComm {
             .collect();
         match (own, known) {
             (Some(index), Some(known)) => {
+                // Of the same ranks there is one list, however many groups have them.
+                let known = match known == self.0.members {
+                    true => Arc::clone(&self.0.members),
+                    false => known,
+                };
                 let group = Self::over(Rc::clone(&self.0.rank), known, index);
                 Ok(Some(Rc::new(group)))
             }
@@ -389,6 +434,19 @@ impl fmt::Debug for SimulatedComm {
     }
 }
 
+/// How many runs of contiguous elements a piece is made of.
+fn runs(piece: PieceRef<'_>) -> usize {
+    let mut run = 1;
+    for dim in (0..piece.shape.len()).rev() {
+        let stride = run as isize;
+        if piece.src_strides[dim] != stride || piece.dst_strides[dim] != stride {
+            break;
+        }
+        run *= piece.shape[dim];
+    }
+    piece.numel().checked_div(run).unwrap_or(0)
+}
+
 /// An operation that takes some time and whose result is known already.
 struct InFlight {
     rank: Rc<Rank>,
@@ -399,6 +457,7 @@ struct InFlight {
 
 impl Pending for InFlight {
     fn wait(&mut self) -> Result<Option<Buffer>> {
+        let _off = self.rank.clock.off();
         self.rank.clock.wait(self.op, self.travel);
         self.result.take().unwrap_or(Ok(None))
     }

@@ -41,7 +41,7 @@ pub use clock::OpTime;
 pub use member::SimulatedComm;
 
 use crate::{DeviceKind, DeviceRef, LedgerSnapshot, LinkCost, Machine, Topology};
-use clock::{Clock, State};
+use clock::{Clock, Meeting, State};
 use phantom::Phantom;
 
 /// The kind of device that counts bytes and holds no data.
@@ -51,7 +51,7 @@ pub const PHANTOM: DeviceKind = DeviceKind::Other("phantom");
 pub(crate) fn idle_device() -> DeviceRef {
     let machine = Machine::new(f64::INFINITY, f64::INFINITY);
     let link = LinkCost::new(0.0, f64::INFINITY);
-    let clock = Clock::new(&Topology::shared_memory(1, machine, link));
+    let clock = Clock::new(&Topology::shared_memory(1, machine, link), false);
     Phantom::on(&Arc::new(clock))
 }
 
@@ -70,7 +70,7 @@ pub struct Played {
     pub crossed: u64,
     /// The cost of each op, by name.
     pub ops: Vec<(&'static str, OpTime)>,
-    meetings: Vec<f64>,
+    meetings: Vec<Meeting>,
 }
 
 impl Played {
@@ -102,21 +102,32 @@ impl Played {
     /// that takes longest determines the time. That is at least what each takes alone, and more where different ranks are the
     /// busiest in turn. If the ranks do not communicate at the same places, it is the longest time of a rank alone.
     pub fn in_step(played: &[Self]) -> f64 {
-        let longest = played.iter().map(|p| p.seconds).fold(0.0, f64::max);
+        Self::in_turns(played, 0.0)
+    }
+
+    /// As [`in_step`](Self::in_step), of ranks that take turns on cores, so many on each. Between two places where they meet, a core
+    /// has the work of all of its ranks to do, of which those that were played are an example; waiting takes them no longer than
+    /// one, since it is measured with all of them at it.
+    pub fn in_turns(played: &[Self], ranks_per_core: f64) -> f64 {
+        let most = |f: &dyn Fn(&Self) -> f64| played.iter().map(f).fold(0.0, f64::max);
+        let legs = |took: &dyn Fn(&Self) -> f64, waited: &dyn Fn(&Self) -> f64| {
+            let works: f64 = played.iter().map(|p| took(p) - waited(p)).sum();
+            let in_turns = works / played.len() as f64 * ranks_per_core + most(waited);
+            most(took).max(in_turns)
+        };
         let Some(first) = played.first() else {
             return 0.0;
         };
         let places = first.meetings.len();
         if played.iter().any(|p| p.meetings.len() != places) {
-            return longest;
+            return legs(&|p| p.seconds, &|p| p.total().waiting);
         }
-        let leg = |p: &Self, i: usize| {
-            let from = if i > 0 { p.meetings[i - 1] } else { 0.0 };
-            p.meetings.get(i).copied().unwrap_or(p.seconds) - from
+        let end = |p: &Self, i: usize| p.meetings.get(i).map_or(p.seconds, |m| m.over);
+        let leg = |i: usize| {
+            let took = |p: &Self| end(p, i) - i.checked_sub(1).map_or(0.0, |before| end(p, before));
+            legs(&took, &|p| p.meetings.get(i).map_or(0.0, |m| m.waited))
         };
-        (0..=places)
-            .map(|i| played.iter().map(|p| leg(p, i)).fold(0.0, f64::max))
-            .sum()
+        (0..=places).map(leg).sum()
     }
 }
 

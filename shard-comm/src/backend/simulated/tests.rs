@@ -130,6 +130,82 @@ fn ranks_in_step_wait_for_the_busiest_at_each_place() {
 }
 
 #[test]
+fn ranks_of_a_core_work_in_turns_and_wait_together() {
+    let topology =
+        Topology::shared_memory(4, Machine::new(1.0, f64::INFINITY), LinkCost::new(1.0, 1e3));
+    let played: Vec<Played> = (0..2)
+        .map(|rank| {
+            let comm = SimulatedComm::new(&topology.clone().with_round(0.5), rank).unwrap();
+            work(&*comm, [3, 5][rank]);
+            comm.barrier().unwrap();
+            work(&*comm, 1);
+            comm.played()
+        })
+        .collect();
+    assert_eq!(Played::in_step(&played), 5.5 + 1.0);
+    // Of the four ranks two are on each core, which work 4 and 1 seconds each on average.
+    assert_eq!(Played::in_turns(&played, 2.0), 2.0 * 4.0 + 0.5 + 2.0);
+    // With a core for each, the busiest counts.
+    assert_eq!(Played::in_turns(&played, 1.0), 6.5);
+}
+
+#[test]
+fn a_rehearsal_takes_the_time_of_the_work_and_what_the_calls_are_said_to_take() {
+    // Calls take no time by the clock on the wall, but seconds by the topology.
+    let options = crate::HostOptions {
+        meter: true,
+        ..Default::default()
+    };
+    let host = crate::Host::with_options(options);
+    let comm = SimulatedComm::rehearsing(&slow(2), 1, host).unwrap();
+    let mine = comm.device().upload_slice(&[1.5_f32; 250]).unwrap();
+    comm.restart();
+    let nap = || std::thread::sleep(std::time::Duration::from_millis(20));
+    nap();
+    let flying = comm.start_all_gather_v(&mine, &[250, 250]).unwrap();
+    nap();
+    flying.wait().unwrap();
+    let mut copy = comm.device().alloc(DType::F32, 250).unwrap();
+    comm.device().copy_run(&mine, 0..250, &mut copy, 0).unwrap();
+    let played = comm.played();
+    // A message of a kilobyte, from when it was posted; the second nap passes meanwhile.
+    let beside = played.seconds - 2.0;
+    assert!((0.02..1.0).contains(&beside), "{beside}");
+    let total = played.total();
+    assert_eq!(total.moving, 2.0);
+    assert!(total.waiting <= 2.0 - 0.02, "{}", total.waiting);
+    assert_eq!((total.calls, total.work.bytes), (1, 2000));
+    assert_eq!(played.moved.messages, 1);
+    // The device is a host, so there is something to read.
+    assert_eq!(copy.freeze().to_vec::<f32>().unwrap(), [1.5; 250]);
+}
+
+#[test]
+fn pieces_of_many_runs_cost_a_rank_each_of_them() {
+    let seconds = |strides: [isize; 2]| {
+        let links = LinkCost::new(1.0, f64::INFINITY);
+        let topology = Topology::shared_memory(2, Machine::new(1.0, 1.0), links).with_runs(0.25);
+        let comm = SimulatedComm::new(&topology, 0).unwrap();
+        let piece = |peer| crate::Piece {
+            shape: [4, 3][..].into(),
+            src_strides: strides[..].into(),
+            dst_strides: [3, 1][..].into(),
+            ..crate::Piece::run(peer, 0, 0, 0, 0)
+        };
+        let pieces = || crate::Pieces::from([piece(1)]);
+        let plan = crate::ExchangePlan::new("halo", 0, pieces(), pieces(), None, None);
+        let mine = comm.device().alloc(DType::F32, 100).unwrap().freeze();
+        let dst = comm.device().alloc(DType::F32, 12).unwrap();
+        comm.exchange(&Arc::new(plan), &[mine], dst, Ok(()))
+            .unwrap();
+        comm.played().seconds
+    };
+    assert_eq!(seconds([3, 1]), 1.0 + 0.25);
+    assert_eq!(seconds([5, 1]), 1.0 + 4.0 * 0.25);
+    assert_eq!(seconds([1, 4]), 1.0 + 12.0 * 0.25);
+}
+
+#[test]
 fn memory_is_counted_while_it_is_held() {
     let comm = SimulatedComm::new(&slow(1), 0).unwrap();
     let a = comm.device().alloc(DType::F64, 1 << 40).unwrap().freeze();

@@ -3,8 +3,10 @@
 mod jobs;
 #[path = "../../../../shard-tensor/examples/downscale/model.rs"]
 mod model;
+mod others;
 mod plot;
 mod scaling;
+mod setup;
 mod validate;
 
 use clap::{Parser, ValueEnum};
@@ -38,16 +40,27 @@ struct Cli {
     /// What a rank computes: teraflops and terabytes per second.
     #[arg(long, value_delimiter = ',', num_args = 2, default_value = "20,2")]
     rate: Vec<f64>,
+    /// Let the ranks that are played do their own work here instead, so that kernels and dispatch take what they take on a core of
+    /// this machine. The memory of two ranks is needed.
+    #[arg(long)]
+    rehearse: bool,
     /// Where to draw the speedups, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Print what each op takes on the busiest rank.
+    /// Print what each op takes on the busiest rank; with --validate by each kind of forecast.
     #[arg(long)]
     ops: bool,
     /// Measure this machine, and compare forecasts with runs of small cases on 2, 4 and 8 ranks of it: threads, or under
     /// mpirun (feature mpi) as many processes as it started.
     #[arg(long)]
     validate: bool,
+    /// How often --validate takes turns between a run and its forecast, not counting turns in which other programs had more than a
+    /// twentieth of the machine.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    turns: u32,
+    /// Measure time and memory of a rank's set-up and first steps, by the number of ranks (on Linux).
+    #[arg(long)]
+    setup: bool,
     /// Only measure this machine, on as many ranks as --ranks begins with.
     #[arg(long)]
     measure: bool,
@@ -68,6 +81,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = if cli.measure || cli.validate {
         validate::run(&cli)
+    } else if cli.setup {
+        setup::run(&cli)
     } else {
         scaling::run(&cli)
     };

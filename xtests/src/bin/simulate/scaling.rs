@@ -130,6 +130,8 @@ pub(crate) fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
     let mut curves = Vec::new();
     for which in asked {
         match which {
+            // What one rank would do alone is more than is to be done here.
+            _ if cli.rehearse => {}
             Which::Unet => {}
             Which::Attention => {
                 for (published, train) in RING.iter().zip([false, true]) {
@@ -176,10 +178,13 @@ fn forecast(
     let middle = ranks / 2 + (ranks as f64).sqrt() as usize / 2;
     let mut play = vec![0, middle.min(ranks - 1)];
     play.dedup();
-    Simulation::new(&topology).ranks(play).run(
-        |ctx| job.prepare(ctx, train),
-        |ctx, state| job.step(ctx, state, train),
-    )
+    let prepare = |ctx: &_| job.prepare(ctx, train);
+    let step = |ctx: &_, state: &mut _| job.step(ctx, state, train);
+    let simulation = Simulation::new(&topology).ranks(play);
+    match cli.rehearse {
+        true => simulation.rehearse(prepare, step),
+        false => simulation.run(prepare, step),
+    }
 }
 
 /// One question on every number of ranks.

@@ -2,9 +2,10 @@
 
 use crate::Cli;
 use crate::jobs::Job;
+use crate::others::Ticks;
 use shard_comm::{Communicator, HostOptions, Spent, local};
 use shard_tensor::simulated::{Machine, Topology};
-use shard_tensor::{Context, DType, FoldBy, Launch, Measured, Result, Simulation};
+use shard_tensor::{Context, DType, FoldBy, Forecast, Launch, Measured, Result, Simulation};
 use std::error::Error;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -12,8 +13,17 @@ use std::time::{Duration, Instant};
 /// Steps that are timed, after two that are not.
 const STEPS: usize = 7;
 
+/// A turn counts if other programs had less of the machine than this share.
+const QUIET: f64 = 0.05;
+
+/// How often a turn is tried again until it counts.
+const TRIES: u32 = 10;
+
+/// A program that is run, by a name, and whether it is trained.
+type Case = (&'static str, Job, bool);
+
 /// What is run.
-fn cases() -> [(&'static str, Job, bool); 5] {
+fn cases() -> [Case; 5] {
     let attention = |way| Job::Attention {
         tokens: 2048,
         heads: 4,
@@ -67,28 +77,17 @@ pub(crate) fn run(cli: &Cli) -> std::result::Result<(), Box<dyn Error>> {
             return Ok(());
         };
         let told = Launch::new(ranks).run(|ctx| Ok(ctx.rank() == 0))?;
-        let tells = told.first() == Some(&true);
-        if tells {
-            println!("{ranks} ranks on {cores} cores: {measured}");
+        let here = Here {
+            ranks,
+            cores,
+            measured,
+            tells: told.first() == Some(&true),
+        };
+        if here.tells {
+            println!("{ranks} ranks on {cores} cores: {}", here.measured);
         }
-        if cli.measure {
-            continue;
-        }
-        let alone = one_rank()?;
-        for (name, job, train) in cases() {
-            let seen = timed(ranks, &job, train)?;
-            if !tells {
-                continue;
-            }
-            let machine = calibrated(&alone, &job, train)?;
-            let slowed = machine.slowed((ranks as f64 / cores as f64).max(1.0));
-            let told = told_seconds(&measured, &slowed, ranks, &job, train)?;
-            println!(
-                "{ranks:>3} ranks  {name:<42} run {:>9.3} ms  forecast {:>9.3} ms  {:>+6.1} %",
-                1e3 * seen,
-                1e3 * told,
-                100.0 * (told / seen - 1.0)
-            );
+        if !cli.measure {
+            here.compare(cli)?;
         }
     }
     Ok(())
@@ -99,6 +98,134 @@ fn processes() -> Option<usize> {
     let told = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"].into_iter();
     told.filter_map(|name| std::env::var(name).ok()?.parse().ok())
         .next()
+}
+
+/// Ranks of this machine.
+struct Here {
+    ranks: usize,
+    cores: usize,
+    measured: Measured,
+    /// Whether this process prints.
+    tells: bool,
+}
+
+/// A run and its forecast.
+struct Turn {
+    /// Seconds of a step.
+    run: f64,
+    told: Forecast,
+    /// Whether no other program had much of the machine.
+    quiet: bool,
+}
+
+impl Turn {
+    fn ratio(&self) -> String {
+        let mark = if self.quiet { "" } else { "?" };
+        format!("{:.2}{mark}", self.run / self.told.seconds())
+    }
+}
+
+impl Here {
+    /// Runs and forecasts in turns, case by case: of both the shortest of all turns counts, which nobody disturbed.
+    fn compare(&self, cli: &Cli) -> Result<()> {
+        if self.tells {
+            println!(
+                "{:>9}  {:<42} {:>10} {:>20} {:>20}   run / rehearsal in each turn (?: disturbed)",
+                "", "", "run, ms", "rehearsal, ms", "rates of 1 rank, ms"
+            );
+        }
+        let alone = one_rank()?;
+        for case in cases() {
+            let mut turns = Vec::new();
+            for _ in 0..cli.turns {
+                turns.extend(self.quiet_turn(&case)?);
+            }
+            let Some(last) = turns.last() else {
+                continue;
+            };
+            // Disturbed turns count only if there are no others.
+            let any_quiet = turns.iter().any(|turn| turn.quiet);
+            let least = |seconds: &dyn Fn(&Turn) -> f64| {
+                let counted = turns.iter().filter(|turn| turn.quiet || !any_quiet);
+                counted.map(seconds).fold(f64::INFINITY, f64::min)
+            };
+            let (run, rehearsal) = (least(&|turn| turn.run), least(&|turn| turn.told.seconds()));
+            let by_rates = self.by_rates(&calibrated(&alone, &case)?, &case)?;
+            let rates = by_rates.seconds();
+            let beside =
+                |told: f64| format!("{:.3} ({:+.1} %)", 1e3 * told, 100.0 * (told / run - 1.0));
+            println!(
+                "{:>3} ranks  {:<42} {:>10.3} {:>20} {:>20}   {}",
+                self.ranks,
+                case.0,
+                1e3 * run,
+                beside(rehearsal),
+                beside(rates),
+                turns.iter().map(Turn::ratio).collect::<Vec<_>>().join(" ")
+            );
+            if cli.ops {
+                let alone = self.rehearsed(&case, 1)?;
+                println!(
+                    "by rates: {by_rates}\nrehearsed one at a time: {alone}\nrehearsed together: {}",
+                    last.told
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// A run and a rehearsal in which nobody disturbed them, unless somebody always does; the process that does not print only runs.
+    fn quiet_turn(&self, case: &Case) -> Result<Option<Turn>> {
+        // Processes run as often as each other.
+        let tries = if processes().is_some() { 1 } else { TRIES };
+        let mut times = 1;
+        loop {
+            let before = Ticks::now();
+            let run = timed(self.ranks, case)?;
+            if !self.tells {
+                return Ok(None);
+            }
+            let told = self.rehearsed(case, self.cores)?;
+            let others = Ticks::now()
+                .zip(before)
+                .map(|(now, then)| now.others_since(&then));
+            let quiet = others.is_none_or(|share| share < QUIET);
+            if quiet || times == tries {
+                return Ok(Some(Turn { run, told, quiet }));
+            }
+            times += 1;
+        }
+    }
+
+    /// The ranks as threads of this machine that compute as `machine` does.
+    fn topology(&self, machine: &Machine) -> Topology {
+        let links = &self.measured.links;
+        Topology::shared_memory(self.ranks, machine.clone(), links.axis(0))
+            .with_round(links.round)
+            .with_runs(links.per_run)
+    }
+
+    /// The forecast of ranks that do their own work, so many at a time.
+    fn rehearsed(&self, (_, job, train): &Case, cores: usize) -> Result<Forecast> {
+        Simulation::new(&self.topology(&self.measured.machine))
+            .ranks((0..self.ranks).collect::<Vec<_>>())
+            .cores(cores)
+            .rehearse(
+                |ctx| job.prepare(ctx, *train),
+                |ctx, state| job.step(ctx, state, *train),
+            )
+    }
+
+    /// The forecast from the rates that the ops of one rank alone reached.
+    fn by_rates(&self, machine: &Machine, (_, job, train): &Case) -> Result<Forecast> {
+        let shared = (self.ranks as f64 / self.cores as f64).max(1.0);
+        Simulation::new(&self.topology(&machine.clone().slowed(shared)))
+            .ranks((0..self.ranks).collect::<Vec<_>>())
+            .run(
+                |ctx| job.prepare(ctx, *train),
+                |ctx, state| job.step(ctx, state, *train),
+            )
+    }
 }
 
 /// What one rank computes when it has the machine to itself.
@@ -112,7 +239,7 @@ fn one_rank() -> Result<Machine> {
 }
 
 /// The share of the roofline that each op of this job reaches on one rank.
-fn calibrated(machine: &Machine, job: &Job, train: bool) -> Result<Machine> {
+fn calibrated(machine: &Machine, (_, job, train): &Case) -> Result<Machine> {
     let options = local::LocalOptions {
         host: HostOptions {
             meter: true,
@@ -123,13 +250,13 @@ fn calibrated(machine: &Machine, job: &Job, train: bool) -> Result<Machine> {
     let spent = local::run_with(1, &options, |comm| -> Result<Vec<(&'static str, Spent)>> {
         let world: Rc<dyn Communicator> = Rc::new(comm);
         let ctx = Context::new(world, 0, DType::F32);
-        let mut state = job.prepare(&ctx, train)?;
-        job.step(&ctx, &mut state, train)?;
+        let mut state = job.prepare(&ctx, *train)?;
+        job.step(&ctx, &mut state, *train)?;
         // Of a few steps the shortest, which nobody disturbed.
         let mut best: Option<(Duration, Vec<(&'static str, Spent)>)> = None;
         for _ in 0..STEPS {
             ctx.device().reset_spent();
-            job.step(&ctx, &mut state, train)?;
+            job.step(&ctx, &mut state, *train)?;
             let spent = ctx.device().spent();
             let total = spent.iter().map(|(_, s)| s.time).sum();
             if best.as_ref().is_none_or(|(least, _)| total < *least) {
@@ -143,14 +270,14 @@ fn calibrated(machine: &Machine, job: &Job, train: bool) -> Result<Machine> {
 }
 
 /// Seconds of a step on ranks of this machine: the shortest of a few, which nobody disturbed.
-fn timed(ranks: usize, job: &Job, train: bool) -> Result<f64> {
+fn timed(ranks: usize, (_, job, train): &Case) -> Result<f64> {
     let seen = Launch::new(ranks).run(|ctx| {
-        let mut state = job.prepare(ctx, train)?;
+        let mut state = job.prepare(ctx, *train)?;
         let mut times = Vec::with_capacity(STEPS);
         for turn in 0..STEPS + 2 {
             ctx.world().barrier()?;
             let start = Instant::now();
-            job.step(ctx, &mut state, train)?;
+            job.step(ctx, &mut state, *train)?;
             ctx.world().barrier()?;
             if turn >= 2 {
                 times.push(start.elapsed().as_secs_f64());
@@ -159,22 +286,4 @@ fn timed(ranks: usize, job: &Job, train: bool) -> Result<f64> {
         Ok(times.into_iter().fold(f64::INFINITY, f64::min))
     })?;
     Ok(seen.into_iter().fold(0.0, f64::max))
-}
-
-fn told_seconds(
-    measured: &Measured,
-    machine: &Machine,
-    ranks: usize,
-    job: &Job,
-    train: bool,
-) -> Result<f64> {
-    let topology = Topology::shared_memory(ranks, machine.clone(), measured.links.axis(0))
-        .with_round(measured.links.round);
-    let forecast = Simulation::new(&topology)
-        .ranks((0..ranks).collect::<Vec<_>>())
-        .run(
-            |ctx| job.prepare(ctx, train),
-            |ctx, state| job.step(ctx, state, train),
-        )?;
-    Ok(forecast.seconds())
 }
