@@ -179,24 +179,32 @@ impl Bucket {
             .collect();
         (self.cx).record(Call::new("reduce_gradients").reading(&read));
         let sum = Monoid::Op(ReduceOp::Sum);
-        let handle = match self.cx.along(&self.axes) {
-            Some(comm) if self.scatters => {
+        let comm = self.cx.along(&self.axes).cloned();
+        let (flat, counts) = match (&comm, self.scatters) {
+            (None, _) => (None, Vec::new()),
+            (Some(_), true) => {
                 let (flat, counts) = self.parts()?;
-                Some(comm.start_reduce_scatter_v(&flat, &counts, sum)?)
+                (Some(flat), counts)
             }
-            Some(comm) => Some(comm.start_all_reduce(&self.flatten()?, sum)?),
-            None => None,
+            (Some(_), false) => (Some(self.flatten()?), Vec::new()),
         };
+        // The terms are in the flat buffer now: their memory may serve for the sum.
+        let scatters = self.scatters;
         let results = self.terms.into_iter().map(|term| {
             let array = term.value.array();
             let sum = Array::from_parts(&self.cx, &term.to, None, self.dtype)?;
             let number = History::derived(array.number(), 0);
             Ok((term.id, sum.with_number(number)))
         });
-        Ok(Flight {
-            handle,
-            results: results.collect::<Result<_>>()?,
-        })
+        let results = results.collect::<Result<_>>()?;
+        let handle = match comm.zip(flat) {
+            Some((comm, flat)) if scatters => {
+                Some(comm.start_reduce_scatter_v(&flat, &counts, sum)?)
+            }
+            Some((comm, flat)) => Some(comm.start_all_reduce(&flat, sum)?),
+            None => None,
+        };
+        Ok(Flight { handle, results })
     }
 
     /// The pieces side by side.

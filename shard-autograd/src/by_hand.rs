@@ -95,13 +95,13 @@ impl Recorder {
                 false => nothing(first, out_layouts)?,
             };
             let parents = tape.parents(OP, &pieces.iter().collect::<Vec<_>>())?;
-            let outputs = results.into_iter().map(|v| v.array().clone()).collect();
+            let outputs = results.iter().map(Value::detach).collect();
             let inputs = untracked.into_iter().map(|v| v.array().clone()).collect();
             Ok(tape.record(parents, outputs, |outputs| {
                 Kind::ByHand(ByHand {
                     backward: Rc::new(backward),
                     inputs,
-                    outputs: outputs.to_vec(),
+                    outputs: outputs.iter().map(|v| v.array().clone()).collect(),
                     cx,
                 })
             }))

@@ -56,7 +56,7 @@ pub fn checkpoint(
             }
         }
     }
-    let arrays = outputs.iter().map(|v| v.array().clone()).collect();
+    let arrays = outputs.iter().map(Value::detach).collect();
     let inputs = inputs.iter().map(|v| v.array().clone()).collect();
     Ok(recorder.record(parents, arrays, |_| Kind::Checkpoint {
         body,

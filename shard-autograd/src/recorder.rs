@@ -303,22 +303,22 @@ impl Recorder {
             })
     }
 
-    /// Puts an application on the tape if one of its inputs is tracked. Returns the outputs, tracked or not.
+    /// Puts an application on the tape if one of its inputs is tracked. Returns the outputs, which no tape knows, tracked or not.
     pub(crate) fn record(
         &self,
         parents: SmallVec<[Option<Rc<Slot>>; 3]>,
-        outputs: Vec<Array>,
-        kind: impl FnOnce(&[Array]) -> Kind,
+        outputs: Vec<Value>,
+        kind: impl FnOnce(&[Value]) -> Kind,
     ) -> Vec<Value> {
         if parents.iter().all(Option::is_none) {
-            return outputs.into_iter().map(Value::new).collect();
+            return outputs;
         }
-        let outlets: SmallVec<[Outlet; 1]> = outputs.iter().map(Outlet::of).collect();
+        let outlets = outputs.iter().map(|output| Outlet::of(output.array()));
         let node = Node::new(&self.0.census, kind(&outputs), parents, outlets);
         outputs
             .into_iter()
             .enumerate()
-            .map(|(i, array)| on_tape(array, &node, i))
+            .map(|(i, output)| on_tape(output.into_array(), &node, i))
             .collect()
     }
 
@@ -430,6 +430,9 @@ impl Exec for Recorder {
             }
         };
         let mut parents = self.parents(op.name(), inputs)?;
+        if parents.iter().all(Option::is_none) {
+            return self.0.exec.apply(op, inputs);
+        }
         let sums = self.sums_first(&op, inputs, &parents)?;
         let sums: SmallVec<[&Value; 3]> = sums.iter().map(|value| &**value).collect();
         let inputs = match sums.is_empty() {
@@ -441,7 +444,6 @@ impl Exec for Recorder {
         };
         self.tell_tracked(&parents, inputs);
         let outputs = self.0.exec.apply(op.clone(), inputs)?;
-        let outputs = outputs.into_iter().map(Value::into_array).collect();
         let keeps = op.keeps();
         let again = self.made_again(&parents);
         Ok(self.record(parents, outputs, |outputs| Kind::Op {
@@ -449,7 +451,7 @@ impl Exec for Recorder {
                 keeps.input(i) && !again.contains(&i)
             }),
             again,
-            outputs: kept(outputs, |o| keeps.output(o)),
+            outputs: kept(outputs.iter().map(Value::array), |o| keeps.output(o)),
             op,
         }))
     }

@@ -36,8 +36,6 @@ use std::rc::Rc;
 #[derive(Clone)]
 pub struct ShardTensor {
     ctx: Context,
-    layout: Layout,
-    dtype: DType,
     held: Held,
 }
 
@@ -45,18 +43,15 @@ pub struct ShardTensor {
 enum Held {
     Value(Value),
     /// A parameter: its clones see what `set` puts here. Layout and type never change.
-    Parameter(Rc<RefCell<Value>>),
+    Parameter(Rc<RefCell<Value>>, Layout, DType),
 }
 
 /// What it is, and where.
 impl ShardTensor {
     /// Wraps a value of the context's tape.
     pub fn new(ctx: &Context, value: Value) -> Self {
-        let (layout, dtype) = (value.layout().clone(), value.dtype());
         Self {
             ctx: ctx.clone(),
-            layout,
-            dtype,
             held: Held::Value(value),
         }
     }
@@ -70,7 +65,7 @@ impl ShardTensor {
     fn held(&self) -> Cow<'_, Value> {
         match &self.held {
             Held::Value(value) => Cow::Borrowed(value),
-            Held::Parameter(cell) => Cow::Owned(cell.borrow().clone()),
+            Held::Parameter(cell, ..) => Cow::Owned(cell.borrow().clone()),
         }
     }
 
@@ -81,48 +76,54 @@ impl ShardTensor {
 
     /// The mesh it lives on.
     pub fn mesh(&self) -> Mesh {
-        Mesh::new(self.ctx.clone(), self.value().array().cx().clone()).with_dtype(self.dtype)
+        Mesh::new(self.ctx.clone(), self.value().array().cx().clone()).with_dtype(self.dtype())
     }
 
     /// The global shape.
     pub fn shape(&self) -> &[usize] {
-        self.layout.shape()
+        self.layout().shape()
     }
 
     /// The number of dims.
     pub fn ndim(&self) -> usize {
-        self.layout.ndim()
+        self.layout().ndim()
     }
 
     /// The number of elements.
     pub fn numel(&self) -> usize {
-        self.layout.numel()
+        self.layout().numel()
     }
 
     /// The element type.
     pub fn dtype(&self) -> DType {
-        self.dtype
+        match &self.held {
+            Held::Value(value) => value.dtype(),
+            Held::Parameter(_, _, dtype) => *dtype,
+        }
     }
 
     /// Where the pieces are.
     pub fn layout(&self) -> &Layout {
-        &self.layout
+        match &self.held {
+            Held::Value(value) => value.layout(),
+            Held::Parameter(_, layout, _) => layout,
+        }
     }
 
     /// What each mesh axis does with it.
     pub fn placements(&self) -> &[Placement] {
-        self.layout.placements()
+        self.layout().placements()
     }
 
     /// The global index of the first element of this rank's piece; `None` off the mesh, and where the piece is not one
     /// box (see [`Layout::local_parts`]).
     pub fn offsets(&self) -> Option<Dims> {
-        self.layout.local_box(self.ctx.rank()).map(|b| b.lo)
+        self.layout().local_box(self.ctx.rank()).map(|b| b.lo)
     }
 
     /// The shape of this rank's piece; all zeros off the mesh.
     pub fn local_shape(&self) -> Dims {
-        self.layout
+        self.layout()
             .local_shape(self.ctx.rank())
             .unwrap_or_else(|| self.shape().iter().map(|_| 0).collect())
     }
@@ -167,7 +168,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn reduced(&self) -> Result<Self> {
         let _call = Calling::of("reduced");
-        self.redistribute(self.layout.with_partial_reduced())
+        self.redistribute(self.layout().with_partial_reduced())
     }
 
     /// The whole tensor as an array on every member of its mesh.
@@ -185,7 +186,7 @@ impl ShardTensor {
         let value = self.value().detach();
         let whole = self.ctx.engine().redistribute(
             &value,
-            &Layout::replicated(self.layout.mesh(), self.shape()),
+            &Layout::replicated(self.layout().mesh(), self.shape()),
         )?;
         to_ndarray(whole.array())
     }
@@ -225,7 +226,7 @@ impl ShardTensor {
             ));
         }
         let first = |x: Option<f64>| x.unwrap_or(f64::NAN);
-        Ok(match self.dtype {
+        Ok(match self.dtype() {
             DType::F64 => first(self.to_array::<f64>()?.first().copied()),
             DType::F32 => first(self.to_array::<f32>()?.first().map(|x| x.to_f64())),
             DType::F16 => first(self.to_array::<f16>()?.first().map(|x| Element::to_f64(*x))),
@@ -254,13 +255,13 @@ impl ShardTensor {
     }
 
     pub(crate) fn check_type<T: Element>(&self, op: &'static str) -> Result<()> {
-        if T::DTYPE == self.dtype {
+        if T::DTYPE == self.dtype() {
             return Ok(());
         }
         Err(RedistributeError::DType {
             op,
             expected: T::DTYPE,
-            got: self.dtype,
+            got: self.dtype(),
         }
         .into())
     }
@@ -281,8 +282,8 @@ impl ShardTensor {
         let _call = Calling::of("requires_grad");
         let leaf = self.ctx.tape().leaf(self.value().array().clone())?;
         Ok(Self {
-            held: Held::Parameter(Rc::new(RefCell::new(leaf))),
-            ..self.clone()
+            held: self.parameter(leaf),
+            ctx: self.ctx.clone(),
         })
     }
 
@@ -294,8 +295,8 @@ impl ShardTensor {
         let array = self.value().array().clone();
         let leaf = self.ctx.tape().leaf_used_as(array, used_as)?;
         Ok(Self {
-            held: Held::Parameter(Rc::new(RefCell::new(leaf))),
-            ..self.clone()
+            held: self.parameter(leaf),
+            ctx: self.ctx.clone(),
         })
     }
 
@@ -305,10 +306,18 @@ impl ShardTensor {
         self.ctx.tape().layout_in_use(&self.held())
     }
 
+    fn parameter(&self, leaf: Value) -> Held {
+        Held::Parameter(
+            Rc::new(RefCell::new(leaf)),
+            self.layout().clone(),
+            self.dtype(),
+        )
+    }
+
     /// Whether this and another tensor are one parameter under two names.
     pub fn is_same_parameter(&self, other: &Self) -> bool {
         match (&self.held, &other.held) {
-            (Held::Parameter(a), Held::Parameter(b)) => Rc::ptr_eq(a, b),
+            (Held::Parameter(a, ..), Held::Parameter(b, ..)) => Rc::ptr_eq(a, b),
             _ => false,
         }
     }
@@ -326,7 +335,7 @@ impl ShardTensor {
                 let mut copy = part.device().alloc(part.dtype(), part.len())?;
                 let all = Strided::contiguous(&[part.len()]);
                 part.device().copy(part, &all, &mut copy, &all)?;
-                Array::from_parts(moved.cx(), to, Some(copy.freeze()), self.dtype)?
+                Array::from_parts(moved.cx(), to, Some(copy.freeze()), self.dtype())?
                     .with_number(moved.number())
             }
             _ => moved,
@@ -341,7 +350,7 @@ impl ShardTensor {
 
     /// Whether it is a parameter.
     pub fn is_parameter(&self) -> bool {
-        matches!(self.held, Held::Parameter(_))
+        matches!(self.held, Held::Parameter(..))
     }
 
     /// Gives a parameter a name, by which [gradients](Gradients::iter) and messages call it. A model names its parameters when it
@@ -470,16 +479,16 @@ impl ShardTensor {
     #[track_caller]
     pub fn set(&self, value: &Self) -> Result<()> {
         let _call = Calling::of("set");
-        if value.layout != self.layout || value.dtype != self.dtype {
+        if value.layout() != self.layout() || value.dtype() != self.dtype() {
             return Err(Error::argument(
                 "set",
-                format!("{} {:?} {}", self.dtype, self.shape(), self.layout),
-                format!("{} {:?} {}", value.dtype, value.shape(), value.layout),
+                format!("{} {:?} {}", self.dtype(), self.shape(), self.layout()),
+                format!("{} {:?} {}", value.dtype(), value.shape(), value.layout()),
                 "a parameter keeps its type, shape and layout; redistribute the new value to the parameter's layout",
             ));
         }
         let array = value.value().array().clone();
-        let call = Call::new("set").of(self.dtype, &self.layout);
+        let call = Call::new("set").of(self.dtype(), self.layout());
         let parameter = self.held().array().number();
         (array.cx()).record(call.reading(&[parameter, array.number()]));
         self.set_array(array)
@@ -489,7 +498,7 @@ impl ShardTensor {
     #[track_caller]
     pub(crate) fn set_array(&self, array: Array) -> Result<()> {
         let _call = Calling::of("set");
-        let Held::Parameter(cell) = &self.held else {
+        let Held::Parameter(cell, ..) = &self.held else {
             return Err(Error::argument(
                 "set",
                 "a parameter",
@@ -506,8 +515,10 @@ impl ShardTensor {
 impl ShardTensor {
     /// The layout that placements give this tensor, if it can be moved there.
     pub(crate) fn target(&self, placements: impl Into<Placements>) -> Result<Layout> {
-        let to = placements.into().layout(self.layout.mesh(), self.shape())?;
-        if to.is_partial() && to != self.layout {
+        let to = placements
+            .into()
+            .layout(self.layout().mesh(), self.shape())?;
+        if to.is_partial() && to != *self.layout() {
             return Err(Error::argument(
                 "redistribute",
                 "shards and replicas",
@@ -522,7 +533,7 @@ impl ShardTensor {
     pub(crate) fn into_value(self) -> Value {
         match self.held {
             Held::Value(value) => value,
-            Held::Parameter(cell) => cell.borrow().clone(),
+            Held::Parameter(cell, ..) => cell.borrow().clone(),
         }
     }
 
@@ -564,13 +575,13 @@ impl fmt::Debug for ShardTensor {
         write!(
             f,
             "ShardTensor({} {shape:?} {}, local {:?} on rank {}",
-            self.dtype,
-            self.layout,
+            self.dtype(),
+            self.layout(),
             &local[..],
             self.ctx.rank()
         )?;
         f.write_str(match self.held {
-            Held::Parameter(_) => ", parameter)",
+            Held::Parameter(..) => ", parameter)",
             Held::Value(_) if self.is_tracked() => ", tracked)",
             Held::Value(_) => ")",
         })
@@ -579,7 +590,7 @@ impl fmt::Debug for ShardTensor {
 
 impl fmt::Display for ShardTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?} {}", self.dtype, self.shape(), self.layout)
+        write!(f, "{} {:?} {}", self.dtype(), self.shape(), self.layout())
     }
 }
 

@@ -7,6 +7,7 @@
 //! - [`validate`]: every op's rule against brute force.
 //! - [`strategies`]: `proptest` strategies for meshes and layouts; [`generate`]: random cases of ops; [`parsers`]: what reads from outside, on any bytes; [`paths`]: tensors through random layouts;
 //!   [`harness`]: a function on the ranks of a mesh; [`differentiate`]: its results and gradients; [`properties`](mod@properties): runs them.
+//! - [`step_memory`]: what a training step holds at most.
 //! - [`page`](mod@page): what is sent for which placement, op by op.
 //! - `processes`, `job`, with the feature `mpi`: trials, and properties, on ranks that are processes.
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ pub mod processes;
 pub mod properties;
 pub mod report;
 pub mod run;
+pub mod step_memory;
 pub mod strategies;
 pub mod trial;
 pub mod validate;

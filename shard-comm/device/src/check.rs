@@ -25,6 +25,22 @@ pub fn check_within(len: usize, from: &Range<usize>, to: usize) -> Result<()> {
     ))
 }
 
+/// The check that every device makes before it copies so many bytes to memory of the caller.
+///
+/// # Errors
+/// [`DeviceError::Invalid`] if there is room for more, or for fewer.
+pub fn check_room(bytes: usize, to: &[u8]) -> Result<()> {
+    if to.len() == bytes {
+        return Ok(());
+    }
+    Err(DeviceError::invalid(
+        "download_into",
+        format!("room for the buffer's {bytes} bytes"),
+        format!("{} bytes", to.len()),
+        "pass a slice as long as the buffer",
+    ))
+}
+
 /// The check that every device makes before it copies or folds.
 ///
 /// # Errors

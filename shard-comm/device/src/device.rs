@@ -6,12 +6,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::{
-    Buffer, BufferMut, DType, DeviceError, DeviceKind, Element, Event, HostJob, Monoid, Result,
-    Scalar, Spent, Strided,
+    Buffer, BufferMut, DType, DeviceError, DeviceKind, Element, Event, HostJob, HostSlice,
+    HostSliceMut, Monoid, Result, Scalar, Spent, Strided, Work,
 };
 
 /// A shared device.
 pub type DeviceRef = Arc<dyn Device>;
+
+/// Host code over the elements of some buffers that are read, and of others that are written.
+pub type HostRun<'a> = &'a mut dyn FnMut(&[HostSlice<'_>], &mut [HostSliceMut<'_>]);
 
 /// The memory and the work queue of one rank's device. It has no kernels: those are jobs of the crates above.
 ///
@@ -142,11 +145,22 @@ pub trait Device: Any + Debug + Send + Sync {
     /// [`DeviceError::Invalid`] if the bytes are not a whole number of elements; [`DeviceError::OutOfMemory`].
     fn upload(&self, dtype: DType, bytes: &[u8]) -> Result<Buffer>;
 
-    /// The bytes of a buffer, after all work queued so far.
+    /// Copies the elements of a buffer, after all work queued so far, to memory of the caller, who can use it again: pages that are
+    /// fresh from the system cost more than the copy.
     ///
     /// # Errors
-    /// [`DeviceError::Queued`] if queued work failed.
-    fn download(&self, src: &Buffer) -> Result<Vec<u8>>;
+    /// [`DeviceError::Invalid`] if `to` has not as many bytes; [`DeviceError::Queued`] if queued work failed.
+    fn download_into(&self, src: &Buffer, to: &mut [u8]) -> Result<()>;
+
+    /// The bytes of a buffer, after all work queued so far, in memory of their own.
+    ///
+    /// # Errors
+    /// As [`download_into`](Self::download_into).
+    fn download(&self, src: &Buffer) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; src.bytes()];
+        self.download_into(src, &mut bytes)?;
+        Ok(bytes)
+    }
 
     /// Runs host code over these buffers, in order with the device's other work. The outputs come back at once;
     /// their contents are there when the job has run.
@@ -162,6 +176,23 @@ pub trait Device: Any + Debug + Send + Sync {
         outputs: Vec<BufferMut>,
         job: HostJob,
     ) -> Result<Vec<BufferMut>>;
+
+    /// Runs host code over these buffers before it returns, if the device does its work when it is asked for, as
+    /// [`Host`](crate::Host) does. Code that is not queued may borrow what it needs. Returns false, and has done nothing, where work
+    /// is queued: the code is then to be [submitted](Self::submit).
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    fn run_now(
+        &self,
+        _name: &'static str,
+        _work: Work,
+        _inputs: &[&Buffer],
+        _outputs: &mut [BufferMut],
+        _run: HostRun<'_>,
+    ) -> Result<bool> {
+        Ok(false)
+    }
 
     /// A mark after all work submitted so far.
     fn record(&self) -> Event;
@@ -211,11 +242,32 @@ impl dyn Device + '_ {
     /// # Errors
     /// As [`Device::download`]; [`DeviceError::Invalid`] if `T` is not the element type.
     pub fn download_vec<T: Element>(&self, src: &Buffer) -> Result<Vec<T>> {
+        let mut elements = bytemuck::allocation::zeroed_vec(src.len());
+        self.download_slice::<T>(src, &mut elements)?;
+        Ok(elements)
+    }
+
+    /// Copies the elements of a buffer to a slice of the caller.
+    ///
+    /// ```
+    /// use shard_device::Host;
+    /// # fn main() -> Result<(), shard_device::DeviceError> {
+    /// let host = Host::new();
+    /// let mut rows = [0.0f32; 2];
+    /// for row in [[1.0f32, 2.0], [3.0, 4.0]] {
+    ///     host.download_slice(&host.upload_slice(&row)?, &mut rows)?;
+    ///     assert_eq!(rows, row);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Device::download_into`]; [`DeviceError::Invalid`] if `T` is not the element type.
+    pub fn download_slice<T: Element>(&self, src: &Buffer, to: &mut [T]) -> Result<()> {
         if T::DTYPE != src.dtype() {
             return Err(DeviceError::dtype("download", src.dtype(), T::DTYPE));
         }
-        let bytes = self.download(src)?;
-        Ok(bytemuck::allocation::pod_collect_to_vec(&bytes))
+        self.download_into(src, bytemuck::cast_slice_mut(to))
     }
 }
 

@@ -7,12 +7,12 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use crate::buffer::HostMemory;
-use crate::check::{check_pair, check_terms, check_within, whole_elements};
+use crate::check::{check_pair, check_room, check_terms, check_within, whole_elements};
 use crate::device::resize_by_copy;
 use crate::job::Meter;
 use crate::pool::Pool;
 use crate::{
-    Buffer, BufferMut, DType, Device, DeviceError, DeviceKind, DeviceRef, Event, HostJob,
+    Buffer, BufferMut, DType, Device, DeviceError, DeviceKind, DeviceRef, Event, HostJob, HostRun,
     HostSlice, HostSliceMut, MemoryStats, Monoid, Result, Scalar, Spent, Strided, Work, kernel,
 };
 
@@ -57,6 +57,9 @@ impl Default for HostOptions {
         }
     }
 }
+
+/// Bytes of a copy to memory of the caller at a time. The C library's copy of more than the caches hold is slower than many of less.
+const RUN: usize = 64 << 10;
 
 impl Host {
     /// A host with default options.
@@ -188,8 +191,9 @@ impl Device for Host {
         // A range may also be empty, even reversed: then there is nothing to slice.
         let cut = !from.is_empty() && fits && from.end <= src.len() && src.dtype() == dst.dtype();
         if cut && self.meter.is_none() {
+            let all = dst.bytes();
             let written = dst.bytes_of_mut("copy", to..to + len)?;
-            written.copy_from_slice(src.bytes_of("copy", from)?);
+            kernel::copy_run(all, written, src.bytes_of("copy", from)?);
             return Ok(());
         }
         let (sv, dv) = (Strided::run_at(start, len), Strided::run_at(to, len));
@@ -269,8 +273,14 @@ impl Device for Host {
         Ok(buffer.freeze())
     }
 
-    fn download(&self, src: &Buffer) -> Result<Vec<u8>> {
-        Ok(src.as_bytes()?.to_vec())
+    fn download_into(&self, src: &Buffer, to: &mut [u8]) -> Result<()> {
+        let from = src.as_bytes()?;
+        check_room(from.len(), to)?;
+        // Not past the caches: the caller reads it next, and its pages may be fresh.
+        for (to, from) in to.chunks_mut(RUN).zip(from.chunks(RUN)) {
+            to.copy_from_slice(from);
+        }
+        Ok(())
     }
 
     fn submit(
@@ -279,19 +289,35 @@ impl Device for Host {
         mut outputs: Vec<BufferMut>,
         job: HostJob,
     ) -> Result<Vec<BufferMut>> {
+        let reads: SmallVec<[&Buffer; 6]> = inputs.iter().collect();
+        let (name, work, mut job) = (job.name(), job.work(), Some(job));
+        self.run_now(name, work, &reads, &mut outputs, &mut |reads, writes| {
+            if let Some(job) = job.take() {
+                job.run(reads, writes);
+            }
+        })?;
+        Ok(outputs)
+    }
+
+    fn run_now(
+        &self,
+        name: &'static str,
+        work: Work,
+        inputs: &[&Buffer],
+        outputs: &mut [BufferMut],
+        run: HostRun<'_>,
+    ) -> Result<bool> {
         // Small jobs are as common as large ones, so their lists stay on the stack.
         let mut reads: SmallVec<[HostSlice<'_>; 6]> = SmallVec::new();
-        for b in &inputs {
+        for b in inputs {
             reads.push(HostSlice::new(b.dtype(), b.as_bytes()?));
         }
         let mut writes: SmallVec<[HostSliceMut<'_>; 4]> = SmallVec::new();
-        for b in &mut outputs {
+        for b in outputs {
             writes.push(HostSliceMut::new(b.dtype(), b.as_mut_bytes()?));
         }
-        let (name, work) = (job.name(), job.work());
-        self.metered(name, || work, || job.run(&reads, &mut writes));
-        drop(writes);
-        Ok(outputs)
+        self.metered(name, || work, || run(&reads, &mut writes));
+        Ok(true)
     }
 
     fn record(&self) -> Event {

@@ -15,8 +15,7 @@
 //! - `cuda`: NVIDIA GPUs, with cuBLASLt, cuDNN and cuFFT where they are found; loaded at run time, nothing is needed to build.
 //! - `cuda-emulated`: the kernels and libraries of the above on the host, for tests; needs a C++ compiler at run time.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-#![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]
-#![cfg_attr(feature = "cuda", deny(unsafe_code))]
+#![deny(unsafe_code)]
 
 pub use half;
 
@@ -45,7 +44,7 @@ mod test_device;
 pub mod view;
 
 pub use buffer::{Buffer, BufferMut};
-pub use device::{Device, DeviceRef, MemoryStats};
+pub use device::{Device, DeviceRef, HostRun, MemoryStats};
 pub use dtype::{Bool, DType, Element, Scalar};
 pub use error::{DeviceError, ErrorClass, Result, panic_message};
 pub use event::{Event, EventState};

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use crate::buffer::HostMemory;
-use crate::check::{check_pair, check_terms, check_within, whole_elements};
+use crate::check::{check_pair, check_room, check_terms, check_within, whole_elements};
 use crate::device::resize_by_copy;
 use crate::pool::Pool;
 use crate::{
@@ -210,12 +210,11 @@ impl Device for TestDevice {
         Ok(buffer.freeze())
     }
 
-    fn download(&self, src: &Buffer) -> Result<Vec<u8>> {
+    fn download_into(&self, src: &Buffer, to: &mut [u8]) -> Result<()> {
+        check_room(src.bytes(), to)?;
         let reader = Reader::new(src)?;
         self.synchronize()?;
-        let mut out = Vec::new();
-        reader.with(|bytes| out.extend_from_slice(bytes))?;
-        Ok(out)
+        reader.with(|bytes| to.copy_from_slice(bytes))
     }
 
     fn submit(

@@ -6,6 +6,7 @@
 use super::view::for_each_row;
 use super::{Real, View, ViewMut};
 use pulp::{Arch, Simd, WithSimd};
+use smallvec::SmallVec;
 
 /// A map of two numbers of one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -143,7 +144,7 @@ pub fn zip<T: Real>(
     let (shape, strides, offset) = out.geometry();
     let data = out.data_mut();
     let at = [a.offset(), b.offset(), offset];
-    let mut repeated = [T::zero(); REPEATED];
+    let mut repeated: SmallVec<[T; REPEATED]> = SmallVec::new();
     for_each_row(
         &shape,
         [a.strides(), b.strides(), &strides],
@@ -157,25 +158,25 @@ pub fn zip<T: Real>(
             }),
             // A single number beside many is repeated for a while, so that there is one loop for each formula.
             [1, 0, 1] => {
-                let right = &mut repeated[..REPEATED.min(n)];
-                right.fill(b.data()[q]);
+                repeated.clear();
+                repeated.resize(REPEATED.min(n), b.data()[q]);
                 for first in (0..n).step_by(REPEATED) {
                     let len = REPEATED.min(n - first);
                     vectorized(Rows {
                         a: &a.data()[p + first..][..len],
-                        b: &right[..len],
+                        b: &repeated[..len],
                         out: &mut data[r + first..][..len],
                         f: &f,
                     });
                 }
             }
             [0, 1, 1] => {
-                let left = &mut repeated[..REPEATED.min(n)];
-                left.fill(a.data()[p]);
+                repeated.clear();
+                repeated.resize(REPEATED.min(n), a.data()[p]);
                 for first in (0..n).step_by(REPEATED) {
                     let len = REPEATED.min(n - first);
                     vectorized(Rows {
-                        a: &left[..len],
+                        a: &repeated[..len],
                         b: &b.data()[q + first..][..len],
                         out: &mut data[r + first..][..len],
                         f: &f,

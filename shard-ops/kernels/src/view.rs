@@ -40,8 +40,8 @@ impl<'a, T> View<'a, T> {
         Self {
             data,
             offset,
-            shape: Dims::from_slice(shape),
-            strides: Strides::from_slice(strides),
+            shape: short(shape),
+            strides: short(strides),
         }
     }
 
@@ -283,8 +283,7 @@ impl<'a, T> ViewMut<'a, T> {
 
     /// Copies of shape, strides and offset, for loops that need the slice at the same time.
     pub(crate) fn geometry(&self) -> (Dims, Strides, usize) {
-        let shape = Dims::from_slice(&self.shape);
-        (shape, Strides::from_slice(&self.strides), self.offset)
+        (short(&self.shape), short(&self.strides), self.offset)
     }
 
     /// This view for reading.
@@ -400,6 +399,11 @@ fn rows<const N: usize>(
     if shape.contains(&0) {
         return;
     }
+    // Most operands lie side by side.
+    if strides.iter().all(|strides| is_row_major(shape, strides)) {
+        visit(offsets, shape.iter().product(), [1; N]);
+        return;
+    }
     let (shape, strides) = join_dims(shape, strides);
     let Some((&n, outer)) = shape.split_last() else {
         visit(offsets, 1, [1; N]);
@@ -458,6 +462,19 @@ pub(crate) fn join_dims<const N: usize>(
     (dims, steps)
 }
 
+/// The list, of few entries: a call of `memcpy` would cost more than they.
+#[inline]
+fn short<T: Copy + Default>(list: &[T]) -> SmallVec<[T; 6]> {
+    let none = T::default();
+    match *list {
+        [a] => SmallVec::from_buf_and_len([a, none, none, none, none, none], 1),
+        [a, b] => SmallVec::from_buf_and_len([a, b, none, none, none, none], 2),
+        [a, b, c] => SmallVec::from_buf_and_len([a, b, c, none, none, none], 3),
+        [a, b, c, d] => SmallVec::from_buf_and_len([a, b, c, d, none, none], 4),
+        _ => SmallVec::from_slice(list),
+    }
+}
+
 fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
     let mut expected = 1;
     shape.contains(&0)
@@ -478,17 +495,34 @@ fn check_bounds(len: usize, offset: usize, shape: &[usize], strides: &[isize]) {
     if shape.contains(&0) {
         return;
     }
+    let reach = || {
+        let mut reach = (isize::try_from(offset).ok()?, 0_isize);
+        for (&n, &s) in shape.iter().zip(strides) {
+            let by = isize::try_from(n - 1).ok()?.checked_mul(s)?;
+            match by < 0 {
+                true => reach.0 = reach.0.checked_add(by)?,
+                false => reach.1 = reach.1.checked_add(by)?,
+            }
+        }
+        Some((reach.0, reach.1.checked_add_unsigned(offset)?))
+    };
+    match reach() {
+        Some((low, high)) if low >= 0 && high.unsigned_abs() < len => {}
+        _ => out_of_bounds(len, offset, shape, strides),
+    }
+}
+
+#[cold]
+fn out_of_bounds(len: usize, offset: usize, shape: &[usize], strides: &[isize]) -> ! {
     let (mut low, mut high) = (offset as i128, offset as i128);
     for (&n, &s) in shape.iter().zip(strides) {
-        let reach = (n as i128 - 1) * s as i128;
-        if reach < 0 {
-            low += reach;
-        } else {
-            high += reach;
+        let by = (n as i128 - 1) * s as i128;
+        match by < 0 {
+            true => low += by,
+            false => high += by,
         }
     }
-    assert!(
-        low >= 0 && high < len as i128,
+    panic!(
         "view: shape {shape:?}, strides {strides:?}, offset {offset} reach {low}..={high}, data holds {len}"
     );
 }

@@ -23,6 +23,7 @@ use shard_comm::{Buffer, BufferMut, Call, Calling, CommError, DType, DeviceRef, 
 use shard_redistribute::{Array, Exchange, ExchangeHandle, MeshComm};
 use shard_spec::{Layout, ReduceOp};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
@@ -73,14 +74,19 @@ pub struct Engine {
     kernels: Cell<KernelPolicy>,
     narrow_sums: Cell<bool>,
     pin: RefCell<Option<Pin>>,
-    strategies: RefCell<HashMap<StrategyKey, Rc<Ready>, Prehashed>>,
+    strategies: RefCell<HashMap<u128, Rc<Ready>, Prehashed>>,
     handlers: RefCell<HashMap<&'static str, Handler>>,
     /// The ops whose handlers run.
     handled: RefCell<Vec<&'static str>>,
 }
 
-type StrategyKey = (u128, SmallVec<[(u128, shard_comm::DType); 4]>);
 type Prehashed = BuildHasherDefault<Folded>;
+
+/// The results of an op, mostly one.
+type Arrays = SmallVec<[Array; 1]>;
+
+/// The pieces of an op's operands: a rank's own, or what was moved in their place.
+type Pieces<'a> = SmallVec<[Cow<'a, Buffer>; 4]>;
 
 /// A rule and its strategy, ready to run.
 struct Ready {
@@ -210,6 +216,11 @@ impl Engine {
     /// What the op's rule, a move, or the device reports.
     #[track_caller]
     pub fn run(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Vec<Array>> {
+        Ok(self.outputs(op, inputs)?.into_vec())
+    }
+
+    #[track_caller]
+    fn outputs(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Arrays> {
         let _call = Calling::doing(op.name());
         if let Some(handler) = self.handler(op.name()) {
             let _handled = Handled::begin(&self.handled, op.name());
@@ -217,7 +228,7 @@ impl Engine {
             let layouts: SmallVec<[_; 4]> = inputs.iter().map(layouts).collect();
             record(op, key_of(op.name(), &(op.key(), layouts)), inputs);
             let outputs = handler(self, op, inputs)?;
-            return self.as_pinned(op.name(), outputs);
+            return self.as_pinned(op.name(), outputs.into());
         }
         let ready = self.ready(op, inputs)?;
         let sums = ready.rule.is_wide() && !self.narrow_sums.get();
@@ -237,7 +248,7 @@ impl Engine {
             ready.fingerprint ^ kernels.fingerprint() ^ narrow,
             inputs,
         );
-        let outputs = self.run_strategy(op, &ready.rule, &ready.strategy, inputs)?;
+        let outputs = self.by_strategy(op, &ready.rule, &ready.strategy, inputs)?;
         match outputs.len() {
             // It has the number of the last call, which is this one.
             1 => Ok(outputs),
@@ -248,7 +259,7 @@ impl Engine {
     }
 
     /// What a handler gave, if its first result lies as it should.
-    fn as_pinned(&self, op: &'static str, outputs: Vec<Array>) -> Result<Vec<Array>> {
+    fn as_pinned(&self, op: &'static str, outputs: Arrays) -> Result<Arrays> {
         if let (Some(pin), Some(first)) = (&*self.pin.borrow(), outputs.first()) {
             let wanted = pin.layout(op, first.layout().mesh(), first.shape())?;
             if wanted != *first.layout() {
@@ -284,6 +295,16 @@ impl Engine {
         strategy: &Strategy,
         inputs: &[&Array],
     ) -> Result<Vec<Array>> {
+        Ok(self.by_strategy(op, rule, strategy, inputs)?.into_vec())
+    }
+
+    fn by_strategy(
+        &self,
+        op: &Arc<dyn Op>,
+        rule: &Rule,
+        strategy: &Strategy,
+        inputs: &[&Array],
+    ) -> Result<Arrays> {
         let name = op.name();
         let _span = tracing::trace_span!("op", name).entered();
         let cx = inputs[0].cx();
@@ -301,10 +322,17 @@ impl Engine {
             return self.narrow(name, rule, outputs?);
         }
         let reduced = reduce(name, strategy, inputs)?;
-        let mut current: SmallVec<[&Array; 4]> = SmallVec::from_slice(inputs);
-        for (i, array) in &reduced {
-            current[*i] = array;
-        }
+        let mut current: SmallVec<[&Array; 4]> = SmallVec::new();
+        let inputs = match reduced.is_empty() {
+            true => inputs,
+            false => {
+                current.extend_from_slice(inputs);
+                for (i, array) in &reduced {
+                    current[*i] = array;
+                }
+                &current[..]
+            }
+        };
         let kernels = self.kernels.get();
         let run = Run {
             op: Applied {
@@ -317,9 +345,9 @@ impl Engine {
             strategy,
         };
         let outputs = match (&strategy.assemble, &rule.body) {
-            (Some(assemble), _) => run.assemble(assemble, &current),
-            (None, Body::Relabel) => run.relabel(&current),
-            (None, _) => run.kernels(&current),
+            (Some(assemble), _) => run.assemble(assemble, inputs),
+            (None, Body::Relabel) => run.relabel(inputs),
+            (None, _) => run.kernels(inputs),
         };
         match run.op.wide {
             true => self.narrow(name, rule, outputs?),
@@ -328,7 +356,7 @@ impl Engine {
     }
 
     /// Outputs that kernels wrote as `f32` in place of a 16-bit type: rounded to it, once sums over ranks have been taken.
-    fn narrow(&self, op: &'static str, rule: &Rule, outputs: Vec<Array>) -> Result<Vec<Array>> {
+    fn narrow(&self, op: &'static str, rule: &Rule, outputs: Arrays) -> Result<Arrays> {
         let narrowed = outputs.into_iter().enumerate().map(|(o, output)| {
             let Some(to) = rule.narrows(o).filter(|to| *to != output.dtype()) else {
                 return Ok(output);
@@ -361,18 +389,16 @@ impl Engine {
                 got: 0,
             });
         };
-        let pin = self.pin.borrow().clone();
+        let pin = self.pin.borrow();
         let planner = first.cx().planner();
-        let key: StrategyKey = (
-            op.key() ^ pin.as_ref().map_or(0, Pin::key) ^ u128::from(planner.models_set()),
-            inputs
-                .iter()
-                .map(|a| (a.layout().hash128(), a.dtype()))
-                .collect(),
-        );
+        let set = pin.as_ref().map_or(0, Pin::key) ^ u128::from(planner.models_set());
+        let key = inputs.iter().fold(op.key() ^ set, |key, a| {
+            with_operand(key, a.layout().hash128(), a.dtype())
+        });
         if let Some(found) = self.strategies.borrow().get(&key) {
             return Ok(found.clone());
         }
+        let pin = pin.clone();
         for (operand, array) in inputs.iter().enumerate() {
             if array.layout().mesh() != first.layout().mesh() {
                 return Err(OpError::Meshes {
@@ -407,7 +433,7 @@ impl Engine {
             }
         };
         tracing::debug!(op = op.name(), %strategy, "new strategy");
-        let fingerprint = key_of(op.name(), &(key.0, &key.1));
+        let fingerprint = key_of(op.name(), &key);
         let ready = Rc::new(Ready {
             rule,
             strategy,
@@ -427,7 +453,7 @@ impl Exec for Engine {
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>> {
         let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|v| v.array()).collect();
         Ok(self
-            .run(&op, &arrays)?
+            .outputs(&op, &arrays)?
             .into_iter()
             .map(Value::new)
             .collect())
@@ -472,29 +498,30 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// A move: the exchange that is the op.
-    fn assemble(&self, exchange: &Exchange, inputs: &[&Array]) -> Result<Vec<Array>> {
+    fn assemble(&self, exchange: &Exchange, inputs: &[&Array]) -> Result<Arrays> {
         let (name, dtype) = (self.op.name(), inputs[0].dtype());
-        let sources = local_buffers(name, self.rule, inputs)?;
+        let sources = owned(local_buffers(name, self.rule, inputs)?);
         let local = exchange.run(self.cx, dtype, &sources).in_op(name)?;
         self.only_output(Some(local), dtype)
     }
 
     /// The first input's piece, once in place, under another shape.
-    fn relabel(&self, inputs: &[&Array]) -> Result<Vec<Array>> {
+    fn relabel(&self, inputs: &[&Array]) -> Result<Arrays> {
         let name = self.op.name();
         let mut buffers = local_buffers(name, self.rule, inputs)?;
         let mut flying = vec![post(name, &self.strategy.inputs[0], inputs[0])?];
         settle(name, self.cx, &mut flying, &mut buffers, None)?;
-        self.only_output(buffers.into_iter().next(), inputs[0].dtype())
+        let local = buffers.into_iter().next().map(Cow::into_owned);
+        self.only_output(local, inputs[0].dtype())
     }
 
-    fn only_output(&self, local: Option<Buffer>, dtype: DType) -> Result<Vec<Array>> {
+    fn only_output(&self, local: Option<Buffer>, dtype: DType) -> Result<Arrays> {
         let array = Array::from_parts(self.cx, &self.strategy.outputs[0], local, dtype);
-        Ok(vec![array.in_op(self.op.name())?])
+        Ok(Arrays::from_buf([array.in_op(self.op.name())?]))
     }
 
     /// Kernel calls, the interior's while a halo flies.
-    fn kernels(&self, inputs: &[&Array]) -> Result<Vec<Array>> {
+    fn kernels(&self, inputs: &[&Array]) -> Result<Arrays> {
         if let Some(routing) = &self.strategy.routing {
             return self.routed(routing, inputs);
         }
@@ -505,15 +532,17 @@ impl Run<'_> {
         if strategy.overlaps() {
             // What flies is not needed yet; everything else is.
             settle(name, cx, &mut flying, &mut buffers, strategy.flying_halo)?;
-            outputs = launch(op, cx, buffers.clone(), outputs, &strategy.early, None)?;
+            outputs = launch(op, cx, &buffers, outputs, &strategy.early, None)?;
             note(cx, name, "interior");
         }
         settle(name, cx, &mut flying, &mut buffers, None)?;
         let decides = self.rule.decides_rows().is_some();
         let work = (decides || strategy.ring.is_some()).then(|| Work::shared(self.rule));
         let ran = match (&strategy.ring, &work) {
-            (Some(ring), Some(work)) => ring::run(op, cx, ring, inputs, &buffers, outputs, work),
-            _ => launch(op, cx, buffers, outputs, &strategy.late, work.as_ref()),
+            (Some(ring), Some(work)) => {
+                ring::run(op, cx, ring, inputs, &owned(buffers), outputs, work)
+            }
+            _ => launch(op, cx, &buffers, outputs, &strategy.late, work.as_ref()),
         };
         match &work {
             Some(work) if decides => rows::settle(op, cx, self.rule, strategy, ran, work),
@@ -522,7 +551,7 @@ impl Run<'_> {
     }
 
     /// A kernel call on rows that an operand names, once those of others have come, and what it makes of rows of others goes home.
-    fn routed(&self, routing: &Routing, inputs: &[&Array]) -> Result<Vec<Array>> {
+    fn routed(&self, routing: &Routing, inputs: &[&Array]) -> Result<Arrays> {
         if routing.merging.is_some() {
             return self.merged(routing, inputs);
         }
@@ -538,6 +567,7 @@ impl Run<'_> {
         let mut outputs = allocate(name, cx, self.rule, strategy)?;
         let mut flying = post_all(name, strategy, inputs, Some(index))?;
         settle(name, cx, &mut flying, &mut buffers, None)?;
+        let mut buffers = owned(buffers);
         let call = routed.call(&strategy.late[0]);
         let ghosts = routed.fetch(&call, &buffers)?;
         buffers.extend(ghosts);
@@ -547,7 +577,14 @@ impl Run<'_> {
             let (mut call, mut inputs) = (call, buffers.clone());
             inputs[index] = routed.keys(whose)?;
             routed.push_sorted(whose, &mut call, &mut inputs)?;
-            launch(op, cx, inputs, outputs, &Arc::new(vec![call]), None)
+            launch(
+                op,
+                cx,
+                &borrowed(&inputs),
+                outputs,
+                &Arc::new(vec![call]),
+                None,
+            )
         };
         let waits = routed.waits();
         let whose = if waits { Whose::Others } else { Whose::All };
@@ -567,19 +604,21 @@ impl Run<'_> {
     }
 
     /// A kernel call on runs that are merged, once the parts of others' runs have come that this rank's stretch is made of.
-    fn merged(&self, routing: &Routing, inputs: &[&Array]) -> Result<Vec<Array>> {
+    fn merged(&self, routing: &Routing, inputs: &[&Array]) -> Result<Arrays> {
         let (op, cx, strategy, name) = (self.op, self.cx, self.strategy, self.op.name());
         let mut buffers = local_buffers(name, self.rule, inputs)?;
         let outputs = allocate(name, cx, self.rule, strategy)?;
         let mut flying = post_all(name, strategy, inputs, None)?;
         settle(name, cx, &mut flying, &mut buffers, None)?;
+        let mut buffers = owned(buffers);
         let call = route::bring_runs(op, cx, routing, &strategy.late[0], &mut buffers)?;
-        let outputs = launch(op, cx, buffers, outputs, &Arc::new(vec![call]), None)?;
+        let calls = Arc::new(vec![call]);
+        let outputs = launch(op, cx, &borrowed(&buffers), outputs, &calls, None)?;
         self.settle_outputs(outputs)
     }
 
     /// What the kernels wrote, where it belongs.
-    fn settle_outputs(&self, outputs: Vec<BufferMut>) -> Result<Vec<Array>> {
+    fn settle_outputs(&self, outputs: Vec<BufferMut>) -> Result<Arrays> {
         let (cx, rule, strategy, name) = (self.cx, self.rule, self.strategy, self.op.name());
         if strategy.ring.is_none() {
             let what = match strategy.overlaps() {
@@ -629,7 +668,7 @@ fn refuse_moves(op: &'static str, strategy: &Strategy, inputs: &[&Array]) -> Res
     }
 }
 
-fn outputs_without_data(cx: &Rc<MeshComm>, rule: &Rule, layouts: &[Layout]) -> Result<Vec<Array>> {
+fn outputs_without_data(cx: &Rc<MeshComm>, rule: &Rule, layouts: &[Layout]) -> Result<Arrays> {
     rule.outputs
         .iter()
         .zip(layouts)
@@ -638,19 +677,29 @@ fn outputs_without_data(cx: &Rc<MeshComm>, rule: &Rule, layouts: &[Layout]) -> R
 }
 
 /// Each operand's piece; nothing where only the layout is asked for.
-fn local_buffers(op: &'static str, rule: &Rule, arrays: &[&Array]) -> Result<Vec<Buffer>> {
-    let mut locals = Vec::with_capacity(arrays.len());
+fn local_buffers<'a>(op: &'static str, rule: &Rule, arrays: &[&'a Array]) -> Result<Pieces<'a>> {
+    let mut locals = Pieces::new();
     for (operand, array) in arrays.iter().enumerate() {
         locals.push(match array.buffer() {
-            Some(buffer) => buffer.clone(),
+            Some(buffer) => Cow::Borrowed(buffer),
             None if rule.unread.contains(&operand) => {
                 let device = array.cx().device();
-                device.alloc(array.dtype(), 0).in_op(op)?.freeze()
+                Cow::Owned(device.alloc(array.dtype(), 0).in_op(op)?.freeze())
             }
             None => return Err(OpError::NoData { op, operand }),
         });
     }
     Ok(locals)
+}
+
+/// The pieces as handles that may outlive the arrays.
+fn owned(pieces: Pieces<'_>) -> Vec<Buffer> {
+    pieces.into_iter().map(Cow::into_owned).collect()
+}
+
+/// Buffers as pieces.
+fn borrowed(buffers: &[Buffer]) -> Pieces<'_> {
+    buffers.iter().map(Cow::Borrowed).collect()
 }
 
 fn allocate(
@@ -705,7 +754,7 @@ fn settle(
     op: &'static str,
     cx: &Rc<MeshComm>,
     flying: &mut [Option<ExchangeHandle>],
-    buffers: &mut [Buffer],
+    buffers: &mut [Cow<'_, Buffer>],
     still: Option<usize>,
 ) -> Result<()> {
     for (i, (slot, buffer)) in flying.iter_mut().zip(buffers).enumerate() {
@@ -714,7 +763,7 @@ fn settle(
         }
         if let Some(pending) = slot.take() {
             let waits = pending.is_flying();
-            *buffer = pending.wait().in_op(op)?;
+            *buffer = Cow::Owned(pending.wait().in_op(op)?);
             if waits {
                 note(cx, op, "wait");
             }
@@ -727,7 +776,7 @@ fn settle(
 fn launch(
     op: Applied<'_>,
     cx: &Rc<MeshComm>,
-    inputs: Vec<Buffer>,
+    inputs: &[Cow<'_, Buffer>],
     outputs: Vec<BufferMut>,
     calls: &Arc<Vec<KernelCx>>,
     work: Option<&SharedWork>,
@@ -735,7 +784,8 @@ fn launch(
     if !calls.iter().any(|call| Work::needs(work, call)) {
         return Ok(outputs);
     }
-    submit(op, cx, Stage::Compute, calls.clone(), work, inputs, outputs)
+    let inputs: SmallVec<[&Buffer; 4]> = inputs.iter().map(|input| &**input).collect();
+    submit(op, cx, Stage::Compute, calls, work, &inputs, outputs)
 }
 
 /// An op, and how its kernels go about it.
@@ -772,8 +822,8 @@ fn finish(
     strategy: &Strategy,
     layouts: &[Layout],
     outputs: Vec<BufferMut>,
-) -> Result<Vec<Array>> {
-    let mut arrays = Vec::with_capacity(outputs.len());
+) -> Result<Arrays> {
+    let mut arrays = Arrays::new();
     for ((buffer, layout), spec) in outputs.into_iter().zip(layouts).zip(&rule.outputs) {
         let mut local = buffer.freeze();
         if let Some((axes, monoid)) = &strategy.combine {
@@ -798,6 +848,15 @@ pub(crate) fn note(cx: &Rc<MeshComm>, op: &'static str, what: &'static str) {
     }
 }
 
+/// The key of an op, or of an op and its operands so far, with an operand more. Keys and layouts are hashes of 128 bits, and for one
+/// operand different keys never give the same, nor for one key different operands.
+#[inline]
+fn with_operand(key: u128, layout: u128, dtype: DType) -> u128 {
+    // An odd number: digits of the golden ratio.
+    const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+    (key.rotate_left(47) ^ layout ^ dtype as u128).wrapping_mul(SPREAD)
+}
+
 /// A hasher for keys that are hashes already.
 #[derive(Default)]
 struct Folded(u64);
@@ -815,18 +874,6 @@ impl Hasher for Folded {
 
     fn write_u64(&mut self, value: u64) {
         self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn write_usize(&mut self, value: usize) {
-        self.write_u64(value as u64);
-    }
-
-    fn write_isize(&mut self, value: isize) {
-        self.write_u64(value as u64);
-    }
-
-    fn write_u8(&mut self, value: u8) {
-        self.write_u64(u64::from(value));
     }
 
     fn write_u128(&mut self, value: u128) {

@@ -1,12 +1,13 @@
 //! Bringing what kernels made under another choice to where the strategy says the results lie.
 
-use super::{Applied, note, submit};
+use super::{Applied, Arrays, note, submit};
 use crate::error::InOp;
 use crate::strategy::Outcome;
 use crate::{Result, Rule, Stage, Strategy};
 use shard_comm::{Buffer, BufferMut};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::numel;
+use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -18,9 +19,9 @@ pub(super) fn run(
     strategy: &Strategy,
     outcome: &Outcome,
     outputs: Vec<BufferMut>,
-) -> Result<Vec<Array>> {
+) -> Result<Arrays> {
     let name = op.name();
-    let mut arrays = Vec::with_capacity(outputs.len());
+    let mut arrays = Arrays::with_capacity(outputs.len());
     for (step, output) in outcome.moves.iter().zip(outputs) {
         let made =
             Array::from_parts(cx, &step.made, Some(output.freeze()), step.dtype).in_op(name)?;
@@ -39,7 +40,8 @@ pub(super) fn run(
     }
     if call.writes() {
         let call = Arc::new(vec![call.clone()]);
-        merged = submit(op, cx, Stage::Merge, call, None, parts, merged)?;
+        let parts: SmallVec<[&Buffer; 4]> = parts.iter().collect();
+        merged = submit(op, cx, Stage::Merge, &call, None, &parts, merged)?;
     }
     note(cx, name, "merge");
     let made = merged.into_iter().zip(&strategy.outputs);

@@ -8,6 +8,7 @@ use crate::{KernelCx, OpError, Result, Stage};
 use shard_comm::{Buffer, BufferMut, Monoid, Strided};
 use shard_redistribute::{Array, ExchangeHandle, MeshComm};
 use shard_spec::{ReduceOp, numel};
+use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -61,7 +62,7 @@ pub(super) fn run(
         for (o, columns) in &step.places {
             filled.push((*o, columns, fresh(*o, &mut written)?));
         }
-        written = fold(op, cx, work, &step.cx, inputs, written)?;
+        written = fold(op, cx, work, &step.cx, &inputs, written)?;
         note(cx, name, "block");
         for (o, columns, whole) in filled {
             let block = std::mem::replace(&mut written[o], whole).freeze();
@@ -122,14 +123,15 @@ fn fold(
     cx: &Rc<MeshComm>,
     work: &SharedWork,
     call: &KernelCx,
-    inputs: Vec<Buffer>,
+    inputs: &[Buffer],
     outputs: Vec<BufferMut>,
 ) -> Result<Vec<BufferMut>> {
     if !Work::needs(Some(work), call) {
         return Ok(outputs);
     }
     let call = Arc::new(vec![call.clone()]);
-    submit(op, cx, Stage::Compute, call, Some(work), inputs, outputs)
+    let inputs: SmallVec<[&Buffer; 4]> = inputs.iter().collect();
+    submit(op, cx, Stage::Compute, &call, Some(work), &inputs, outputs)
 }
 
 /// Adds the contribution of step `step - 1` to the sums; the first one is them.

@@ -1,11 +1,11 @@
 //! Outputs whose extent the data decides: what every rank's kernel found, told to all in one round, gives the layouts, and the
 //! kernel writes its rows into memory of that size.
 
-use super::{Applied, finish, outputs_without_data, submit};
+use super::{Applied, Arrays, finish, outputs_without_data, submit};
 use crate::error::InOp;
 use crate::{Access, FoldState, KernelCx, OpError, OperandBox, Result, Rule, Stage, Strategy};
 use shard_comm::{AgreedError, BufferMut, Communicator};
-use shard_redistribute::{Array, MeshComm};
+use shard_redistribute::MeshComm;
 use shard_spec::{DimSharding, Dims, Layout, Partition, numel, row_major_strides};
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -57,7 +57,7 @@ pub(super) fn settle(
     strategy: &Strategy,
     ran: Result<Vec<BufferMut>>,
     work: &SharedWork,
-) -> Result<Vec<Array>> {
+) -> Result<Arrays> {
     let name = op.name();
     // How many rows there are is only known when the queue has got there.
     let ran = ran.and_then(|outputs| cx.device().synchronize().map(|()| outputs).in_op(name));
@@ -78,15 +78,7 @@ pub(super) fn settle(
             }
         }
         let call = Arc::new(vec![call]);
-        outputs = submit(
-            op,
-            cx,
-            Stage::WriteRows,
-            call,
-            Some(work),
-            Vec::new(),
-            outputs,
-        )?;
+        outputs = submit(op, cx, Stage::WriteRows, &call, Some(work), &[], outputs)?;
     }
     finish(name, cx, rule, strategy, &layouts, outputs)
 }
@@ -97,7 +89,7 @@ pub(super) fn settle_outside(
     cx: &Rc<MeshComm>,
     rule: &Rule,
     strategy: &Strategy,
-) -> Result<Vec<Array>> {
+) -> Result<Arrays> {
     let layouts = decided(op, cx, rule, strategy, Ok(0))?;
     outputs_without_data(cx, rule, &layouts)
 }

@@ -5,10 +5,14 @@ use super::rows::{SharedWork, Work};
 use crate::error::InOp;
 use crate::families::cast_op;
 use crate::{
-    DeviceCall, DeviceKernel, Fold, HostCall, KernelCx, KernelPolicy, OperandBox, Result, Stage,
+    DeviceCall, DeviceKernel, Fold, HostCall, KernelCx, KernelPolicy, Op, OperandBox, Result, Stage,
 };
-use shard_comm::{Buffer, BufferMut, DType, Host, HostJob, Work as Amount};
+use shard_comm::{
+    Buffer, BufferMut, DType, Host, HostJob, HostSlice, HostSliceMut, Work as Amount,
+};
 use shard_redistribute::MeshComm;
+use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,59 +21,91 @@ pub(super) fn submit(
     op: Applied<'_>,
     cx: &Rc<MeshComm>,
     stage: Stage,
-    calls: Arc<Vec<KernelCx>>,
+    calls: &Arc<Vec<KernelCx>>,
     work: Option<&SharedWork>,
-    inputs: Vec<Buffer>,
-    outputs: Vec<BufferMut>,
+    inputs: &[&Buffer],
+    mut outputs: Vec<BufferMut>,
 ) -> Result<Vec<BufferMut>> {
+    let wide: SmallVec<[Cow<'_, Buffer>; 4]>;
+    let refs: SmallVec<[&Buffer; 4]>;
     let inputs = match op.wide {
-        true => widened(cx, inputs)?,
+        true => {
+            wide = widened(cx, inputs)?;
+            refs = wide.iter().map(|input| &**input).collect();
+            &refs[..]
+        }
         false => inputs,
     };
-    if let Some(kernel) = op.op.kernel(cx.device().kind()) {
-        return on_device(op, kernel, cx, stage, &calls, work, &inputs, outputs);
+    let (name, device) = (op.name(), cx.device());
+    if let Some(kernel) = op.op.kernel(device.kind()) {
+        let inputs = handles(inputs);
+        return on_device(op, kernel, cx, stage, calls, work, &inputs, outputs);
     }
-    let (job_op, work) = (op.op.clone(), work.cloned());
     let much = match stage {
         Stage::WriteRows => Amount::moving(outputs.iter().map(BufferMut::bytes).sum()),
         _ => calls.iter().map(|call| call.work).sum(),
     };
-    let job = HostJob::new(op.name(), much, move |inputs, outputs| {
-        let mut run = |work: &mut Work| {
-            for cx in calls.iter() {
-                if stage == Stage::Compute && !work.has_to_see(cx) {
-                    continue;
-                }
-                let mut call = HostCall {
-                    cx,
-                    inputs,
-                    outputs,
-                    state: &mut work.state,
-                    rows: &mut work.rows,
-                };
-                match stage {
-                    Stage::Compute => job_op.host(&mut call),
-                    Stage::WriteRows => job_op.write_rows(&mut call),
-                    Stage::Merge => job_op.merge(&mut call),
-                }
-            }
-        };
-        match &work {
-            Some(shared) => Work::with(shared, run),
-            None => run(&mut Work::default()),
-        }
+    let ran = device.run_now(name, much, inputs, &mut outputs, &mut |inputs, outputs| {
+        on_host(&**op.op, stage, calls, work, inputs, outputs);
     });
-    if !cx.device().runs_host_jobs() {
-        return by_host(op.name(), cx, job, &inputs, outputs);
+    if ran.in_op(name)? {
+        return Ok(outputs);
     }
-    cx.device().submit(inputs, outputs, job).in_op(op.name())
+    let (op, calls, work) = (op.op.clone(), calls.clone(), work.cloned());
+    let job = HostJob::new(name, much, move |inputs, outputs| {
+        on_host(&*op, stage, &calls, work.as_ref(), inputs, outputs);
+    });
+    let inputs = handles(inputs);
+    if !device.runs_host_jobs() {
+        return by_host(name, cx, job, &inputs, outputs);
+    }
+    device.submit(inputs, outputs, job).in_op(name)
+}
+
+/// Handles that may outlive those at hand.
+fn handles(buffers: &[&Buffer]) -> Vec<Buffer> {
+    buffers.iter().map(|&buffer| buffer.clone()).collect()
+}
+
+/// The calls of an op's host kernel.
+fn on_host(
+    op: &dyn Op,
+    stage: Stage,
+    calls: &[KernelCx],
+    work: Option<&SharedWork>,
+    inputs: &[HostSlice<'_>],
+    outputs: &mut [HostSliceMut<'_>],
+) {
+    let mut run = |work: &mut Work| {
+        for cx in calls {
+            if stage == Stage::Compute && !work.has_to_see(cx) {
+                continue;
+            }
+            let mut call = HostCall {
+                cx,
+                inputs,
+                outputs,
+                state: &mut work.state,
+                rows: &mut work.rows,
+            };
+            match stage {
+                Stage::Compute => op.host(&mut call),
+                Stage::WriteRows => op.write_rows(&mut call),
+                Stage::Merge => op.merge(&mut call),
+            }
+        }
+    };
+    match work {
+        Some(shared) => Work::with(shared, run),
+        None => run(&mut Work::default()),
+    }
 }
 
 /// The inputs, those of 16 bits as `f32`.
-fn widened(cx: &Rc<MeshComm>, inputs: Vec<Buffer>) -> Result<Vec<Buffer>> {
-    let each = inputs.into_iter().map(|input| match input.dtype() {
-        DType::F16 | DType::BF16 => converted(cx, &input, DType::F32),
-        _ => Ok(input),
+fn widened<'a>(cx: &Rc<MeshComm>, inputs: &[&'a Buffer]) -> Result<SmallVec<[Cow<'a, Buffer>; 4]>> {
+    let each = inputs.iter().map(|&input| match input.dtype() {
+        DType::F16 | DType::BF16 => converted(cx, input, DType::F32).map(Cow::Owned),
+        _ => Ok(Cow::Borrowed(input)),
     });
     each.collect()
 }
@@ -96,8 +132,16 @@ pub(super) fn converted(cx: &Rc<MeshComm>, from: &Buffer, to: DType) -> Result<B
         kernels: KernelPolicy::default(),
         wide: false,
     };
-    let (calls, inputs) = (Arc::new(vec![call]), vec![from.clone()]);
-    let mut made = submit(applied, cx, Stage::Compute, calls, None, inputs, vec![made])?;
+    let calls = Arc::new(vec![call]);
+    let mut made = submit(
+        applied,
+        cx,
+        Stage::Compute,
+        &calls,
+        None,
+        &[from],
+        vec![made],
+    )?;
     Ok(made.remove(0).freeze())
 }
 

@@ -322,3 +322,58 @@ fn a_training_in_bf16_takes_half_and_gives_the_same() {
     println!("ranks {error:.5}");
     assert!(error < 0.004, "{error}");
 }
+
+/// Terms of a sum over ranks that are rounded to 16 bits before they are added give the sum in `f32`, rounded, within half a unit in the
+/// last place of each term; and half the bytes move.
+#[test]
+fn narrow_sums_are_f32_sums_within_the_rounding_of_terms() {
+    // Half a unit in the last place, relative to the number: bf16 has eight bits.
+    const UNIT: f64 = 1.0 / 256.0;
+    let told = Launch::new(4).seed(7).run(|ctx| {
+        let mesh = ctx.mesh_of(4)?;
+        let [x, w] = [
+            mesh.randn([8, 64], shard(1))?.to(DType::BF16)?,
+            mesh.randn([64, 8], shard(0))?.to(DType::BF16)?,
+        ];
+        let product = |narrow: bool| -> Result<(Vec<f64>, u64)> {
+            let before = ctx.ledger().snapshot();
+            let was = ctx.engine().set_narrow_sums(narrow);
+            let sum = x.matmul(&w)?.reduced()?;
+            ctx.engine().set_narrow_sums(was);
+            let bytes = ctx.ledger().since(&before).bytes;
+            let sum = sum.to(DType::F64)?.to_array::<f64>()?;
+            Ok((sum.into_iter().collect(), bytes))
+        };
+        let (narrow, half) = product(true)?;
+        let (wide, whole) = product(false)?;
+        assert_eq!(2 * half, whole);
+        let local = |x: &ShardTensor| x.to(DType::F64)?.to_local_array::<f64>();
+        let (x, w) = (local(&x)?, local(&w)?);
+        let mut term = Vec::with_capacity(64);
+        for i in 0..8 {
+            for j in 0..8 {
+                term.push((0..16).map(|k| x[[i, k]] * w[[k, j]]).sum::<f64>());
+            }
+        }
+        Ok((narrow, wide, term))
+    });
+    let told = told.unwrap();
+    let mut differ = 0;
+    for at in 0..64 {
+        let terms = told.iter().map(|(_, _, term)| term[at]);
+        let (sum, all) = terms.fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
+        for (narrow, wide, _) in &told {
+            // What f32 itself rounds is far less.
+            let slack = 1e-5 * all;
+            assert!((wide[at] - sum).abs() <= UNIT * sum.abs() + slack);
+            let bound = UNIT * all + UNIT * (sum.abs() + UNIT * all) + slack;
+            assert!(
+                (narrow[at] - sum).abs() <= bound,
+                "{} {sum} {bound}",
+                narrow[at]
+            );
+            differ += usize::from(narrow[at] != wide[at]);
+        }
+    }
+    assert!(differ > 0, "the terms were rounded");
+}

@@ -6,3 +6,4 @@ mod conformance_quick;
 mod faults;
 mod over_channels;
 mod page;
+mod step_memory;

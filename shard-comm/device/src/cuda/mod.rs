@@ -51,7 +51,7 @@ use memory::{CudaMemory, Usage};
 use staging::Staging;
 pub use terms::{ConvKind, FourierKind, Libraries, Library};
 
-use crate::check::{check_pair, check_terms, check_within, whole_elements};
+use crate::check::{check_pair, check_room, check_terms, check_within, whole_elements};
 use crate::view::span;
 use crate::{
     Buffer, BufferMut, DType, Device, DeviceError, DeviceKind, DeviceRef, Event, EventState,
@@ -669,15 +669,14 @@ impl Device for Cuda {
         Ok(buffer.freeze())
     }
 
-    fn download(&self, src: &Buffer) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; src.bytes()];
+    fn download_into(&self, src: &Buffer, to: &mut [u8]) -> Result<()> {
+        check_room(src.bytes(), to)?;
         let from = self.address(src)?;
-        let done = match bytes.is_empty() {
+        let done = match to.is_empty() {
             true => self.driver.synchronize(),
-            false => self.staging.download(&self.driver, from, &mut bytes),
+            false => self.staging.download(&self.driver, from, to),
         };
-        done.map_err(|r| self.refused(r))?;
-        Ok(bytes)
+        done.map_err(|r| self.refused(r))
     }
 
     fn submit(&self, _: Vec<Buffer>, _: Vec<BufferMut>, _: HostJob) -> Result<Vec<BufferMut>> {

@@ -1,6 +1,7 @@
 //! Fills, copies and conversions of strided views.
 
 use super::nest::{Block, Kernel, Nest};
+use super::stream;
 use crate::{DType, Element, Scalar, Strided, dispatch_dtype};
 
 /// Writes a scalar to a checked view.
@@ -37,6 +38,17 @@ fn fill_bits<T: bytemuck::Pod>(nest: &Nest, dst: &mut [u8], bits: &[u8]) {
             }
         });
     });
+}
+
+/// Copies bytes that lie side by side, to a part of a destination of `all` bytes.
+#[inline]
+pub fn copy_run(all: usize, dst: &mut [u8], src: &[u8]) {
+    if stream::pays(all, src.len(), src.len()) {
+        stream::copy(dst, src);
+        stream::settle();
+    } else {
+        dst.copy_from_slice(src);
+    }
 }
 
 /// Copies a checked view onto another, converting if the types differ.
@@ -85,15 +97,28 @@ fn move_rows(dst: &mut [u8], src: &[u8], block: &Block<'_>, size: usize) {
             match block.inner.extent * size {
                 $($whole => move_whole::<$whole>(dst, src, block, size),)*
                 $($odd => move_ends::<$half>(dst, src, block, size),)*
-                bytes => block.starts(|s, d| {
-                    let (s, d) = (s as usize * size, d as usize * size);
-                    dst[d..d + bytes].copy_from_slice(&src[s..s + bytes]);
-                }),
+                bytes => move_long(dst, src, block, size, bytes),
             }
         };
     }
     rows!(1 2 4 6 8 10 12 14 16 20 24 28 32 36 40 44 48 52 56 60 64;
         3 => 2, 5..8 => 4, 9..16 => 8, 17..32 => 16, 33..64 => 32,);
+}
+
+/// Copies rows of `bytes` bytes.
+fn move_long(dst: &mut [u8], src: &[u8], block: &Block<'_>, size: usize, bytes: usize) {
+    let streams = stream::pays(dst.len(), block.numel() * size, bytes);
+    block.starts(|s, d| {
+        let (s, d) = (s as usize * size, d as usize * size);
+        let (from, to) = (&src[s..s + bytes], &mut dst[d..d + bytes]);
+        match streams {
+            true => stream::copy(to, from),
+            false => to.copy_from_slice(from),
+        }
+    });
+    if streams {
+        stream::settle();
+    }
 }
 
 /// Copies rows of `N` bytes.

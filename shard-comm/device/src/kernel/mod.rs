@@ -3,7 +3,8 @@
 //! All of these walk two views of one shape together. The module `nest` turns the views into as few loops as possible, with the
 //! destination's smallest step innermost. A function pointer does the work on the elements; it is chosen by types and operation
 //! before the loops (`copy`, `fold`, `reduce`; `arithmetic` has the operations). Such a function is compiled once for each
-//! pair of types or each operation, with only the loops that it needs to be fast. Copies know no types, only sizes.
+//! pair of types or each operation, with only the loops that it needs to be fast. Copies know no types, only sizes. What no cache
+//! would hold until it is read is written past them (`stream`).
 //!
 //! Elements are given as aligned bytes. The caller has checked that the views lie within them (see [`check`](crate::check)); a
 //! view that reaches past its bytes panics.
@@ -13,9 +14,10 @@ mod copy;
 mod fold;
 mod nest;
 mod reduce;
+mod stream;
 mod tree;
 
-pub use copy::{copy, fill};
+pub use copy::{copy, copy_run, fill};
 pub use fold::{check_fold, fold};
 #[cfg(feature = "cuda")]
 pub(crate) use nest::Nest;

@@ -263,6 +263,12 @@ impl Block<'_> {
         (self.inner.src, self.inner.dst) == (1, 1)
     }
 
+    /// How many elements it visits.
+    pub(super) fn numel(&self) -> usize {
+        let outer: usize = self.outer.iter().map(|axis| axis.extent).product();
+        outer * self.rows.extent * self.inner.extent
+    }
+
     /// Visits two loops in parts of `rows` rows and `columns` columns, in row-major order of the parts.
     fn parts(&self, rows: usize, columns: usize, visit: &mut dyn FnMut(&Self)) {
         for i in (0..self.rows.extent).step_by(rows) {

@@ -4,6 +4,7 @@ use super::arithmetic::{Family, Merge, Op, Widen, choose, narrow_into, widened};
 use super::copy::copier;
 use super::fold::Folds;
 use super::nest::{Block, Kernel, Nest};
+use super::stream;
 use super::tree::by_tree;
 use crate::{DType, Monoid, Strided};
 use smallvec::{SmallVec, smallvec};
@@ -14,7 +15,8 @@ const ABREAST: usize = 4;
 /// Rows of two terms with at most this many elements are combined four by four: here the loop that the compiler makes for long
 /// rows is slower. With more than two terms that loop is faster.
 const SHORT: usize = 16;
-/// With more than [`ABREAST`] terms, this many elements are finished before the next ones are begun.
+/// With more than [`ABREAST`] terms, or a destination past the caches, this many elements are finished before the next ones are
+/// begun.
 const TILE: usize = 512;
 /// Tiles of all levels with at most this many elements lie on the stack.
 const SMALL: usize = 128;
@@ -234,13 +236,34 @@ where
     }
     let n = block.inner.extent;
     if K > 2 || block.is_dense() {
+        let bytes = |elements: usize| elements * size_of::<D>();
+        let streams = stream::pays(bytes(dst.len()), bytes(block.numel()), bytes(n));
+        let part = if streams { TILE } else { n };
+        let mut tile = vec![D::default(); if streams { part } else { 0 }];
         block.starts(|s, d| {
-            let mut rows: [&[S]; K] = [&[]; K];
-            for (row, (from, delta)) in rows.iter_mut().zip(from) {
-                *row = &from[(s + delta) as usize..][..n];
+            for at in (0..n).step_by(part) {
+                let len = part.min(n - at);
+                let mut rows: [&[S]; K] = [&[]; K];
+                for (row, (from, delta)) in rows.iter_mut().zip(from) {
+                    *row = &from[(s + delta) as usize + at..][..len];
+                }
+                let to = d as usize + at..d as usize + at + len;
+                combine_rows::<S, D, O, K>(
+                    match streams {
+                        true => &mut tile[..len],
+                        false => &mut dst[to.clone()],
+                    },
+                    rows,
+                );
+                if streams {
+                    let summed = bytemuck::cast_slice(&tile[..len]);
+                    stream::copy(bytemuck::cast_slice_mut(&mut dst[to]), summed);
+                }
             }
-            combine_rows::<S, D, O, K>(&mut dst[d as usize..][..n], rows);
         });
+        if streams {
+            stream::settle();
+        }
         return;
     }
     block.starts(|mut s, mut d| {

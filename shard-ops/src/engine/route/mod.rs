@@ -19,6 +19,7 @@ use shard_comm::{Buffer, BufferMut, DType, Work};
 use shard_kernels::rows::by_key;
 use shard_redistribute::{Array, Exchange, MeshComm};
 use shard_spec::{DimPart, Dims, ReduceOp, numel, row_major_strides};
+use smallvec::SmallVec;
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -369,15 +370,14 @@ impl Routed<'_> {
             packed,
             from.dtype(),
         );
-        let inputs = vec![from.clone(), route.asked.clone()];
         if call.writes() {
             outputs = submit(
                 self.with(&op),
                 self.cx,
                 Stage::Compute,
-                Arc::new(vec![call]),
+                &Arc::new(vec![call]),
                 None,
-                inputs,
+                &[from, &route.asked],
                 outputs,
             )?;
         }
@@ -540,7 +540,8 @@ impl Routed<'_> {
             let own = vec![std::mem::replace(&mut outputs[*o], none)];
             let calls = Arc::new(vec![call]);
             let stage = Stage::Compute;
-            let mut done = submit(self.with(&op), self.cx, stage, calls, None, inputs, own)?;
+            let inputs: SmallVec<[&Buffer; 4]> = inputs.iter().collect();
+            let mut done = submit(self.with(&op), self.cx, stage, &calls, None, &inputs, own)?;
             outputs[*o] = done.remove(0);
         }
         Ok(())

@@ -415,9 +415,17 @@ fn over_both<T: Element>(
 ) {
     let (a, b) = (call.input::<T>(0), call.input::<T>(1));
     let mut out = call.output::<T>(0);
-    let (a, b) = (a.broadcast_to(out.shape()), b.broadcast_to(out.shape()));
+    let (a, b) = (shaped(a, out.shape()), shaped(b, out.shape()));
     if let (Some(a), Some(b)) = (a, b) {
         kernel(&a, &b, &mut out);
+    }
+}
+
+/// The view in this shape, as it is if it has that.
+fn shaped<'a, T>(view: View<'a, T>, shape: &[usize]) -> Option<View<'a, T>> {
+    match view.shape() == shape {
+        true => Some(view),
+        false => view.broadcast_to(shape),
     }
 }
 

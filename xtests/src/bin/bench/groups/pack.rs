@@ -152,5 +152,15 @@ pub(super) fn add(suite: &mut Suite<'_>) {
             let buffer = device.upload(DType::U8, &vec![1; bytes as usize])?;
             Ok(Bench::new(move || Ok(device.download(&buffer)?)).work(Work::Bytes(bytes)))
         });
+        let name = format!("pack/download into memory at hand {kilobytes} KiB");
+        suite.add(name, 1, move |ctx| {
+            let device = ctx.device().clone();
+            let buffer = device.upload(DType::U8, &vec![1; bytes as usize])?;
+            let mut to = vec![0; bytes as usize];
+            Ok(
+                Bench::new(move || Ok(device.download_into(&buffer, &mut to)?))
+                    .work(Work::Bytes(bytes)),
+            )
+        });
     }
 }

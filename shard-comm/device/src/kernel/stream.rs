@@ -1,0 +1,170 @@
+//! Copies past the caches, for results that no cache holds anyway.
+//!
+//! A plain store reads the line that it overwrites into the cache first; a non-temporal one does not, so that a large copy moves two
+//! thirds of the bytes. What was written so comes from memory when it is read next, so it pays only where a plain store would
+//! have driven it out of the caches by then.
+
+/// Bytes of a destination from which on its elements are gone from a core's caches before it is whole.
+const LARGE: usize = 16 << 20;
+/// Bytes of a piece of such a destination below which it may be read again soon.
+const PIECE: usize = 1 << 20;
+/// Bytes of a row below which the stores before and after its whole cache lines are too many.
+const ROW: usize = 1 << 10;
+
+/// Whether rows of `row` bytes, of which `piece` bytes are written in all, are to be written to a destination of `all` bytes past
+/// the caches.
+#[inline]
+pub(super) fn pays(all: usize, piece: usize, row: usize) -> bool {
+    all >= LARGE && piece >= PIECE && row >= ROW && lines::are_stored()
+}
+
+/// Copies a long row past the caches, and the ends that are not whole lines of the cache as ever. Until [`settle`] is called, other
+/// threads must not be told of it.
+pub(super) fn copy(dst: &mut [u8], src: &[u8]) {
+    let head = dst.as_ptr().align_offset(lines::LINE).min(dst.len());
+    let (first, rest) = dst.split_at_mut(head);
+    let (from, src) = src.split_at(head);
+    first.copy_from_slice(from);
+    let whole = rest.len() / lines::LINE * lines::LINE;
+    let (body, last) = rest.split_at_mut(whole);
+    if !body.is_empty() {
+        lines::store(body, &src[..whole]);
+    }
+    last.copy_from_slice(&src[whole..]);
+}
+
+/// Orders what was written past the caches before all that this thread writes next, such as that it is done.
+pub(super) fn settle() {
+    lines::settle();
+}
+
+/// A whole line at a time, which only the widest registers hold: narrower stores were measured to be slower than plain ones.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod lines {
+    #![expect(unsafe_code, reason = "the instructions take addresses")]
+
+    use std::arch::x86_64::{_mm_sfence, _mm512_loadu_si512, _mm512_stream_si512};
+
+    pub(super) const LINE: usize = 64;
+
+    pub(super) fn are_stored() -> bool {
+        std::arch::is_x86_feature_detected!("avx512f")
+    }
+
+    /// Copies whole lines to aligned addresses.
+    pub(super) fn store(dst: &mut [u8], src: &[u8]) {
+        assert!(are_stored() && dst.as_ptr().align_offset(LINE) == 0 && dst.len() == src.len());
+        // SAFETY: the processor has the instructions.
+        unsafe { store_lines(dst, src) }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn store_lines(dst: &mut [u8], src: &[u8]) {
+        for (to, from) in dst.chunks_exact_mut(LINE).zip(src.chunks_exact(LINE)) {
+            // SAFETY: both are a line long, and `to` is aligned to one: `store` has asserted it of the first, and the others lie whole
+            // lines behind it. `copy` is called between a check of `pays` and a `settle`, on which its module insists.
+            unsafe {
+                _mm512_stream_si512(
+                    to.as_mut_ptr().cast(),
+                    _mm512_loadu_si512(from.as_ptr().cast()),
+                );
+            }
+        }
+    }
+
+    pub(super) fn settle() {
+        // SAFETY: every processor of this architecture has the instruction.
+        unsafe { _mm_sfence() }
+    }
+}
+
+/// Elsewhere there are plain stores.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod lines {
+    pub(super) const LINE: usize = 64;
+
+    pub(super) fn are_stored() -> bool {
+        false
+    }
+
+    pub(super) fn store(dst: &mut [u8], src: &[u8]) {
+        dst.copy_from_slice(src);
+    }
+
+    pub(super) fn settle() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel;
+    use crate::{DType, Monoid, Strided};
+
+    #[test]
+    fn rows_at_any_address_are_copied_whole() {
+        let src: Vec<u8> = (0..3000u32).map(|i| (i * 7 % 251) as u8).collect();
+        for start in [0, 1, 3, 63, 64] {
+            for len in [0, 1, 60, 64, 65, 127, 500, 2048] {
+                let mut dst = vec![0u8; 2200];
+                copy(&mut dst[start..start + len], &src[start / 2..][..len]);
+                settle();
+                assert_eq!(
+                    dst[start..start + len],
+                    src[start / 2..][..len],
+                    "{start} {len}"
+                );
+                assert!(
+                    dst[..start]
+                        .iter()
+                        .chain(&dst[start + len..])
+                        .all(|&b| b == 0)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn large_destinations_are_written_as_small_ones() {
+        // Rows of an odd length, with gaps after them in either memory.
+        let (rows, row) = (1100, 4099);
+        let view = |gap: usize| {
+            let steps = [(row + gap) as isize, 1];
+            Strided::new(1, [rows, row][..].into(), steps[..].into())
+        };
+        let (sv, dv) = (view(3), view(1));
+        let src: Vec<f32> = (0..1 + rows * (row + 3))
+            .map(|i| (i % 9973) as f32)
+            .collect();
+        let mut dst = vec![-1f32; 1 + rows * (row + 1)];
+        assert!(4 * dst.len() >= LARGE && 4 * row >= ROW);
+        let read = bytemuck::cast_slice(&src);
+        let at = |i: usize, step: usize| 1 + i * step;
+        kernel::copy(
+            DType::F32,
+            read,
+            &sv,
+            DType::F32,
+            bytemuck::cast_slice_mut(&mut dst),
+            &dv,
+        );
+        for i in 0..rows {
+            assert_eq!(dst[at(i, row + 1)..][..row], src[at(i, row + 3)..][..row]);
+            assert_eq!(dst[at(i, row + 1) - 1], -1.0);
+        }
+        let terms = [(read, 1), (read, 4)];
+        kernel::reduce(
+            Monoid::SUM,
+            DType::F32,
+            &terms,
+            &[row as isize, 1],
+            bytemuck::cast_slice_mut(&mut dst),
+            &dv,
+        );
+        for i in 0..rows {
+            let (got, from) = (&dst[at(i, row + 1)..][..row], at(i, row));
+            let sums = src[from..].iter().zip(&src[from + 3..]).map(|(a, b)| a + b);
+            assert!(got.iter().copied().eq(sums.take(row)), "{i}");
+            assert_eq!(dst[at(i, row + 1) - 1], -1.0);
+        }
+    }
+}
