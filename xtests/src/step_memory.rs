@@ -43,24 +43,31 @@ pub enum Learner {
     Vit,
 }
 
-/// Trains for two steps, and tells what the second one holds. With `autocast`, products are in that type.
+/// Trains for two steps, and tells what the second one holds. Fields have `1 / shrink` of their extents. With `autocast`, products are
+/// in that type.
 ///
 /// # Collective
 /// All ranks of the program, which divide rows.
 ///
 /// # Errors
 /// What the library reports.
-pub fn held(ctx: &Context, learner: Learner, autocast: Option<DType>) -> Result<Held> {
+pub fn held(
+    ctx: &Context,
+    learner: Learner,
+    shrink: usize,
+    autocast: Option<DType>,
+) -> Result<Held> {
     let mesh = ctx.mesh_of(ctx.world_size())?;
     match learner {
         Learner::UNet => {
             let model = UNet::new(&mesh, 4, 3, 16)?;
-            let field = |channels: usize| mesh.randn([1, channels, 204, 187], shard(2));
+            let field =
+                |channels: usize| mesh.randn([1, channels, 204 / shrink, 187 / shrink], shard(2));
             second_step(ctx, &model, &field(4)?, &field(3)?, autocast)
         }
         Learner::Vit => {
             let (side, width, heads, depth) = (4, 64, 4, 4);
-            let grid = [32, 32];
+            let grid = [32 / shrink; 2];
             let model = Vit::new(
                 &mesh,
                 Sizes {
@@ -71,7 +78,9 @@ pub fn held(ctx: &Context, learner: Learner, autocast: Option<DType>) -> Result<
                     depth,
                 },
             )?;
-            let field = |channels: usize| mesh.randn([2, channels, 128, 128], shard(2));
+            let field = |channels: usize| {
+                mesh.randn([2, channels, side * grid[0], side * grid[1]], shard(2))
+            };
             second_step(ctx, &model, &field(2)?, &field(1)?, autocast)
         }
     }

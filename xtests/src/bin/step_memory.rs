@@ -25,7 +25,7 @@ fn main() -> Result<()> {
             for autocast in [None, Some(DType::BF16)] {
                 let told = Launch::new(ranks)
                     .seed(1)
-                    .run(|ctx| held(ctx, learner, autocast))?;
+                    .run(|ctx| held(ctx, learner, 1, autocast))?;
                 let Some(held) = told.first() else { continue };
                 let all = *full.get_or_insert(held.saved);
                 println!(

@@ -7,7 +7,7 @@ use xtests::step_memory::{Held, Learner, held};
 fn on_two(learner: Learner, autocast: Option<DType>) -> Held {
     let told = Launch::new(2)
         .seed(1)
-        .run(|ctx| held(ctx, learner, autocast));
+        .run(|ctx| held(ctx, learner, 2, autocast));
     told.unwrap().remove(0)
 }
 
