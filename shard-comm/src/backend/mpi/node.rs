@@ -30,13 +30,13 @@ const BUDGET: usize = 32 << 20;
 const MOST: usize = 64 << 10;
 
 /// How many bytes of all members together it pays to bring to each of them in one round.
-const AT_ONCE: usize = 128 << 10;
+const AT_ONCE: usize = 512 << 10;
 
 /// How many operations of a group may have their records in a segment at once. Later ones begin when earlier ones were read.
 const DEPTH: u64 = 4;
 
 /// A process can be in this many groups at once that share its segment; others agree by messages.
-const AREAS: usize = 24;
+const AREAS: usize = 16;
 
 /// The areas of the groups of all ranks: runs use them in turn.
 const WORLDS: usize = 4;
