@@ -70,7 +70,8 @@ pub enum Target {
 
 impl Request {
     /// A request of one exchange.
-    #[inline]
+    // Made in place where it is used: a request is large, and every call makes one.
+    #[inline(always)]
     pub fn exchange(
         plan: Arc<ExchangePlan>,
         sources: &[Buffer],
@@ -84,27 +85,33 @@ impl Request {
                 sources.first().map(Buffer::dtype)
             }
         };
-        Self {
-            sources: match sources {
-                [] => SmallVec::new(),
-                [one] => smallvec![one.clone()],
-                all => all.into(),
-            },
-            dtype,
-            ..Self::of_stages(smallvec![Stage { plan, target }], site)
-        }
+        let sources = match sources {
+            [] => SmallVec::new(),
+            [one] => smallvec![one.clone()],
+            all => all.into(),
+        };
+        Self::new(smallvec![Stage { plan, target }], sources, dtype, site)
     }
 
     /// A request of these exchanges, without sources.
-    #[inline]
     pub(crate) fn of_stages(stages: SmallVec<[Stage; 1]>, site: Site) -> Self {
+        Self::new(stages, SmallVec::new(), None, site)
+    }
+
+    #[inline(always)]
+    fn new(
+        stages: SmallVec<[Stage; 1]>,
+        sources: SmallVec<[Buffer; 1]>,
+        dtype: Option<DType>,
+        site: Site,
+    ) -> Self {
         Self {
             stages,
-            sources: SmallVec::new(),
+            sources,
             status: Ok(()),
             argument: None,
             past: None,
-            dtype: None,
+            dtype,
             wide: None,
             direct: None,
             site: called(site),
@@ -119,7 +126,7 @@ impl Request {
     }
 
     /// A request that moves nothing and tells whether this rank has an error.
-    #[inline]
+    #[inline(always)]
     pub fn status(plan: Arc<ExchangePlan>, status: Result<(), AgreedError>, site: Site) -> Self {
         let mut request = Self::exchange(plan, &[], Target::Nothing, site);
         request.status = status.map_err(Box::new);
