@@ -186,7 +186,7 @@ impl Request {
     fn check(&self, group: usize) -> Result<()> {
         // A barrier has no arguments to check.
         let is_silent = |s: &Stage| matches!(s.target, Target::Nothing) && s.plan.is_silent();
-        if self.is_elsewhere() || self.sources.is_empty() && self.stages.iter().all(is_silent) {
+        if self.sources.is_empty() && self.stages.iter().all(is_silent) || self.is_elsewhere() {
             return Ok(());
         }
         let fit = self.fit(group);
@@ -241,12 +241,13 @@ impl Request {
 
 /// How an operation would be one exchange, planned when ranks disagree: so they find the same cause whatever the stages are.
 #[derive(Clone)]
-pub struct Direct(Arc<dyn Fn() -> ExchangePlan>);
+// Behind one thin pointer: most requests have none, and each holds the place of one.
+pub struct Direct(Arc<Box<dyn Fn() -> ExchangePlan>>);
 
 impl Direct {
     /// The operation as the exchange that `plan` makes.
     pub fn new(plan: impl Fn() -> ExchangePlan + 'static) -> Self {
-        Self(Arc::new(plan))
+        Self(Arc::new(Box::new(plan)))
     }
 
     /// The exchange.
@@ -339,22 +340,16 @@ impl Link {
         check_peer(self.name(), self.peer, size)?;
         let plan = Arc::new(self.plan());
         let (dtype, elsewhere) = (self.side.dtype(), self.elsewhere);
-        let or_elsewhere = |target| if elsewhere { Target::Elsewhere } else { target };
-        let request = match self.side {
-            LinkSide::Send(data) => {
-                let sources = [data.clone()];
-                let target = or_elsewhere(Target::Keep(data));
-                Request::exchange(plan, &sources, target, self.site)
-            }
-            LinkSide::Recv(dst) => {
-                Request::exchange(plan, &[], or_elsewhere(Target::Write(dst)), self.site)
-            }
+        let (sources, target) = match self.side {
+            LinkSide::Send(data) => (smallvec![data.clone()], Target::Keep(data)),
+            LinkSide::Recv(dst) => (SmallVec::new(), Target::Write(dst)),
         };
+        let target = if elsewhere { Target::Elsewhere } else { target };
+        let stages = smallvec![Stage { plan, target }];
         Ok(Request {
-            dtype: Some(dtype),
             status: self.status,
             guard: self.guard,
-            ..request
+            ..Request::new(stages, sources, Some(dtype), self.site)
         })
     }
 }

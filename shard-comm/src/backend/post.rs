@@ -301,8 +301,7 @@ fn whole<'a>(plan: &'a ExchangePlan, dst: &BufferMut) -> Option<PieceRef<'a>> {
         return None;
     }
     let piece = plan.recv.first()?;
-    let is_all =
-        piece.numel() == dst.len() && (piece.src_offset, piece.dst_offset) == (0, 0);
+    let is_all = piece.numel() == dst.len() && (piece.src_offset, piece.dst_offset) == (0, 0);
     (is_all && piece.src_view().is_contiguous() && piece.dst_view().is_contiguous())
         .then_some(piece)
 }
