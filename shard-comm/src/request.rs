@@ -70,7 +70,8 @@ pub enum Target {
 
 impl Request {
     /// A request of one exchange.
-    #[inline]
+    // Made in place where it is used: a request is large, and every call makes one.
+    #[inline(always)]
     pub fn exchange(
         plan: Arc<ExchangePlan>,
         sources: &[Buffer],
@@ -84,27 +85,33 @@ impl Request {
                 sources.first().map(Buffer::dtype)
             }
         };
-        Self {
-            sources: match sources {
-                [] => SmallVec::new(),
-                [one] => smallvec![one.clone()],
-                all => all.into(),
-            },
-            dtype,
-            ..Self::of_stages(smallvec![Stage { plan, target }], site)
-        }
+        let sources = match sources {
+            [] => SmallVec::new(),
+            [one] => smallvec![one.clone()],
+            all => all.into(),
+        };
+        Self::new(smallvec![Stage { plan, target }], sources, dtype, site)
     }
 
     /// A request of these exchanges, without sources.
-    #[inline]
     pub(crate) fn of_stages(stages: SmallVec<[Stage; 1]>, site: Site) -> Self {
+        Self::new(stages, SmallVec::new(), None, site)
+    }
+
+    #[inline(always)]
+    fn new(
+        stages: SmallVec<[Stage; 1]>,
+        sources: SmallVec<[Buffer; 1]>,
+        dtype: Option<DType>,
+        site: Site,
+    ) -> Self {
         Self {
             stages,
-            sources: SmallVec::new(),
+            sources,
             status: Ok(()),
             argument: None,
             past: None,
-            dtype: None,
+            dtype,
             wide: None,
             direct: None,
             site: called(site),
@@ -119,7 +126,7 @@ impl Request {
     }
 
     /// A request that moves nothing and tells whether this rank has an error.
-    #[inline]
+    #[inline(always)]
     pub fn status(plan: Arc<ExchangePlan>, status: Result<(), AgreedError>, site: Site) -> Self {
         let mut request = Self::exchange(plan, &[], Target::Nothing, site);
         request.status = status.map_err(Box::new);
@@ -179,7 +186,7 @@ impl Request {
     fn check(&self, group: usize) -> Result<()> {
         // A barrier has no arguments to check.
         let is_silent = |s: &Stage| matches!(s.target, Target::Nothing) && s.plan.is_silent();
-        if self.is_elsewhere() || self.sources.is_empty() && self.stages.iter().all(is_silent) {
+        if self.sources.is_empty() && self.stages.iter().all(is_silent) || self.is_elsewhere() {
             return Ok(());
         }
         let fit = self.fit(group);
@@ -234,12 +241,13 @@ impl Request {
 
 /// How an operation would be one exchange, planned when ranks disagree: so they find the same cause whatever the stages are.
 #[derive(Clone)]
-pub struct Direct(Arc<dyn Fn() -> ExchangePlan>);
+// Behind one thin pointer: most requests have none, and each holds the place of one.
+pub struct Direct(Arc<Box<dyn Fn() -> ExchangePlan>>);
 
 impl Direct {
     /// The operation as the exchange that `plan` makes.
     pub fn new(plan: impl Fn() -> ExchangePlan + 'static) -> Self {
-        Self(Arc::new(plan))
+        Self(Arc::new(Box::new(plan)))
     }
 
     /// The exchange.
@@ -332,22 +340,16 @@ impl Link {
         check_peer(self.name(), self.peer, size)?;
         let plan = Arc::new(self.plan());
         let (dtype, elsewhere) = (self.side.dtype(), self.elsewhere);
-        let or_elsewhere = |target| if elsewhere { Target::Elsewhere } else { target };
-        let request = match self.side {
-            LinkSide::Send(data) => {
-                let sources = [data.clone()];
-                let target = or_elsewhere(Target::Keep(data));
-                Request::exchange(plan, &sources, target, self.site)
-            }
-            LinkSide::Recv(dst) => {
-                Request::exchange(plan, &[], or_elsewhere(Target::Write(dst)), self.site)
-            }
+        let (sources, target) = match self.side {
+            LinkSide::Send(data) => (smallvec![data.clone()], Target::Keep(data)),
+            LinkSide::Recv(dst) => (SmallVec::new(), Target::Write(dst)),
         };
+        let target = if elsewhere { Target::Elsewhere } else { target };
+        let stages = smallvec![Stage { plan, target }];
         Ok(Request {
-            dtype: Some(dtype),
             status: self.status,
             guard: self.guard,
-            ..request
+            ..Request::new(stages, sources, Some(dtype), self.site)
         })
     }
 }

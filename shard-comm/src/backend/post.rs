@@ -207,18 +207,14 @@ fn read<'a>(
             let guards: SmallVec<[Option<&Guard>; 4]> = guards.collect();
             return Ok(Read::Sums(Guard::tell(&guards)?));
         }
-        Target::Write(dst) => {
-            let shared = read_pieces(device, plan, members, me, own, post, dst)?;
-            if let Some(result) = shared {
-                *target = Target::Keep(result);
-            }
-        }
+        Target::Write(_) => read_pieces(device, plan, members, me, own, post, target)?,
         Target::Keep(_) | Target::Same | Target::Nothing => {}
     }
     Ok(Read::Pieces(own))
 }
 
 /// Counts what an exchange has moved, and takes its result.
+#[inline]
 pub(crate) fn received(
     ledger: &Ledger,
     own: &Post,
@@ -246,7 +242,7 @@ pub(crate) fn too_late(rank: usize, error: CommError) -> CommError {
     }
 }
 
-/// Reads pieces from the posts of their owners, or finds that what one of them posted is the whole result.
+/// Reads pieces from the posts of their owners into the target, or keeps what one of them posted if that is the whole result.
 #[inline(never)]
 fn read_pieces<'a>(
     device: &DeviceRef,
@@ -255,19 +251,20 @@ fn read_pieces<'a>(
     me: usize,
     own: &Post,
     post: &impl Fn(usize) -> Option<&'a Post>,
-    dst: &mut BufferMut,
-) -> Result<Option<Buffer>> {
+    target: &mut Target,
+) -> Result<()> {
+    let Target::Write(dst) = target else {
+        return Ok(());
+    };
     // Among many ranks most have nothing for this one.
     let mut brought: SmallVec<[(&Traffic, &Post); 4]> = SmallVec::new();
     for traffic in plan.incoming() {
         let post = post(traffic.peer).ok_or_else(|| absent(plan, traffic.peer))?;
-        brought.push((traffic, post));
-    }
-    for &(traffic, post) in &brought {
         check_sources(plan, traffic, post)?;
         if traffic.peer != me {
             device.wait(&post.event)?;
         }
+        brought.push((traffic, post));
     }
     for &(Traffic { peer, .. }, post) in &brought {
         let source = |index: usize| &post.sources[index];
@@ -279,48 +276,61 @@ fn read_pieces<'a>(
         let at = brought.partition_point(|(traffic, _)| traffic.peer < peer);
         &brought[at].1.sources[index]
     };
-    let whole = whole(plan, dst);
-    let shared = whole.map(|piece| source(piece.peer, piece.source));
-    match shared.filter(|source| source.len() == dst.len() && source.is_all_of_host_memory()) {
-        Some(source) if device.kind() == DeviceKind::Host => Ok(Some(source.clone())),
-        _ => run::run(device, plan, source, dst)
-            .map(|()| None)
-            .map_err(Into::into),
+    // Most results are too little to be looked at.
+    if dst.bytes() >= SHARED
+        && device.kind() == DeviceKind::Host
+        && let Some(piece) = whole(plan, dst)
+    {
+        let source = source(piece.peer, piece.source);
+        if source.len() == dst.len() && source.is_all_of_host_memory() {
+            *target = Target::Keep(source.clone());
+            return Ok(());
+        }
     }
+    Ok(run::run(device, plan, source, dst)?)
 }
 
 /// From this many bytes on the whole memory of a peer is shared instead of copied. It is immutable, and lives as long as any
 /// holder; copies of less cost no more than another holder does.
 const SHARED: usize = 4096;
 
-/// The one piece that is the whole result, from the first element of its source on, if it is large.
+/// The one piece that is the whole result, from the first element of its source on.
+#[inline(never)]
 fn whole<'a>(plan: &'a ExchangePlan, dst: &BufferMut) -> Option<PieceRef<'a>> {
+    if plan.recv.len() != 1 || plan.fold.is_some() {
+        return None;
+    }
     let piece = plan.recv.first()?;
-    let is_all = plan.recv.len() == 1
-        && plan.fold.is_none()
-        && dst.bytes() >= SHARED
-        && piece.numel() == dst.len()
-        && (piece.src_offset, piece.dst_offset) == (0, 0);
+    let is_all = piece.numel() == dst.len() && (piece.src_offset, piece.dst_offset) == (0, 0);
     (is_all && piece.src_view().is_contiguous() && piece.dst_view().is_contiguous())
         .then_some(piece)
 }
 
 /// Checks that a peer posted the elements that are read from it. Equal fingerprints promise that, but a plan made by hand may
 /// break it.
+#[inline]
 fn check_sources(plan: &ExchangePlan, traffic: &Traffic, post: &Post) -> Result<()> {
     let len = |source: usize| post.sources.get(source).map_or(0, Buffer::len);
     match traffic.extents.iter().find(|e| e.1 > len(e.0)) {
         None => Ok(()),
-        Some(&(source, end)) => Err(CommError::invalid(
-            plan.name,
-            format!(
-                "source {source} of peer {} to have at least {end} elements",
-                traffic.peer
-            ),
-            format!("{}", len(source)),
-            "give exchanges that differ different fingerprints, or zero",
-        )),
+        Some(&(source, end)) => Err(too_few(plan, traffic.peer, (source, end), len(source))),
     }
+}
+
+/// The error for a source that is read beyond its end.
+#[cold]
+fn too_few(
+    plan: &ExchangePlan,
+    peer: usize,
+    (source, end): (usize, usize),
+    len: usize,
+) -> CommError {
+    CommError::invalid(
+        plan.name,
+        format!("source {source} of peer {peer} to have at least {end} elements"),
+        format!("{len}"),
+        "give exchanges that differ different fingerprints, or zero",
+    )
 }
 
 /// The error for checksums that differ.

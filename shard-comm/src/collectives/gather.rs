@@ -340,9 +340,10 @@ impl dyn Communicator + '_ {
         site: Site,
     ) -> Result<Request> {
         let (me, dtype) = (self.rank(), mine.dtype());
-        let bytes = dtype.size() * total(counts);
-        let steps = match self.gathers_by_node(bytes) {
-            true => {
+        let bytes = || dtype.size() * total(counts);
+        let steps = match self.messages() {
+            None => None,
+            Some(_) if self.gathers_by_node(bytes()) => {
                 let steps = self
                     .plans()
                     .staged(name, None, counts, &[dtype.size()], || {
@@ -350,7 +351,7 @@ impl dyn Communicator + '_ {
                     });
                 Some(steps)
             }
-            false => self.in_stages(name, counts, dtype.size(), &[], || {
+            Some(_) => self.in_stages(name, counts, dtype.size(), &[], || {
                 staged::all_gather(name, me, counts, self.nodes())
             }),
         };
