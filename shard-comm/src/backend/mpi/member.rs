@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use super::node::{Node, Place, Seats};
+use super::node::{Board, Node, Place};
 use super::progress::{InFlight, Rank};
 use super::records::FEW;
 use super::tags::{CONTEXTS, Context, Lane, Tags};
@@ -44,7 +44,7 @@ pub(super) struct Group {
     index: usize,
     context: Rc<Context>,
     /// Where the members' records are, if they share memory.
-    seats: Option<Rc<Seats>>,
+    board: Option<Rc<Board>>,
     sequence: Cell<u64>,
 }
 
@@ -59,7 +59,7 @@ impl Group {
             context: Rc::clone(&self.context),
             sequence,
             lane: Lane::All,
-            seats: self.seats.clone(),
+            board: self.board.clone(),
         }
     }
 }
@@ -114,7 +114,7 @@ impl MpiComm {
     /// The communicator of all ranks of the launch.
     pub(super) fn world(rank: &Rc<Rank>, run: u64) -> Result<Self> {
         let (members, index) = (Rc::clone(rank.everyone()), rank.world().rank());
-        let seats = match rank.node() {
+        let board = match rank.node() {
             Some(node) if members.len() <= FEW => node.of_run(run, &members)?,
             _ => None,
         };
@@ -124,7 +124,7 @@ impl MpiComm {
             members,
             index,
             rank.contexts().take(1),
-            seats,
+            board,
         ))
     }
 
@@ -133,13 +133,13 @@ impl MpiComm {
         members: Rc<[usize]>,
         index: usize,
         context: Rc<Context>,
-        seats: Option<Seats>,
+        board: Option<Board>,
     ) -> Self {
         let group = Rc::new(Group {
             members,
             index,
             context,
-            seats: seats.map(Rc::new),
+            board: board.map(Rc::new),
             sequence: Cell::new(0),
         });
         Self(Rc::new(Member {
@@ -216,7 +216,7 @@ impl Communicator for MpiComm {
             context: Rc::clone(&self.0.group.context),
             sequence: self.next_message(from, to, index),
             lane: Lane::Link,
-            seats: None,
+            board: None,
         };
         self.start(tags, request)
     }
@@ -269,11 +269,11 @@ impl Communicator for MpiComm {
             let places: Option<_> = (places.take(FEW + 1))
                 .map(|(&process, &note)| Place::from_note(process, note))
                 .collect();
-            let seats = match (rank.node(), places) {
-                (Some(node), Some(places)) if members.len() <= FEW => node.seats(places),
+            let board = match (rank.node(), places) {
+                (Some(node), Some(places)) if members.len() <= FEW => node.board(places),
                 _ => None,
             };
-            Rc::new(Self::new(rank, members, index, context, seats)) as Rc<dyn Communicator>
+            Rc::new(Self::new(rank, members, index, context, board)) as Rc<dyn Communicator>
         }))
     }
 
@@ -291,9 +291,9 @@ impl Communicator for MpiComm {
     }
 
     fn at_once(&self) -> usize {
-        let seats = self.0.group.seats.as_ref();
-        seats
-            .map_or(0, |seats| seats.at_once())
+        let board = self.0.group.board.as_ref();
+        board
+            .map_or(0, |board| board.at_once())
             .max(ONE_ROUND_BYTES)
     }
 

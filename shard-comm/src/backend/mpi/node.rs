@@ -1,7 +1,7 @@
 //! Memory that the processes of a node share: each writes its records to a segment of its own, where the others read them. So ranks
 //! of one node agree, and few elements reach them, without a message.
 //!
-//! A group has a *seat* on each member: an area of that process' segment, with a few slots that its operations use in turn. A member
+//! The *board* of a group is an area of each member's segment, with a few slots that its operations use in turn. A member
 //! writes its record to a slot, and then the operation's number to the slot's flag. It writes to the slot again only when every
 //! member has read what was there before, which each tells by a count of its own.
 //!
@@ -243,13 +243,13 @@ impl Node {
     }
 
     /// A word of a process' area: the count of what it has read, or the flag of a slot.
-    fn word(&self, seat: &Place, at: usize) -> &AtomicU64 {
+    fn word(&self, place: &Place, at: usize) -> &AtomicU64 {
         // SAFETY: places are of processes of this node, whose segments have `AREAS` areas; all callers pass 0 or the
         // beginning of a slot. Processes access these words as atomic ones alone.
         unsafe {
             word(
-                self.segments[seat.process],
-                seat.area * self.division.area() + at,
+                self.segments[place.process],
+                place.area * self.division.area() + at,
             )
         }
     }
@@ -276,9 +276,9 @@ impl Node {
         })
     }
 
-    /// The seats of the group of all ranks of a run. Waits until everybody has read what this process wrote to the same area runs ago,
+    /// The board of the group of all ranks of a run. Waits until everybody has read what this process wrote to the same area runs ago,
     /// which those who are not in that run any more have.
-    pub(super) fn of_run(self: &Rc<Self>, run: u64, members: &[usize]) -> Result<Option<Seats>> {
+    pub(super) fn of_run(self: &Rc<Self>, run: u64, members: &[usize]) -> Result<Option<Board>> {
         const NAP: Duration = Duration::from_micros(50);
         const MOST: Duration = Duration::from_secs(600);
         let (area, salt) = ((run % WORLDS as u64) as usize, run / WORLDS as u64 + 1);
@@ -300,11 +300,11 @@ impl Node {
             area,
             salt,
         });
-        Ok(self.seats(places.collect()))
+        Ok(self.board(places.collect()))
     }
 
-    /// The seats of a group, if all its members are on this node, have one each, and are few.
-    pub(super) fn seats(self: &Rc<Self>, places: SmallVec<[Place; 8]>) -> Option<Seats> {
+    /// The board of a group, if all its members are on this node, have a place each, and are few.
+    pub(super) fn board(self: &Rc<Self>, places: SmallVec<[Place; 8]>) -> Option<Board> {
         let near = |place: &Place| {
             self.segments
                 .get(place.process)
@@ -322,7 +322,7 @@ impl Node {
             posted: Cell::new(0),
         });
         self.areas.borrow_mut()[area] = Some(Rc::clone(&book));
-        let seats = Seats {
+        let board = Board {
             node: Rc::clone(self),
             book,
             me,
@@ -330,8 +330,8 @@ impl Node {
             ahead: Cell::new(0),
             known: Cell::new(0),
         };
-        seats.tell_read();
-        Some(seats)
+        board.tell_read();
+        Some(board)
     }
 }
 
@@ -455,7 +455,7 @@ impl Book {
 
 /// A group's places, as one member sees them.
 #[derive(Debug)]
-pub(super) struct Seats {
+pub(super) struct Board {
     node: Rc<Node>,
     book: Rc<Book>,
     me: usize,
@@ -466,7 +466,7 @@ pub(super) struct Seats {
     known: Cell<u64>,
 }
 
-impl Seats {
+impl Board {
     /// The most bytes of elements that travel with a record.
     pub(super) fn most(&self) -> usize {
         self.node.division.most
@@ -532,7 +532,7 @@ impl Seats {
             .posted
             .set(self.book.posted.get().max(sequence + 1));
         Ok(Gathered {
-            seats: Rc::clone(self),
+            board: Rc::clone(self),
             sequence,
             missing: u64::MAX >> (u64::BITS as usize - self.book.places.len()),
         })
@@ -558,7 +558,7 @@ impl Seats {
 /// The records of one operation, in the segments of its members. They stay there until this is dropped.
 #[derive(Debug)]
 pub(super) struct Gathered {
-    seats: Rc<Seats>,
+    board: Rc<Board>,
     sequence: u64,
     /// A bit for each member whose record is not there yet.
     missing: u64,
@@ -567,7 +567,7 @@ pub(super) struct Gathered {
 impl Gathered {
     /// Looks for records, and returns whether all are there.
     pub(super) fn advance(&mut self) -> bool {
-        let spins = if self.seats.node.crowded { 1 } else { SPINS };
+        let spins = if self.board.node.crowded { 1 } else { SPINS };
         for spin in 0..spins {
             if self.look() {
                 return true;
@@ -582,9 +582,9 @@ impl Gathered {
     fn look(&mut self) -> bool {
         while self.missing > 0 {
             let member = self.missing.trailing_zeros() as usize;
-            let place = &self.seats.book.places[member];
-            let start = self.seats.node.division.at(self.sequence);
-            let flag = self.seats.node.word(place, start);
+            let place = &self.board.book.places[member];
+            let start = self.board.node.division.at(self.sequence);
+            let flag = self.board.node.word(place, start);
             if flag.load(Ordering::Acquire) != place.stamp(self.sequence + 1) {
                 return false;
             }
@@ -595,13 +595,13 @@ impl Gathered {
 
     /// The record of a member, once all are there.
     pub(super) fn record(&self, member: usize) -> &[u8] {
-        let places = &self.seats.book.places;
+        let places = &self.board.book.places;
         let Some(place) = places.get(member).filter(|_| self.missing == 0) else {
             return &[];
         };
-        let division = self.seats.node.division;
+        let division = self.board.node.division;
         let start = place.area * division.area() + division.at(self.sequence) + 8;
-        let segment = self.seats.node.segments[place.process];
+        let segment = self.board.node.segments[place.process];
         // SAFETY: the slot lies in the segment, and its flag said that the record is complete. Its owner writes to it again only when
         // this member has told that it has read it, which it does when this struct is dropped.
         unsafe {
@@ -613,7 +613,7 @@ impl Gathered {
 
     /// The processes whose records are still missing.
     pub(super) fn peers(&self) -> Vec<usize> {
-        let places = self.seats.book.places.iter().enumerate();
+        let places = self.board.book.places.iter().enumerate();
         let missing = places.filter(|(member, _)| self.missing >> member & 1 == 1);
         missing.map(|(_, place)| place.process).collect()
     }
@@ -628,10 +628,10 @@ impl Drop for Gathered {
                 word.copy_from_slice(&self.record(member)[READ..READ + 8]);
                 u64::from_le_bytes(word)
             };
-            let all = (0..self.seats.book.places.len()).map(read).min();
-            let known = self.seats.known.get();
-            self.seats.known.set(known.max(all.unwrap_or(0)));
+            let all = (0..self.board.book.places.len()).map(read).min();
+            let known = self.board.known.get();
+            self.board.known.set(known.max(all.unwrap_or(0)));
         }
-        self.seats.release(self.sequence);
+        self.board.release(self.sequence);
     }
 }

@@ -247,8 +247,8 @@ impl Op {
             | Step::Verdicts(all_gather, _) => all_gather.peers(),
             Step::Moving(moving) => moving.peers(),
             Step::Held(..) => {
-                let seats = self.tags.seats.as_ref();
-                seats.map_or(Vec::new(), |seats| seats.behind(self.tags.sequence))
+                let board = self.tags.board.as_ref();
+                board.map_or(Vec::new(), |board| board.behind(self.tags.sequence))
             }
             Step::Done => Vec::new(),
         }

@@ -15,7 +15,7 @@ use super::MpiOptions;
 use super::all_gather::AllGather;
 use super::details::END;
 use super::member::Group;
-use super::node::{Node, Seats};
+use super::node::{Board, Node};
 use super::notice::{self, Letterbox, Notice};
 use super::op::Op;
 use super::raw::{self, Mail, World};
@@ -228,8 +228,8 @@ impl Rank {
     /// Whether an operation cannot begin yet: before other ones are done, because they have the same tags, or before all have read the
     /// records of other ones.
     pub(super) fn is_held(&self, tags: &Tags) -> bool {
-        let has_room = |seats: &Rc<Seats>| seats.has_room(tags.sequence);
-        self.holds(tags).is_some() || !tags.seats.as_ref().is_none_or(has_room)
+        let has_room = |board: &Rc<Board>| board.has_room(tags.sequence);
+        self.holds(tags).is_some() || !tags.board.as_ref().is_none_or(has_room)
     }
 
     /// An operation in flight that must be done before this one begins.

@@ -122,7 +122,7 @@ pub(super) fn record<'a>(
 fn most_carried(tags: &Tags, wires: &[Rc<Wire>], carriage: Carriage, len: usize) -> usize {
     match carriage {
         Carriage::None => 0,
-        Carriage::Node => tags.seats.as_ref().map_or(0, |seats| seats.most()),
+        Carriage::Node => tags.board.as_ref().map_or(0, |board| board.most()),
         // As many elements as the exchange sends in any case.
         Carriage::Mail => {
             let outgoing = wires.first().map_or(&[][..], |wire| &wire.outgoing);

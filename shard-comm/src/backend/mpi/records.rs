@@ -26,7 +26,7 @@ pub(super) enum Records {
 impl Records {
     /// How the records of these participants get to the others.
     pub(super) fn carriage(tags: &Tags) -> Carriage {
-        match &tags.seats {
+        match &tags.board {
             Some(_) => Carriage::Node,
             None if tags.members.len() <= FEW => Carriage::Mail,
             None => Carriage::None,
@@ -37,8 +37,8 @@ impl Records {
     pub(super) fn begin(rank: &Rank, tags: &Tags, record: &Record<'_>) -> Result<Self> {
         let world = rank.world();
         let source = record.source.unwrap_or(&[]);
-        if let Some(seats) = &tags.seats {
-            let near = seats.post(tags.sequence, &record.header, source)?;
+        if let Some(board) = &tags.board {
+            let near = board.post(tags.sequence, &record.header, source)?;
             rank.ledger().heard(tags.members.len() - 1);
             return Ok(Self::Near(near));
         }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::c_int;
 use std::rc::Rc;
 
-use super::node::Seats;
+use super::node::Board;
 
 /// The smallest value that an MPI may have for its greatest tag.
 pub(super) const LEAST: c_int = (1 << 15) - 1;
@@ -130,7 +130,7 @@ pub(super) struct Tags {
     pub(super) sequence: u64,
     pub(super) lane: Lane,
     /// Where the members' records are, if they share memory.
-    pub(super) seats: Option<Rc<Seats>>,
+    pub(super) board: Option<Rc<Board>>,
 }
 
 /// Which operations are counted together.
