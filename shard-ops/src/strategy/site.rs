@@ -2,7 +2,6 @@
 
 use super::choice::Choice;
 use super::intervals::{Axes, clip_halo, multiplied, same_intervals};
-use super::ways::Way;
 use crate::error::InOp;
 use crate::{Access, Fold, FoldBy, KernelCx, OperandBox, Reduction, Result, Rule};
 use shard_comm::Monoid;
@@ -121,15 +120,6 @@ impl<'a> Site<'a> {
             builder = builder.partial(axis, op);
         }
         builder.build().in_op(self.rule.name)
-    }
-
-    /// Where all outputs lie in the end.
-    pub(super) fn outputs(&self, elsewhere: Option<&(Self, &Way)>) -> Result<Vec<Layout>> {
-        let of = |o| match elsewhere {
-            Some((work, way)) => self.final_layout(o, way.cost.way, &work.output_layout(o)?),
-            None => self.output_layout(o),
-        };
-        (0..self.rule.outputs.len()).map(of).collect()
     }
 
     /// Over which axes outputs are combined at once, and how.

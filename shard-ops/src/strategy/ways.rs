@@ -8,7 +8,7 @@ use super::choice::Choice;
 use super::intervals::further;
 use super::price::WayCost;
 use super::site::Site;
-use crate::{Access, FoldBy, Reduction};
+use crate::{Access, FoldBy, Reduction, Result};
 use shard_redistribute::CostModel;
 use shard_spec::{DimSharding, Layout, ReduceOp};
 
@@ -40,6 +40,15 @@ impl Site<'_> {
         ways.retain(|way| way.cost.seconds <= model.slack * fastest);
         let best = ways.into_iter().min_by_key(|way| way.cost.held)?;
         Some((best, considered))
+    }
+
+    /// Where all outputs lie in the end.
+    pub(super) fn outputs(&self, elsewhere: Option<&(Self, &Way)>) -> Result<Vec<Layout>> {
+        let of = |o| match elsewhere {
+            Some((work, way)) => self.final_layout(o, way.cost.way, &work.output_layout(o)?),
+            None => self.output_layout(o),
+        };
+        (0..self.rule.outputs.len()).map(of).collect()
     }
 
     fn ways(&self, layouts: &[Layout], model: &CostModel) -> Vec<Way> {
