@@ -542,7 +542,12 @@ impl Run<'_> {
             (Some(ring), Some(work)) => {
                 ring::run(op, cx, ring, inputs, &owned(buffers), outputs, work)
             }
-            _ => launch(op, cx, &buffers, outputs, &strategy.late, work.as_ref()),
+            _ => {
+                let ran = launch(op, cx, &buffers, outputs, &strategy.late, work.as_ref());
+                // What was moved for the kernels makes room for what moves after them.
+                drop(buffers);
+                ran
+            }
         };
         match &work {
             Some(work) if decides => rows::settle(op, cx, self.rule, strategy, ran, work),
@@ -614,6 +619,7 @@ impl Run<'_> {
         let call = route::bring_runs(op, cx, routing, &strategy.late[0], &mut buffers)?;
         let calls = Arc::new(vec![call]);
         let outputs = launch(op, cx, &borrowed(&buffers), outputs, &calls, None)?;
+        drop(buffers);
         self.settle_outputs(outputs)
     }
 
