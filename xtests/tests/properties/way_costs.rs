@@ -82,6 +82,8 @@ fn captured(way: FoldBy, [queries, keys]: [usize; 2], mask: bool) -> [Applied; 2
 struct Found {
     bytes: usize,
     peak: usize,
+    /// What may be packed for other processes meanwhile.
+    packed: usize,
     said: WayCost,
 }
 
@@ -131,10 +133,17 @@ fn measured(applied: &Applied, way: FoldBy, ranks: usize, [q, k]: [&str; 2]) -> 
                 output.redistribute(&home).unwrap();
             }
         }
-        [ledger.since(&began).bytes as usize, peak]
+        let bytes = ledger.since(&began).bytes as usize;
+        let packs = cx.world().backend() == "mpi";
+        [bytes, peak, if packs { bytes } else { 0 }]
     });
-    let [bytes, peak] = [0, 1].map(|i| found.iter().map(|f| f[i]).max().unwrap());
-    Found { bytes, peak, said }
+    let [bytes, peak, packed] = [0, 1, 2].map(|i| found.iter().map(|f| f[i]).max().unwrap());
+    Found {
+        bytes,
+        peak,
+        packed,
+        said,
+    }
 }
 
 /// Evenly divided, to the byte. Otherwise the busiest rank of one operand need not be that of another.
@@ -169,7 +178,7 @@ fn bytes_are_those_of_the_ledger() {
 }
 
 /// What is said is held as if at once: no less than the peak, but for a block that is held until its reader has got round to it,
-/// and less than twice of it.
+/// and less than twice of it. Processes also hold what is packed for others until these have taken it.
 fn memory_is_what_was_said() {
     for (mask, way) in all() {
         for (op, direction) in captured(way, [240, 480], mask)
@@ -177,9 +186,11 @@ fn memory_is_what_was_said() {
             .zip(["forward", "backward"])
         {
             for ranks in [2, 3, 4] {
-                let Found { peak, said, .. } = measured(op, way, ranks, ["S(2)", "S(2)"]);
+                let found = measured(op, way, ranks, ["S(2)", "S(2)"]);
+                let Found { peak, said, .. } = found;
                 let what = format!("{direction} on {ranks}, mask {mask}: {peak} in {said}");
-                assert!(4 * peak <= 5 * said.held && 2 * peak > said.held, "{what}");
+                let most = (5 * said.held / 4).max(said.held + found.packed);
+                assert!(peak <= most && 2 * peak > said.held, "{what}");
             }
         }
     }
