@@ -203,16 +203,18 @@ mod tests {
             let ended = AtomicUsize::new(0);
             let errors = run_with(3, &options(schedule.clone()), |comm| loops(&comm, &ended));
             let report = timed_out(&errors.unwrap());
-            assert_eq!(report.wait.rank, 0);
-            assert!(report.wait.missing.contains(&1), "{report}");
+            // Whichever waited first.
+            let first = report.wait.rank;
+            assert!(first != 1 && report.wait.missing.contains(&1), "{report}");
             let busy = Whereabouts::Busy {
                 rank: 1,
                 last: None,
             };
-            assert_eq!(report.others[0], busy);
+            assert!(report.others.contains(&busy), "{report}");
             if schedule == Schedule::Free {
+                let other = |at: &Whereabouts| matches!(at, Whereabouts::Waiting(wait) if wait.rank == 2 - first);
                 assert_eq!(report.wait.missing, [1]);
-                assert!(matches!(&report.others[1], Whereabouts::Waiting(wait) if wait.rank == 2));
+                assert!(report.others.iter().any(other), "{report}");
             }
             let text = report.to_string();
             assert!(
