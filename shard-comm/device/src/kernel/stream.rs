@@ -18,8 +18,8 @@ pub(super) fn pays(all: usize, piece: usize, row: usize) -> bool {
     all >= LARGE && piece >= PIECE && row >= ROW && lines::are_stored()
 }
 
-/// Copies a long row past the caches, and the ends that are not whole lines of the cache as ever. Until [`settle`] is called, other
-/// threads must not be told of it.
+/// Copies a long row past the caches where the processor [can](lines::are_stored), and the ends that are not whole lines of the cache
+/// as ever. Until [`settle`] is called, other threads must not be told of it.
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) {
     let head = dst.as_ptr().align_offset(lines::LINE).min(dst.len());
     let (first, rest) = dst.split_at_mut(head);
@@ -27,8 +27,10 @@ pub(super) fn copy(dst: &mut [u8], src: &[u8]) {
     first.copy_from_slice(from);
     let whole = rest.len() / lines::LINE * lines::LINE;
     let (body, last) = rest.split_at_mut(whole);
-    if !body.is_empty() {
+    if lines::are_stored() {
         lines::store(body, &src[..whole]);
+    } else {
+        body.copy_from_slice(&src[..whole]);
     }
     last.copy_from_slice(&src[whole..]);
 }
@@ -53,7 +55,8 @@ mod lines {
 
     /// Copies whole lines to aligned addresses.
     pub(super) fn store(dst: &mut [u8], src: &[u8]) {
-        assert!(are_stored() && dst.as_ptr().align_offset(LINE) == 0 && dst.len() == src.len());
+        assert!(are_stored() && dst.len() == src.len());
+        assert!(dst.is_empty() || dst.as_ptr().align_offset(LINE) == 0);
         // SAFETY: the processor has the instructions.
         unsafe { store_lines(dst, src) }
     }
