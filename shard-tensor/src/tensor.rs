@@ -546,8 +546,14 @@ impl ShardTensor {
     #[track_caller]
     pub(crate) fn run(
         &self,
-        f: impl FnOnce(&dyn Exec, &Value) -> Result<Value, OpError>,
+        f: impl Fn(&dyn Exec, &Value) -> Result<Value, OpError>,
     ) -> Result<Self> {
+        self.run_any(&f)
+    }
+
+    // What most methods come to is compiled once, and not for each of them.
+    #[track_caller]
+    fn run_any(&self, f: &dyn Fn(&dyn Exec, &Value) -> Result<Value, OpError>) -> Result<Self> {
         let _call = Calling::here();
         let tape = self.ctx.tape();
         Ok(self.lift(f(tape, &*tape.operand(&self.held())?)?))
@@ -558,7 +564,16 @@ impl ShardTensor {
     pub(crate) fn run2(
         &self,
         other: &Self,
-        f: impl FnOnce(&dyn Exec, &Value, &Value) -> Result<Value, OpError>,
+        f: impl Fn(&dyn Exec, &Value, &Value) -> Result<Value, OpError>,
+    ) -> Result<Self> {
+        self.run2_any(other, &f)
+    }
+
+    #[track_caller]
+    fn run2_any(
+        &self,
+        other: &Self,
+        f: &dyn Fn(&dyn Exec, &Value, &Value) -> Result<Value, OpError>,
     ) -> Result<Self> {
         let _call = Calling::here();
         let tape = self.ctx.tape();

@@ -4,24 +4,37 @@ use super::View;
 use super::reduce::{COLUMNS, Split};
 use super::view::for_each_row;
 use super::whole::Number;
+use crate::compiled::compiled;
+use shard_device::Bool;
 
-/// The largest (or smallest) element of `x` over `dims` for each index of the remaining dims: `put` gets the cell, row-major, the
-/// element and its index, or nothing where the cell is empty. NaN comes before all numbers, and of equal elements the first.
-///
-/// The index of an element is `steps` times its indices along `dims`, in the order of the dims; the steps are at least 0 and must
-/// let the index ascend in row-major order.
-///
-/// ```
-/// use shard_kernels::{best::best, View};
-/// let x = [1.0, 5.0, 5.0, 4.0, 2.0, 2.0];
-/// let mut found = Vec::new();
-/// best(false, &View::contiguous(&x, &[2, 3]), &[1], &[1], &mut |_, least| found.push(least));
-/// assert_eq!(found, [Some((1.0, 0)), Some((2.0, 1))]);
-/// ```
-///
-/// # Panics
-/// When a dim is out of range or named twice.
-pub fn best<T: Number>(
+compiled! { trait Compiled for Number: f32 f64 i64 i32 u8 Bool; {
+    /// The largest (or smallest) element of `x` over `dims` for each index of the remaining dims: `put` gets the cell, row-major, the
+    /// element and its index, or nothing where the cell is empty. NaN comes before all numbers, and of equal elements the first.
+    ///
+    /// The index of an element is `steps` times its indices along `dims`, in the order of the dims; the steps are at least 0 and must
+    /// let the index ascend in row-major order.
+    ///
+    /// ```
+    /// use shard_kernels::{best::best, View};
+    /// let x = [1.0, 5.0, 5.0, 4.0, 2.0, 2.0];
+    /// let mut found = Vec::new();
+    /// best(false, &View::contiguous(&x, &[2, 3]), &[1], &[1], &mut |_, least| found.push(least));
+    /// assert_eq!(found, [Some((1.0, 0)), Some((2.0, 1))]);
+    /// ```
+    ///
+    /// # Panics
+    /// When a dim is out of range or named twice.
+    pub fn best<T>(
+        largest: bool,
+        x: &View<'_, T>,
+        dims: &[usize],
+        steps: &[isize],
+        put: &mut dyn FnMut(usize,
+        Option<(T, i64)>),
+    ) = best_here;
+} }
+
+fn best_here<T: Number>(
     largest: bool,
     x: &View<'_, T>,
     dims: &[usize],

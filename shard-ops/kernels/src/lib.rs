@@ -28,6 +28,7 @@
 pub mod attention;
 pub mod best;
 pub mod cells;
+mod compiled;
 pub mod conv;
 pub mod copy;
 pub mod cuts;

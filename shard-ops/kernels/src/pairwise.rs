@@ -1,6 +1,7 @@
 //! Sums over the coordinates of pairs of points: powers of what two rows differ by.
 
 use super::{Real, View, ViewMut};
+use crate::compiled::compiled;
 
 /// What is summed over the coordinates of two points, for a power `p` above 0: `|a - b|^p`, and its derivative with respect to `a`,
 /// which is 0 where the coordinates are equal.
@@ -61,19 +62,41 @@ fn sign<T: Real>(d: T) -> T {
     }
 }
 
-/// `out[.., i, j] = Σ_k |x[.., i, k] - y[.., j, k]|^p`. Leading dims of `x` and `y` broadcast to those of `out`.
-///
-/// ```
-/// use shard_kernels::{pairwise::powers, View, ViewMut};
-/// let (x, y, mut out) = ([0.0, 0.0, 3.0, 4.0], [0.0, 4.0], [0.0; 2]);
-/// let to = &mut ViewMut::contiguous(&mut out, &[2, 1]);
-/// powers(&View::contiguous(&x, &[2, 2]), &View::contiguous(&y, &[1, 2]), 2.0, to);
-/// assert_eq!(out, [16.0, 9.0]);
-/// ```
-///
-/// # Panics
-/// When the shapes contradict each other.
-pub fn powers<T: Real>(x: &View<'_, T>, y: &View<'_, T>, p: f64, out: &mut ViewMut<'_, T>) {
+compiled! { trait Compiled for Real: f32 f64; {
+    /// `out[.., i, j] = Σ_k |x[.., i, k] - y[.., j, k]|^p`. Leading dims of `x` and `y` broadcast to those of `out`.
+    ///
+    /// ```
+    /// use shard_kernels::{pairwise::powers, View, ViewMut};
+    /// let (x, y, mut out) = ([0.0, 0.0, 3.0, 4.0], [0.0, 4.0], [0.0; 2]);
+    /// let to = &mut ViewMut::contiguous(&mut out, &[2, 1]);
+    /// powers(&View::contiguous(&x, &[2, 2]), &View::contiguous(&y, &[1, 2]), 2.0, to);
+    /// assert_eq!(out, [16.0, 9.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn powers<T>(
+        x: &View<'_, T>,
+        y: &View<'_, T>,
+        p: f64,
+        out: &mut ViewMut<'_, T>,
+    ) = powers_here;
+
+    /// The adjoint of [`powers`] with respect to `x`, for cotangents `g` of its results: `out[.., i, k] = Σ_j g[.., i, j] s` with the
+    /// derivative `s` of `|x[.., i, k] - y[.., j, k]|^p`.
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn slopes<T>(
+        x: &View<'_, T>,
+        y: &View<'_, T>,
+        g: &View<'_, T>,
+        p: f64,
+        out: &mut ViewMut<'_, T>,
+    ) = slopes_here;
+} }
+
+fn powers_here<T: Real>(x: &View<'_, T>, y: &View<'_, T>, p: f64, out: &mut ViewMut<'_, T>) {
     match p {
         1.0 => powers_by(&One, x, y, out),
         2.0 => powers_by(&Two, x, y, out),
@@ -81,12 +104,7 @@ pub fn powers<T: Real>(x: &View<'_, T>, y: &View<'_, T>, p: f64, out: &mut ViewM
     }
 }
 
-/// The adjoint of [`powers`] with respect to `x`, for cotangents `g` of its results: `out[.., i, k] = Σ_j g[.., i, j] s` with the
-/// derivative `s` of `|x[.., i, k] - y[.., j, k]|^p`.
-///
-/// # Panics
-/// When the shapes contradict each other.
-pub fn slopes<T: Real>(
+fn slopes_here<T: Real>(
     x: &View<'_, T>,
     y: &View<'_, T>,
     g: &View<'_, T>,

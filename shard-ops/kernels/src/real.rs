@@ -9,7 +9,19 @@ use shard_device::Element;
 /// A floating point element type: `f32` or `f64`.
 ///
 /// Besides arithmetic, a type knows its vector type on each instruction set, so that one generic tile kernel serves both types.
-pub trait Real: Float + NumAssign + Element + Exp {
+pub trait Real:
+    Float
+    + NumAssign
+    + Element
+    + Exp
+    + super::conv::Compiled<Self>
+    + super::neighbors::CompiledNearest<Self>
+    + super::neighbors::CompiledRadius<Self>
+    + super::pairwise::Compiled<Self>
+    + super::reduce::Compiled<Self>
+    + super::scan::Compiled<Self>
+    + super::unary::Compiled<Self>
+{
     /// The vector of this element on instruction set `S`.
     type Vec<S: Simd>: Copy + core::fmt::Debug;
 

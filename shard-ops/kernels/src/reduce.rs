@@ -6,6 +6,7 @@
 use super::pointwise::{larger, smaller, vectorized};
 use super::view::{for_each_row, join_dims};
 use super::{Dims, Real, Strides, View};
+use crate::compiled::compiled;
 use pulp::{Simd, WithSimd};
 
 /// Elements accumulated in the element type before they join the f64 total.
@@ -33,20 +34,24 @@ pub enum Reduction {
     Min,
 }
 
-/// Reduces `x` over `dims` into `out`, row-major over the remaining dims. This is also the result that keeps reduced dims with
-/// extent 1.
-///
-/// ```
-/// use shard_kernels::{reduce::{reduce, Reduction}, View};
-/// let x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
-/// let mut out = [0.0; 3];
-/// reduce(Reduction::Sum, &View::contiguous(&x, &[2, 3]), &[0], &mut out);
-/// assert_eq!(out, [5.0, 7.0, 9.0]);
-/// ```
-///
-/// # Panics
-/// When a dim is out of range or named twice, or `out` has another number of elements.
-pub fn reduce<T: Real>(op: Reduction, x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
+compiled! { trait Compiled for Real: f32 f64; {
+    /// Reduces `x` over `dims` into `out`, row-major over the remaining dims. This is also the result that keeps reduced dims with
+    /// extent 1.
+    ///
+    /// ```
+    /// use shard_kernels::{reduce::{reduce, Reduction}, View};
+    /// let x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+    /// let mut out = [0.0; 3];
+    /// reduce(Reduction::Sum, &View::contiguous(&x, &[2, 3]), &[0], &mut out);
+    /// assert_eq!(out, [5.0, 7.0, 9.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// When a dim is out of range or named twice, or `out` has another number of elements.
+    pub fn reduce<T>(op: Reduction, x: &View<'_, T>, dims: &[usize], out: &mut [T]) = reduce_here;
+} }
+
+fn reduce_here<T: Real>(op: Reduction, x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
     match op {
         Reduction::Sum => fold::<T, Sum>(x, dims, out),
         Reduction::Prod => fold::<T, Prod>(x, dims, out),

@@ -4,6 +4,7 @@
 //! dims. Keys from [`Rows::keys`] on name *ghosts*: rows that lie side by side in memory of their own, as they came from
 //! elsewhere or are to go there. A negative key names no row.
 
+use crate::compiled::compiled;
 use smallvec::SmallVec;
 
 /// Where rows lie in a table, in ghosts, and on the other side, which has a row for every key of a list.
@@ -258,7 +259,7 @@ pub enum RowFold {
 }
 
 /// A number that rows are folded of.
-pub trait Foldable: Copy + Default {
+pub trait Foldable: Copy + Default + Compiled<Self> {
     /// What a fold of nothing gives.
     fn identity(fold: RowFold) -> Self;
     /// `self + other`
@@ -342,19 +343,30 @@ macro_rules! foldable_whole {
 foldable_floats!(f32, f64);
 foldable_whole!(i64, i32, u8);
 
-/// Folds every row of `src` into the row that its key names, in the order of the list; those whose key names none are left out.
-///
-/// ```
-/// use shard_kernels::rows::{RowDim, RowFold, Rows, fold};
-/// let (mut table, mut ghosts) = ([0, 1, 10, 11], [0, 0]);
-/// let rows = Rows::new(&[(2, 2)], &[(4, 2)], &[RowDim::new(2, 1, 1)]);
-/// fold(RowFold::Sum, &rows, &mut table, &mut ghosts, &[1, 2, -1, 1], &[1, 2, 3, 4, 5, 6, 7, 8]);
-/// assert_eq!((table, ghosts), ([0, 1, 18, 21], [3, 4]));
-/// ```
-///
-/// # Panics
-/// As [`pick`].
-pub fn fold<T: Foldable>(
+compiled! { trait Compiled for Foldable: f32 f64 i64 i32 u8; {
+    /// Folds every row of `src` into the row that its key names, in the order of the list; those whose key names none are left out.
+    ///
+    /// ```
+    /// use shard_kernels::rows::{RowDim, RowFold, Rows, fold};
+    /// let (mut table, mut ghosts) = ([0, 1, 10, 11], [0, 0]);
+    /// let rows = Rows::new(&[(2, 2)], &[(4, 2)], &[RowDim::new(2, 1, 1)]);
+    /// fold(RowFold::Sum, &rows, &mut table, &mut ghosts, &[1, 2, -1, 1], &[1, 2, 3, 4, 5, 6, 7, 8]);
+    /// assert_eq!((table, ghosts), ([0, 1, 18, 21], [3, 4]));
+    /// ```
+    ///
+    /// # Panics
+    /// As [`pick`].
+    pub fn fold<T>(
+        how: RowFold,
+        rows: &Rows,
+        table: &mut [T],
+        ghosts: &mut [T],
+        keys: &[i64],
+        src: &[T],
+    ) = fold_here;
+} }
+
+fn fold_here<T: Foldable>(
     how: RowFold,
     rows: &Rows,
     table: &mut [T],

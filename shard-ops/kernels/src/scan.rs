@@ -7,6 +7,8 @@ use super::pointwise::assert_shapes;
 use super::view::{Dims, Strides, for_each_row, row_major};
 use super::whole::{Number, Whole};
 use super::{Real, View, ViewMut};
+use crate::compiled::compiled;
+use shard_device::Bool;
 
 /// What a scan of numbers gathers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,21 +127,46 @@ impl Run {
     }
 }
 
-/// The running values of floats along a dim, summed and multiplied as `f64`. `states` has one per line, row-major over the
-/// other dims. Without `y` they are all that is computed.
-///
-/// ```
-/// use shard_kernels::{scan::{floats, Scan}, View, ViewMut};
-/// let (mut y, mut states) = ([0.0f32; 4], [10.0]);
-/// let x = [1.0f32, 2.0, 3.0, 4.0];
-/// let to = &mut ViewMut::contiguous(&mut y, &[4]);
-/// floats(Scan::Sum, false, &View::contiguous(&x, &[4]), 0, &mut states, Some(to));
-/// assert_eq!((y, states), ([11.0, 13.0, 16.0, 20.0], [20.0]));
-/// ```
-///
-/// # Panics
-/// When the dim is out of range, the shapes differ, or there is another number of states than lines.
-pub fn floats<T: Real>(
+compiled! { trait Compiled for Real: f32 f64; {
+    /// The running values of floats along a dim, summed and multiplied as `f64`. `states` has one per line, row-major over the
+    /// other dims. Without `y` they are all that is computed.
+    ///
+    /// ```
+    /// use shard_kernels::{scan::{floats, Scan}, View, ViewMut};
+    /// let (mut y, mut states) = ([0.0f32; 4], [10.0]);
+    /// let x = [1.0f32, 2.0, 3.0, 4.0];
+    /// let to = &mut ViewMut::contiguous(&mut y, &[4]);
+    /// floats(Scan::Sum, false, &View::contiguous(&x, &[4]), 0, &mut states, Some(to));
+    /// assert_eq!((y, states), ([11.0, 13.0, 16.0, 20.0], [20.0]));
+    /// ```
+    ///
+    /// # Panics
+    /// When the dim is out of range, the shapes differ, or there is another number of states than lines.
+    pub fn floats<T>(
+        op: Scan,
+        backwards: bool,
+        x: &View<'_, T>,
+        dim: usize,
+        states: &mut [f64],
+        y: Option<&mut ViewMut<'_, T>>,
+    ) = floats_here;
+
+    /// Backwards along a dim, the sums of runs that end (begin, forwards) where an index is the element's own, of which the first is
+    /// `first`: each is written there, and 0 elsewhere. As [`floats`].
+    ///
+    /// # Panics
+    /// As [`floats`].
+    pub fn runs<T>(
+        x: &View<'_, T>,
+        index: &View<'_, i64>,
+        dim: usize,
+        first: i64,
+        states: &mut [Run],
+        y: Option<&mut ViewMut<'_, T>>,
+    ) = runs_here;
+} }
+
+fn floats_here<T: Real>(
     op: Scan,
     backwards: bool,
     x: &View<'_, T>,
@@ -156,11 +183,22 @@ pub fn floats<T: Real>(
     }
 }
 
-/// The running values of integers and truth values along a dim, as `i64`; as [`floats`].
-///
-/// # Panics
-/// As [`floats`]; for exponentials.
-pub fn whole<T: Whole>(
+compiled! { trait CompiledWhole for Whole: i64 i32 u8 Bool; {
+    /// The running values of integers and truth values along a dim, as `i64`; as [`floats`].
+    ///
+    /// # Panics
+    /// As [`floats`]; for exponentials.
+    pub fn whole<T>(
+        op: Scan,
+        backwards: bool,
+        x: &View<'_, T>,
+        dim: usize,
+        states: &mut [i64],
+        y: Option<&mut ViewMut<'_, i64>>,
+    ) = whole_here;
+} }
+
+fn whole_here<T: Whole>(
     op: Scan,
     backwards: bool,
     x: &View<'_, T>,
@@ -176,11 +214,23 @@ pub fn whole<T: Whole>(
     }
 }
 
-/// The running extremes along a dim, and their indices, of which the first is `first`; as [`floats`].
-///
-/// # Panics
-/// As [`floats`].
-pub fn extremes<T: Number>(
+compiled! { trait CompiledNumber for Number: f32 f64 i64 i32 u8 Bool; {
+    /// The running extremes along a dim, and their indices, of which the first is `first`; as [`floats`].
+    ///
+    /// # Panics
+    /// As [`floats`].
+    pub fn extremes<T>(
+        largest: bool,
+        x: &View<'_, T>,
+        dim: usize,
+        first: i64,
+        states: &mut [Extreme<T>],
+        out: Option<(&mut ViewMut<'_, T>,
+        &mut ViewMut<'_, i64>)>,
+    ) = extremes_here;
+} }
+
+fn extremes_here<T: Number>(
     largest: bool,
     x: &View<'_, T>,
     dim: usize,
@@ -215,12 +265,7 @@ pub fn extremes<T: Number>(
     });
 }
 
-/// Backwards along a dim, the sums of runs that end (begin, forwards) where an index is the element's own, of which the first is
-/// `first`: each is written there, and 0 elsewhere. As [`floats`].
-///
-/// # Panics
-/// As [`floats`].
-pub fn runs<T: Real>(
+fn runs_here<T: Real>(
     x: &View<'_, T>,
     index: &View<'_, i64>,
     dim: usize,

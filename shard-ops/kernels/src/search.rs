@@ -3,7 +3,7 @@
 use core::cmp::Ordering;
 
 /// A number that is sorted by: NaN stands behind all others, and zeros of either sign are equal.
-pub trait Sortable: Copy + Default {
+pub trait Sortable: Copy + Default + super::sort::Compiled<Self> {
     /// How many low bits of a [`rank`](Self::rank) count.
     const RANK_BITS: u32;
 

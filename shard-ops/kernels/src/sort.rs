@@ -4,6 +4,7 @@
 //! the other way round and equal ones still by index.
 
 use super::search::Sortable;
+use crate::compiled::compiled;
 
 /// Sorts runs; keeps its memory from one to the next.
 #[derive(Debug, Default)]
@@ -44,11 +45,22 @@ impl Sorter {
         values: &mut [T],
         places: &mut [i64],
     ) {
-        if T::RANK_BITS <= 32 && u32::try_from(run.len()).is_ok() {
-            sort_by(&mut self.short, run, start, descending, values, places);
-        } else {
-            sort_by(&mut self.long, run, start, descending, values, places);
-        }
+        sort(self, run, start, descending, values, places);
+    }
+}
+
+fn sort_here<T: Sortable>(
+    sorter: &mut Sorter,
+    run: &[T],
+    start: i64,
+    descending: bool,
+    values: &mut [T],
+    places: &mut [i64],
+) {
+    if T::RANK_BITS <= 32 && u32::try_from(run.len()).is_ok() {
+        sort_by(&mut sorter.short, run, start, descending, values, places);
+    } else {
+        sort_by(&mut sorter.long, run, start, descending, values, places);
     }
 }
 
@@ -196,18 +208,36 @@ fn by_digits<P: Packed>(
 /// A sorted run: elements, and their indices.
 pub type Run<'a, T> = (&'a [T], &'a [i64]);
 
-/// Merges sorted runs of which every one has lower indices than those after it.
-///
-/// ```
-/// use shard_kernels::sort::merge;
-/// let (mut values, mut indices) = ([0; 5], [0; 5]);
-/// merge(&[(&[1, 4, 4], &[0, 1, 2]), (&[2, 4], &[3, 4])], false, &mut values, &mut indices);
-/// assert_eq!((values, indices), ([1, 2, 4, 4, 4], [0, 3, 1, 2, 4]));
-/// ```
-///
-/// # Panics
-/// When there is no room for all, or for more.
-pub fn merge<T: Sortable>(
+compiled! { trait Compiled for Sortable: f32 f64 i64 i32 u8; {
+    fn sort<T>(
+        sorter: &mut Sorter,
+        run: &[T],
+        start: i64,
+        descending: bool,
+        values: &mut [T],
+        places: &mut [i64],
+    ) = sort_here;
+
+    /// Merges sorted runs of which every one has lower indices than those after it.
+    ///
+    /// ```
+    /// use shard_kernels::sort::merge;
+    /// let (mut values, mut indices) = ([0; 5], [0; 5]);
+    /// merge(&[(&[1, 4, 4], &[0, 1, 2]), (&[2, 4], &[3, 4])], false, &mut values, &mut indices);
+    /// assert_eq!((values, indices), ([1, 2, 4, 4, 4], [0, 3, 1, 2, 4]));
+    /// ```
+    ///
+    /// # Panics
+    /// When there is no room for all, or for more.
+    pub fn merge<T>(
+        runs: &[Run<'_, T>],
+        descending: bool,
+        values: &mut [T],
+        indices: &mut [i64],
+    ) = merge_here;
+} }
+
+fn merge_here<T: Sortable>(
     runs: &[Run<'_, T>],
     descending: bool,
     values: &mut [T],

@@ -8,6 +8,8 @@ use super::View;
 use super::reduce::{COLUMNS, Split};
 use super::view::for_each_row;
 use super::whole::{CHUNK, Number, Whole};
+use crate::compiled::compiled;
+use shard_device::Bool;
 
 /// What to reduce with. Empty sets give the identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,12 +86,21 @@ pub fn of_whole<T: Whole>(
     reduce(op, x, dims, T::wide, put);
 }
 
-/// Reduces whether the elements of `x` are [true](Number::is_true), 0 or 1, as [`of_whole`] does numbers: a sum counts them, the
-/// largest says whether any is, the smallest whether all are (and of none, more than 0).
-///
-/// # Panics
-/// As [`of_whole`].
-pub fn of_truths<T: Number>(
+compiled! { trait Compiled for Number: f32 f64 i64 i32 u8 Bool; {
+    /// Reduces whether the elements of `x` are [true](Number::is_true), 0 or 1, as [`of_whole`] does numbers: a sum counts them, the
+    /// largest says whether any is, the smallest whether all are (and of none, more than 0).
+    ///
+    /// # Panics
+    /// As [`of_whole`].
+    pub fn of_truths<T>(
+        op: Tally,
+        x: &View<'_, T>,
+        dims: &[usize],
+        put: &mut dyn FnMut(usize, i64),
+    ) = of_truths_here;
+} }
+
+fn of_truths_here<T: Number>(
     op: Tally,
     x: &View<'_, T>,
     dims: &[usize],

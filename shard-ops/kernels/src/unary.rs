@@ -4,6 +4,7 @@
 //! formula is one line in f64 over [`Math`](super::math::Math): f64 elements use the standard library's functions, and f32
 //! elements use vectorised polynomials whose result is rounded once.
 
+use super::compiled::compiled;
 use super::pointwise::assert_shapes;
 use super::view::for_each_row;
 use super::{Real, View, ViewMut};
@@ -132,27 +133,45 @@ const fn two(given: &[f64]) -> [f64; 2] {
     }
 }
 
-/// `out = f⁽ᵒʳᵈᵉʳ⁾(x)` element by element: the map itself for order 0, its derivatives for 1, 2 and 3.
-///
-/// ```
-/// use shard_kernels::{unary::{unary, Unary}, View, ViewMut};
-/// let x = [-1.0f32, 0.0, 2.0];
-/// let mut out = [9.0; 3];
-/// unary(Unary::Relu, 1, &View::contiguous(&x, &[3]), &mut ViewMut::contiguous(&mut out, &[3]));
-/// assert_eq!(out, [0.0, 0.0, 1.0]);
-/// ```
-///
-/// # Panics
-/// When the shapes differ or `order` exceeds 3.
-pub fn unary<T: Real>(op: Unary, order: usize, x: &View<'_, T>, out: &mut ViewMut<'_, T>) {
+compiled! { trait Compiled for Real: f32 f64; {
+    /// `out = f⁽ᵒʳᵈᵉʳ⁾(x)` element by element: the map itself for order 0, its derivatives for 1, 2 and 3.
+    ///
+    /// ```
+    /// use shard_kernels::{unary::{unary, Unary}, View, ViewMut};
+    /// let x = [-1.0f32, 0.0, 2.0];
+    /// let mut out = [9.0; 3];
+    /// unary(Unary::Relu, 1, &View::contiguous(&x, &[3]), &mut ViewMut::contiguous(&mut out, &[3]));
+    /// assert_eq!(out, [0.0, 0.0, 1.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// When the shapes differ or `order` exceeds 3.
+    pub fn unary<T>(op: Unary, order: usize, x: &View<'_, T>, out: &mut ViewMut<'_, T>) = plain;
+
+    /// `out = g · f⁽ᵒʳᵈᵉʳ⁾(x)` element by element: one step of the chain rule.
+    ///
+    /// # Panics
+    /// When the shapes differ or `order` exceeds 3.
+    pub fn unary_scaled<T>(op: Unary, order: usize, x: &View<'_, T>, g: &View<'_, T>, out: &mut ViewMut<'_, T>) = scaled;
+
+    fn each_element<T>(op: Unary, order: usize, x: &[T], y: &mut [T]) = each;
+} }
+
+impl Unary {
+    /// `f⁽ᵒʳᵈᵉʳ⁾(x)` of every element of `x`, written to `y`.
+    ///
+    /// # Panics
+    /// When the lengths differ or `order` exceeds 3.
+    pub fn eval<T: Real>(self, order: usize, x: &[T], y: &mut [T]) {
+        each_element(self, order, x, y);
+    }
+}
+
+fn plain<T: Real>(op: Unary, order: usize, x: &View<'_, T>, out: &mut ViewMut<'_, T>) {
     run(op, order, x, None, out);
 }
 
-/// `out = g · f⁽ᵒʳᵈᵉʳ⁾(x)` element by element: one step of the chain rule.
-///
-/// # Panics
-/// When the shapes differ or `order` exceeds 3.
-pub fn unary_scaled<T: Real>(
+fn scaled<T: Real>(
     op: Unary,
     order: usize,
     x: &View<'_, T>,
@@ -162,24 +181,18 @@ pub fn unary_scaled<T: Real>(
     run(op, order, x, Some(g), out);
 }
 
-impl Unary {
-    /// `f⁽ᵒʳᵈᵉʳ⁾(x)` of every element of `x`, written to `y`.
-    ///
-    /// # Panics
-    /// When the lengths differ or `order` exceeds 3.
-    pub fn eval<T: Real>(self, order: usize, x: &[T], y: &mut [T]) {
-        assert!(
-            x.len() == y.len(),
-            "unary: {} elements into {}",
-            x.len(),
-            y.len()
-        );
-        assert!(
-            order <= 3,
-            "unary: derivatives up to the third exist, not order {order}"
-        );
-        formulas::run(self, order, x, y);
-    }
+fn each<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) {
+    assert!(
+        x.len() == y.len(),
+        "unary: {} elements into {}",
+        x.len(),
+        y.len()
+    );
+    assert!(
+        order <= 3,
+        "unary: derivatives up to the third exist, not order {order}"
+    );
+    formulas::run(op, order, x, y);
 }
 
 /// Elements per step through the buffers of strided or scaled maps: small enough to stay in the first cache.
@@ -221,7 +234,7 @@ fn run<T: Real>(
                 } else {
                     &mut result[..len]
                 };
-                op.eval(order, source, target);
+                each(op, order, source, target);
                 if scaled {
                     for (i, v) in target.iter_mut().enumerate() {
                         *v *= g.data()[q.wrapping_add_signed(i as isize * steps[1])];

@@ -7,6 +7,7 @@
 use super::pointwise::{Binary, assert_shapes};
 use super::view::for_each_row;
 use super::{View, ViewMut};
+use crate::compiled::compiled;
 use num_traits::{AsPrimitive, PrimInt, WrappingMul, WrappingSub};
 use shard_device::{Bool, Element};
 
@@ -37,7 +38,13 @@ pub enum Compare {
 type Row<T, R> = fn(&[T], &[T], &mut [R]);
 
 /// An element that can be compared: a float, an integer or a truth value.
-pub trait Number: Element {
+pub trait Number:
+    Element
+    + Compiled<Self>
+    + super::best::Compiled<Self>
+    + super::scan::CompiledNumber<Self>
+    + super::tally::Compiled<Self>
+{
     /// Whether it is not zero; NaN is not.
     #[inline]
     fn is_true(self) -> bool {
@@ -64,7 +71,7 @@ impl Number for Bool {}
 /// Integers wrap. Division rounds down and has the divisor's sign on the remainder, as PyTorch's `floor_divide` and
 /// `remainder`; by 0 both give 0, as NumPy's. An integer to a negative power is 0, but for those of 1 and -1. A shift by less
 /// than 0 or by as many bits as there are shifts everything out. Sums and products of truth values are "or" and "and".
-pub trait Whole: Number {
+pub trait Whole: Number + CompiledWhole<Self> + super::scan::CompiledWhole<Self> {
     /// The map of rows, if the type has it.
     fn row(op: Binary) -> Option<Row<Self, Self>>;
     /// As an integer that holds it.
@@ -144,32 +151,50 @@ impl Whole for Bool {
     }
 }
 
-/// `out = op(a, b)` element by element; `a` and `b` have the shape of `out`, broadcast by strides of 0
-/// ([`View::broadcast_to`]).
-///
-/// ```
-/// use shard_kernels::{pointwise::Binary, whole::binary, View, ViewMut};
-/// let (a, b) = ([-7i64, 7, i64::MAX], [2i64, -2, -1]);
-/// let mut out = [0; 3];
-/// let [a, b] = [&a, &b].map(|x| View::contiguous(x, &[3]));
-/// binary(Binary::FloorDiv, &a, &b, &mut ViewMut::contiguous(&mut out, &[3]));
-/// assert_eq!(out, [-4, -4, -i64::MAX]);
-/// ```
-///
-/// # Panics
-/// When the shapes differ, or the type has no such map.
-pub fn binary<T: Whole>(op: Binary, a: &View<'_, T>, b: &View<'_, T>, out: &mut ViewMut<'_, T>) {
+compiled! { trait CompiledWhole for Whole: i64 i32 u8 Bool; {
+    /// `out = op(a, b)` element by element; `a` and `b` have the shape of `out`, broadcast by strides of 0
+    /// ([`View::broadcast_to`]).
+    ///
+    /// ```
+    /// use shard_kernels::{pointwise::Binary, whole::binary, View, ViewMut};
+    /// let (a, b) = ([-7i64, 7, i64::MAX], [2i64, -2, -1]);
+    /// let mut out = [0; 3];
+    /// let [a, b] = [&a, &b].map(|x| View::contiguous(x, &[3]));
+    /// binary(Binary::FloorDiv, &a, &b, &mut ViewMut::contiguous(&mut out, &[3]));
+    /// assert_eq!(out, [-4, -4, -i64::MAX]);
+    /// ```
+    ///
+    /// # Panics
+    /// When the shapes differ, or the type has no such map.
+    pub fn binary<T>(
+        op: Binary,
+        a: &View<'_, T>,
+        b: &View<'_, T>,
+        out: &mut ViewMut<'_, T>,
+    ) = binary_here;
+} }
+
+fn binary_here<T: Whole>(op: Binary, a: &View<'_, T>, b: &View<'_, T>, out: &mut ViewMut<'_, T>) {
     let Some(row) = T::row(op) else {
         panic!("{op:?} of {}", T::DTYPE)
     };
     by_rows(a, b, out, row);
 }
 
-/// `out = op(a, b)` element by element, as [`binary`].
-///
-/// # Panics
-/// When the shapes differ.
-pub fn compare<T: Number>(
+compiled! { trait Compiled for Number: f32 f64 i64 i32 u8 Bool; {
+    /// `out = op(a, b)` element by element, as [`binary`].
+    ///
+    /// # Panics
+    /// When the shapes differ.
+    pub fn compare<T>(
+        op: Compare,
+        a: &View<'_, T>,
+        b: &View<'_, T>,
+        out: &mut ViewMut<'_, Bool>,
+    ) = compare_here;
+} }
+
+fn compare_here<T: Number>(
     op: Compare,
     a: &View<'_, T>,
     b: &View<'_, T>,

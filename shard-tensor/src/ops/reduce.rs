@@ -94,7 +94,7 @@ impl ShardTensor {
         &self,
         op: &'static str,
         dims: impl Into<DimList>,
-        f: impl FnOnce(&dyn Exec, &Value, &[usize]) -> Result<Value, OpError>,
+        f: impl Fn(&dyn Exec, &Value, &[usize]) -> Result<Value, OpError>,
     ) -> Result<Self> {
         let dims = self.dims_of(op, dims)?;
         self.run(|exec, x| f(exec, x, &dims))

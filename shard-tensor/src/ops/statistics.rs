@@ -210,6 +210,7 @@ impl ShardTensor {
         dims: impl Into<DimList>,
         keepdim: bool,
     ) -> Result<Self> {
+        let order: Order = order.into();
         self.over("norm", dims, |exec, x, dims| {
             ops::norm(exec, x, order, dims, keepdim)
         })
@@ -229,6 +230,7 @@ impl ShardTensor {
         dims: impl Into<DimList>,
         eps: f64,
     ) -> Result<Self> {
+        let order: Order = order.into();
         self.over("normalize", dims, |exec, x, dims| {
             ops::normalize(exec, x, order, dims, eps)
         })
@@ -272,6 +274,7 @@ impl ShardTensor {
     /// For shapes that do not fit, types that differ or are not `f32` or `f64`, and an order below 0; what the communicator reports.
     #[track_caller]
     pub fn cdist(&self, other: &Self, order: impl Into<Order>) -> Result<Self> {
+        let order: Order = order.into();
         self.run2(other, |exec, x, y| pairwise::cdist(exec, x, y, order))
     }
 

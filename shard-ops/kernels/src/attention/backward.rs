@@ -3,10 +3,12 @@
 use super::forward::{below, row_tile, tile_logits, write_rows};
 use super::problem::{Block, Problem, Queries, Tile};
 use super::stored::{Stored, gather, matrix, start};
+use crate::compiled::compiled;
 use crate::exp::fused;
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::pointwise::vectorized;
 use crate::{Real, View, ViewMut};
+use half::{bf16, f16};
 use pulp::{Simd, WithSimd};
 
 /// Rows of a tile. With [`keys`] of them probabilities and their gradient together fill half of a second-level cache.
@@ -76,6 +78,24 @@ pub struct BlockGrad<'a, A> {
     pub dbias: Option<ViewMut<'a, A>>,
 }
 
+compiled! { trait CompiledGrad for Stored: f32 f64 f16 bf16; {
+    fn fold<T>(
+        grad: &mut AttentionGrad<'_, T>,
+        queries: &Queries<'_, T>,
+        block: &Block<'_, T>,
+        grads: &mut BlockGrad<'_, <T as Stored>::Acc>,
+    ) = fold_here;
+} }
+
+fn fold_here<E: Stored>(
+    grad: &mut AttentionGrad<'_, E>,
+    queries: &Queries<'_, E>,
+    block: &Block<'_, E>,
+    grads: &mut BlockGrad<'_, E::Acc>,
+) {
+    grad.take_in(queries, block, grads);
+}
+
 impl<'a, E: Stored> AttentionGrad<'a, E> {
     /// The gradient before any keys are taken in: for output `out` `[batch, heads, queries, value dim]`, its cotangent `dout`,
     /// and the log-sum-exps that [`AttentionState::finish`](super::AttentionState::finish) gave; `dim` is that of the queries.
@@ -126,6 +146,15 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
     /// # Panics
     /// When shapes contradict each other, or `queries` has another scale than before.
     pub fn fold(
+        &mut self,
+        queries: &Queries<'_, E>,
+        block: &Block<'_, E>,
+        grads: &mut BlockGrad<'_, E::Acc>,
+    ) {
+        fold(self, queries, block, grads);
+    }
+
+    fn take_in(
         &mut self,
         queries: &Queries<'_, E>,
         block: &Block<'_, E>,

@@ -4,9 +4,11 @@ use super::problem::{Block, Problem, Queries, Tile};
 use super::stored::{Stored, matrix};
 use crate::Real;
 use crate::ViewMut;
+use crate::compiled::compiled;
 use crate::exp::fused;
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::pointwise::vectorized;
+use half::{bf16, f16};
 use pulp::{Simd, WithSimd};
 
 /// Rows of a tile. With [`keys`] of them its logits fill half of a second-level cache, and products of this size run at nearly
@@ -97,6 +99,10 @@ impl<A: Real> AttentionState<A> {
     /// # Panics
     /// When shapes contradict each other or the state.
     pub fn fold<E: Stored<Acc = A>>(&mut self, queries: &Queries<'_, E>, block: &Block<'_, E>) {
+        fold(self, queries, block);
+    }
+
+    fn take_in<E: Stored<Acc = A>>(&mut self, queries: &Queries<'_, E>, block: &Block<'_, E>) {
         let problem = Problem::new(queries, block);
         let e = problem.extents;
         assert!(
@@ -216,6 +222,10 @@ impl<A: Real> AttentionState<A> {
     /// # Panics
     /// When `out` or `lse` does not fit the state.
     pub fn finish<E: Stored<Acc = A>>(&self, out: &mut ViewMut<'_, E>, lse: &mut [A]) {
+        finish(self, out, lse);
+    }
+
+    fn write<E: Stored<Acc = A>>(&self, out: &mut ViewMut<'_, E>, lse: &mut [A]) {
         let [batch, heads, queries] = self.shape;
         assert!(
             out.shape() == [batch, heads, queries, self.value_dim] && lse.len() == self.max.len(),
@@ -238,6 +248,36 @@ impl<A: Real> AttentionState<A> {
             .map(|&l| if l == A::zero() { l } else { A::one() / l });
         write_rows(out, &self.out, inverse);
     }
+}
+
+compiled! { trait CompiledState for Stored: f32 f64 f16 bf16; {
+    fn fold<T>(
+        state: &mut AttentionState<<T as Stored>::Acc>,
+        queries: &Queries<'_, T>,
+        block: &Block<'_, T>,
+    ) = fold_here;
+
+    fn finish<T>(
+        state: &AttentionState<<T as Stored>::Acc>,
+        out: &mut ViewMut<'_, T>,
+        lse: &mut [<T as Stored>::Acc],
+    ) = finish_here;
+} }
+
+fn fold_here<E: Stored>(
+    state: &mut AttentionState<E::Acc>,
+    queries: &Queries<'_, E>,
+    block: &Block<'_, E>,
+) {
+    state.take_in(queries, block);
+}
+
+fn finish_here<E: Stored>(
+    state: &AttentionState<E::Acc>,
+    out: &mut ViewMut<'_, E>,
+    lse: &mut [E::Acc],
+) {
+    state.write(out, lse);
 }
 
 /// Writes rows of row-major `from`, each times its factor, to the last dim of a four-dim view.

@@ -2,25 +2,36 @@
 
 use super::stored::Stored;
 use crate::ViewMut;
+use crate::compiled::compiled;
+use half::{bf16, f16};
 use num_traits::Float;
 
-/// The result over all keys from results over disjoint sets of keys: `outs` holds their outputs
-/// `[batch, heads, queries, value dim]` and `sums` the logarithms of their sums of exponentials, one set after the other,
-/// row-major.
-///
-/// Writes the output and its log-sum-exp; sets are folded in order. A query that no set saw gets zeros and -inf.
-///
-/// # Panics
-/// When `outs` or `lse` does not fit `out` and `sums`.
-///
-/// ```
-/// use shard_kernels::{ViewMut, attention::merge};
-/// // Weights 1 and 3.
-/// let (mut out, mut lse) = ([0.0], [0.0]);
-/// merge(&[1.0, 5.0], &[0.0, 3.0f64.ln()], &mut ViewMut::contiguous(&mut out, &[1, 1, 1, 1]), &mut lse);
-/// assert!((out[0] - 4.0f64).abs() < 1e-14 && (lse[0] - 4.0f64.ln()).abs() < 1e-14);
-/// ```
-pub fn merge<E: Stored>(
+compiled! { trait Compiled for Stored: f32 f64 f16 bf16; {
+    /// The result over all keys from results over disjoint sets of keys: `outs` holds their outputs
+    /// `[batch, heads, queries, value dim]` and `sums` the logarithms of their sums of exponentials, one set after the other,
+    /// row-major.
+    ///
+    /// Writes the output and its log-sum-exp; sets are folded in order. A query that no set saw gets zeros and -inf.
+    ///
+    /// # Panics
+    /// When `outs` or `lse` does not fit `out` and `sums`.
+    ///
+    /// ```
+    /// use shard_kernels::{ViewMut, attention::merge};
+    /// // Weights 1 and 3.
+    /// let (mut out, mut lse) = ([0.0], [0.0]);
+    /// merge(&[1.0, 5.0], &[0.0, 3.0f64.ln()], &mut ViewMut::contiguous(&mut out, &[1, 1, 1, 1]), &mut lse);
+    /// assert!((out[0] - 4.0f64).abs() < 1e-14 && (lse[0] - 4.0f64.ln()).abs() < 1e-14);
+    /// ```
+    pub fn merge<T>(
+        outs: &[<T as Stored>::Acc],
+        sums: &[<T as Stored>::Acc],
+        out: &mut ViewMut<'_, T>,
+        lse: &mut [<T as Stored>::Acc],
+    ) = merge_here;
+} }
+
+fn merge_here<E: Stored>(
     outs: &[E::Acc],
     sums: &[E::Acc],
     out: &mut ViewMut<'_, E>,

@@ -6,7 +6,16 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// An element type of queries, keys, values and results. Kernels compute and accumulate in [`Stored::Acc`].
-pub trait Stored: Copy + core::fmt::Debug + Send + Sync + 'static {
+pub trait Stored:
+    Copy
+    + core::fmt::Debug
+    + Send
+    + Sync
+    + super::backward::CompiledGrad<Self>
+    + super::forward::CompiledState<Self>
+    + super::merge::Compiled<Self>
+    + 'static
+{
     /// `f64` for `f64`, `f32` for the others.
     type Acc: Real;
 

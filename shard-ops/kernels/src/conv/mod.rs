@@ -8,6 +8,7 @@
 //! Each element's sum runs over channels and kernel in one order, wherever its slab begins.
 
 use super::{Real, Strides, View, ViewMut};
+use crate::compiled::compiled;
 use lift::{Geometry, Slab, SlabMut};
 use std::borrow::Cow;
 
@@ -66,22 +67,61 @@ impl Taps {
     }
 }
 
-/// `y[n, co, o] = bias[co] + Σ_{ci, k} weight[co, ci, k] · x[n, group(co) + ci, o·stride + k·dilation + origin]`.
-///
-/// `x` is `[N, Cin, *S]`, `weight` `[Cout, Cin / groups, *K]`, `bias` of length `Cout`, `y` `[N, Cout, *O]`, any strides.
-///
-/// ```
-/// use shard_kernels::{conv::{conv_forward, Taps}, View, ViewMut};
-/// let (x, w) = ([1.0f32, 2.0, 3.0, 4.0], [1.0f32, 10.0]);
-/// let mut y = [0.0; 3];
-/// let (x, w) = (View::contiguous(&x, &[1, 1, 4]), View::contiguous(&w, &[1, 1, 2]));
-/// conv_forward(&x, &w, None, &mut ViewMut::contiguous(&mut y, &[1, 1, 3]), &Taps::unit(1), 1);
-/// assert_eq!(y, [21.0, 32.0, 43.0]);
-/// ```
-///
-/// # Panics
-/// When the shapes contradict each other.
-pub fn conv_forward<T: Real>(
+compiled! { trait Compiled for Real: f32 f64; {
+    /// `y[n, co, o] = bias[co] + Σ_{ci, k} weight[co, ci, k] · x[n, group(co) + ci, o·stride + k·dilation + origin]`.
+    ///
+    /// `x` is `[N, Cin, *S]`, `weight` `[Cout, Cin / groups, *K]`, `bias` of length `Cout`, `y` `[N, Cout, *O]`, any strides.
+    ///
+    /// ```
+    /// use shard_kernels::{conv::{conv_forward, Taps}, View, ViewMut};
+    /// let (x, w) = ([1.0f32, 2.0, 3.0, 4.0], [1.0f32, 10.0]);
+    /// let mut y = [0.0; 3];
+    /// let (x, w) = (View::contiguous(&x, &[1, 1, 4]), View::contiguous(&w, &[1, 1, 2]));
+    /// conv_forward(&x, &w, None, &mut ViewMut::contiguous(&mut y, &[1, 1, 3]), &Taps::unit(1), 1);
+    /// assert_eq!(y, [21.0, 32.0, 43.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn conv_forward<T>(
+        x: &View<'_, T>,
+        weight: &View<'_, T>,
+        bias: Option<&[T]>,
+        y: &mut ViewMut<'_, T>,
+        window: &Taps,
+        groups: usize,
+    ) = conv_forward_here;
+
+    /// The gradient of [`conv_forward`] with respect to its input, over the box `dx`: every element of `dx` is written, with 0
+    /// where no output meets it. It is also the value of a transposed convolution.
+    ///
+    /// The relation is the same: `i` indexes `dx`, `o` indexes `dy`. Outputs outside the view `dy` count as zeros.
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn conv_input_grad<T>(
+        dy: &View<'_, T>,
+        weight: &View<'_, T>,
+        dx: &mut ViewMut<'_, T>,
+        window: &Taps,
+        groups: usize,
+    ) = conv_input_grad_here;
+
+    /// The gradient of [`conv_forward`] with respect to its weight:
+    /// `dw[co, ci, k] = Σ_{n, o} dy[n, co, o] · x[n, group(co) + ci, i(o, k)]`.
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn conv_weight_grad<T>(
+        x: &View<'_, T>,
+        dy: &View<'_, T>,
+        dw: &mut ViewMut<'_, T>,
+        window: &Taps,
+        groups: usize,
+    ) = conv_weight_grad_here;
+} }
+
+fn conv_forward_here<T: Real>(
     x: &View<'_, T>,
     weight: &View<'_, T>,
     bias: Option<&[T]>,
@@ -105,14 +145,7 @@ pub fn conv_forward<T: Real>(
     );
 }
 
-/// The gradient of [`conv_forward`] with respect to its input, over the box `dx`: every element of `dx` is written, with 0
-/// where no output meets it. It is also the value of a transposed convolution.
-///
-/// The relation is the same: `i` indexes `dx`, `o` indexes `dy`. Outputs outside the view `dy` count as zeros.
-///
-/// # Panics
-/// When the shapes contradict each other.
-pub fn conv_input_grad<T: Real>(
+fn conv_input_grad_here<T: Real>(
     dy: &View<'_, T>,
     weight: &View<'_, T>,
     dx: &mut ViewMut<'_, T>,
@@ -123,12 +156,7 @@ pub fn conv_input_grad<T: Real>(
     input_grad::input_grad(dy, weight, dx, &geometry);
 }
 
-/// The gradient of [`conv_forward`] with respect to its weight:
-/// `dw[co, ci, k] = Σ_{n, o} dy[n, co, o] · x[n, group(co) + ci, i(o, k)]`.
-///
-/// # Panics
-/// When the shapes contradict each other.
-pub fn conv_weight_grad<T: Real>(
+fn conv_weight_grad_here<T: Real>(
     x: &View<'_, T>,
     dy: &View<'_, T>,
     dw: &mut ViewMut<'_, T>,

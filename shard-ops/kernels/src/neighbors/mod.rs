@@ -40,7 +40,9 @@ mod tests;
 mod tree;
 
 pub use farthest::{farthest, lower, unsampled};
+pub(crate) use nearest::CompiledNearest;
 pub use nearest::Nearest;
+pub(crate) use radius::CompiledRadius;
 pub use radius::{RadiusRows, RowOrder, WithinRadius, limit};
 pub use search::Search;
 pub use tree::MAX_TREE_DIM;

@@ -1,6 +1,7 @@
 //! The k nearest points of every query.
 
 use super::search::{Row, Rows, Search, search};
+use crate::compiled::compiled;
 use crate::{Positions, Real, View};
 
 /// The index of an entry that no point has filled yet.
@@ -32,6 +33,16 @@ pub struct Nearest<T> {
     distances: Vec<T>,
     indexes: Vec<i64>,
 }
+
+compiled! { trait CompiledNearest for Real: f32 f64; {
+    fn take_in<T>(
+        into: &mut Nearest<T>,
+        how: Search,
+        queries: &View<'_, T>,
+        points: &View<'_, T>,
+        index: Positions<'_>,
+    ) = take_in_here;
+} }
 
 impl<T: Real> Nearest<T> {
     /// The state of no points: every row is empty.
@@ -85,24 +96,7 @@ impl<T: Real> Nearest<T> {
         points: &View<'_, T>,
         index: Positions<'_>,
     ) {
-        assert!(
-            queries.ndim() == 2 && queries.shape()[0] * self.k == self.distances.len(),
-            "neighbours: queries of shape {:?} into {} entries of rows of {}",
-            queries.shape(),
-            self.distances.len(),
-            self.k
-        );
-        match self.k {
-            0 => {}
-            1..=MOST_SORTED => search(how, queries, points, index, self),
-            k => {
-                // A descending row is a heap with the last neighbour on top.
-                self.distances.chunks_exact_mut(k).for_each(<[T]>::reverse);
-                self.indexes.chunks_exact_mut(k).for_each(<[i64]>::reverse);
-                search(how, queries, points, index, &mut Heaps(self));
-                self.sort();
-            }
-        }
+        take_in(self, how, queries, points, index);
     }
 
     /// Fills an empty row with points in order, at most k.
@@ -186,6 +180,33 @@ impl<T: Real> Nearest<T> {
                 MISSING => (T::infinity(), -1),
                 index => (distance.sqrt(), index),
             };
+        }
+    }
+}
+
+fn take_in_here<T: Real>(
+    into: &mut Nearest<T>,
+    how: Search,
+    queries: &View<'_, T>,
+    points: &View<'_, T>,
+    index: Positions<'_>,
+) {
+    assert!(
+        queries.ndim() == 2 && queries.shape()[0] * into.k == into.distances.len(),
+        "neighbours: queries of shape {:?} into {} entries of rows of {}",
+        queries.shape(),
+        into.distances.len(),
+        into.k
+    );
+    match into.k {
+        0 => {}
+        1..=MOST_SORTED => search(how, queries, points, index, into),
+        k => {
+            // A descending row is a heap with the last neighbour on top.
+            into.distances.chunks_exact_mut(k).for_each(<[T]>::reverse);
+            into.indexes.chunks_exact_mut(k).for_each(<[i64]>::reverse);
+            search(how, queries, points, index, &mut Heaps(into));
+            into.sort();
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::nearest::{Nearest, compare};
 use super::search::{Row, Rows, Search, search};
+use crate::compiled::compiled;
 use crate::{Positions, Real, View};
 
 /// The points within a radius of every query among the blocks taken in so far. With a cap, each row holds only its first
@@ -53,6 +54,18 @@ pub struct RadiusRows<T> {
     pub distances: Vec<T>,
 }
 
+compiled! { trait CompiledRadius for Real: f32 f64; {
+    fn take_in<T>(
+        into: &mut WithinRadius<T>,
+        how: Search,
+        queries: &View<'_, T>,
+        points: &View<'_, T>,
+        index: Positions<'_>,
+    ) = take_in_here;
+
+    fn rows<T>(of: WithinRadius<T>, order: RowOrder) -> RadiusRows<T> = rows_here;
+} }
+
 impl<T: Real> WithinRadius<T> {
     /// The state of no points. With a negative radius, or NaN, no point is within it.
     pub fn new(queries: usize, radius: T, cap: Option<usize>) -> Self {
@@ -87,13 +100,7 @@ impl<T: Real> WithinRadius<T> {
         points: &View<'_, T>,
         index: Positions<'_>,
     ) {
-        assert!(
-            queries.ndim() == 2 && queries.shape()[0] == self.rows.len(),
-            "radius search: queries of shape {:?} into {} rows",
-            queries.shape(),
-            self.rows.len()
-        );
-        search(how, queries, points, index, self);
+        take_in(self, how, queries, points, index);
     }
 
     /// Takes in the state of other points for the same queries, radius and cap.
@@ -127,27 +134,47 @@ impl<T: Real> WithinRadius<T> {
     }
 
     /// The points of every query.
-    pub fn finish(mut self, order: RowOrder) -> RadiusRows<T> {
-        let mut out = RadiusRows {
-            offsets: vec![0],
-            indexes: Vec::new(),
-            distances: Vec::new(),
-        };
-        for row in &mut self.rows {
-            if let Some(cap) = self.cap {
-                row.shrink(cap);
-            }
-            match order {
-                RowOrder::Index => row.hits.sort_unstable_by_key(|&(_, index)| index),
-                RowOrder::Distance => row.hits.sort_unstable_by(|a, b| compare(*a, *b)),
-            }
-            out.indexes.extend(row.hits.iter().map(|&(_, index)| index));
-            out.distances
-                .extend(row.hits.iter().map(|&(distance, _)| distance.sqrt()));
-            out.offsets.push(out.indexes.len());
-        }
-        out
+    pub fn finish(self, order: RowOrder) -> RadiusRows<T> {
+        rows(self, order)
     }
+}
+
+fn take_in_here<T: Real>(
+    into: &mut WithinRadius<T>,
+    how: Search,
+    queries: &View<'_, T>,
+    points: &View<'_, T>,
+    index: Positions<'_>,
+) {
+    assert!(
+        queries.ndim() == 2 && queries.shape()[0] == into.rows.len(),
+        "radius search: queries of shape {:?} into {} rows",
+        queries.shape(),
+        into.rows.len()
+    );
+    search(how, queries, points, index, into);
+}
+
+fn rows_here<T: Real>(mut of: WithinRadius<T>, order: RowOrder) -> RadiusRows<T> {
+    let mut out = RadiusRows {
+        offsets: vec![0],
+        indexes: Vec::new(),
+        distances: Vec::new(),
+    };
+    for row in &mut of.rows {
+        if let Some(cap) = of.cap {
+            row.shrink(cap);
+        }
+        match order {
+            RowOrder::Index => row.hits.sort_unstable_by_key(|&(_, index)| index),
+            RowOrder::Distance => row.hits.sort_unstable_by(|a, b| compare(*a, *b)),
+        }
+        out.indexes.extend(row.hits.iter().map(|&(_, index)| index));
+        out.distances
+            .extend(row.hits.iter().map(|&(distance, _)| distance.sqrt()));
+        out.offsets.push(out.indexes.len());
+    }
+    out
 }
 
 /// The largest squared distance whose root is at most the radius; negative where there is none.

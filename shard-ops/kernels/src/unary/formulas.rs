@@ -7,85 +7,108 @@ use crate::pointwise::vectorized;
 use core::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
 use pulp::{Simd, WithSimd};
 
-/// One derivative of one map, as text the compiler inlines into each instruction set's loop.
-trait Formula {
-    /// Whether the formula is the same for all numbers.
-    const CONSTANT: bool;
-    /// Whether the formula calls functions of [`Math`], rather than using arithmetic alone.
-    const CALLS: bool;
+/// The derivatives of one map, as text the compiler inlines into each instruction set's loops.
+trait Map {
+    /// Whether the formula of the order calls functions of [`Math`], rather than using arithmetic alone.
+    fn calls(&self) -> bool;
 
-    fn at<M: Math>(&self, x: f64) -> f64;
+    /// Writes the derivative of the order at all of `x`. The formulas that call functions are compiled if `CALLING`, the others
+    /// if `PLAIN`.
+    fn each<T: Real, M: Math, const CALLING: bool, const PLAIN: bool>(&self, x: &[T], y: &mut [T]);
 }
 
-fn each<T: Real, F: Formula>(formula: &F, x: &[T], y: &mut [T]) {
-    if F::CONSTANT {
-        y.fill(T::of(formula.at::<Precise>(0.0)));
-    } else if F::CALLS && size_of::<T>() == 8 {
+fn run_map<T: Real, F: Map>(map: &F, x: &[T], y: &mut [T]) {
+    if size_of::<T>() == 8 && map.calls() {
         // Calls of the standard library take one number at a time, whatever the instruction set.
-        each_in::<T, F, Precise>(formula, x, y);
+        map.each::<T, Precise, true, false>(x, y);
     } else {
-        vectorized(Loop { formula, x, y });
+        vectorized(Loops { map, x, y });
     }
 }
 
-struct Loop<'a, T, F> {
-    formula: &'a F,
+struct Loops<'a, T, F> {
+    map: &'a F,
     x: &'a [T],
     y: &'a mut [T],
 }
 
-impl<T: Real, F: Formula> WithSimd for Loop<'_, T, F> {
+// All orders are one function for an instruction set: what chooses it takes longer to compile than a loop.
+impl<T: Real, F: Map> WithSimd for Loops<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
+        let Self { map, x, y } = self;
         if size_of::<T>() == 8 {
-            each_in::<T, F, Precise>(self.formula, self.x, self.y);
+            map.each::<T, Precise, false, true>(x, y);
         } else if S::F64_LANES >= 4 || cfg!(target_arch = "aarch64") {
-            each_in::<T, F, Fast<true>>(self.formula, self.x, self.y);
+            map.each::<T, Fast<true>, true, true>(x, y);
         } else {
-            each_in::<T, F, Fast<false>>(self.formula, self.x, self.y);
+            map.each::<T, Fast<false>, true, true>(x, y);
         }
     }
 }
 
-#[inline(always)]
-fn each_in<T: Real, F: Formula, M: Math>(formula: &F, x: &[T], y: &mut [T]) {
-    for (y, x) in y.iter_mut().zip(x) {
-        *y = T::of(formula.at::<M>(x.wide()));
-    }
-}
-
-/// Runs the loop of a formula of `$x` with these parameters, and perhaps a value that it shares with others.
-macro_rules! formula {
-    ($from:ident, $to:ident, $x:ident, [$($p:ident)*], [$($t:ident = $shared:expr)?], $formula:expr) => {{
-        struct Here { $($p: f64),* }
-        impl Formula for Here {
-            const CONSTANT: bool = !has_word(stringify!($formula), stringify!($x))
-                $(&& !has_word(stringify!($formula), stringify!($t)))?;
-            const CALLS: bool = has_word(stringify!($formula), "M")
-                $(|| has_word(stringify!($shared), "M"))?;
+/// Runs the loop of an order, of formulas of `$x` with these parameters, and perhaps a value that they share. Orders without a
+/// formula are zero.
+macro_rules! map {
+    (
+        $from:ident, $to:ident, $order:expr, $x:ident, [$($p:ident)*], $shared:tt,
+        $($($n:literal)|+ => $formula:expr;)+
+    ) => {{
+        struct Here { order: usize, $($p: f64),* }
+        impl Map for Here {
+            fn calls(&self) -> bool {
+                match self.order {
+                    $($($n)|+ => mentions!("M", $formula, $shared),)+
+                    _ => false,
+                }
+            }
 
             #[inline(always)]
-            fn at<M: Math>(&self, $x: f64) -> f64 {
-                let Self { $($p),* } = *self;
-                // Not every derivative needs every parameter, or its argument.
-                let _ = ($x, $($p),*);
-                $(let $t = $shared; let _ = &$t;)?
-                $formula
+            fn each<T: Real, M: Math, const CALLING: bool, const PLAIN: bool>(&self, from: &[T], to: &mut [T]) {
+                // Not every derivative needs every parameter.
+                let Self { order, $($p),* } = *self;
+                let _ = ($($p),*);
+                match order {
+                    $($($n)|+ => {
+                        const CALLS: bool = mentions!("M", $formula, $shared);
+                        const CONSTANT: bool = !mentions!(stringify!($x), $formula, $shared);
+                        if CONSTANT {
+                            let $x = 0.0f64;
+                            let _ = $x;
+                            share!($shared);
+                            to.fill(T::of($formula));
+                        } else if if CALLS { CALLING } else { PLAIN } {
+                            for (to, from) in to.iter_mut().zip(from) {
+                                let $x = from.wide();
+                                let _ = $x;
+                                share!($shared);
+                                *to = T::of($formula);
+                            }
+                        }
+                    })+
+                    _ => to.fill(T::zero()),
+                }
             }
         }
-        each(&Here { $($p),* }, $from, $to);
+        run_map(&Here { order: $order, $($p),* }, $from, $to);
     }};
 }
 
-/// Chooses the formula of an order; orders without a formula are zero.
-macro_rules! orders {
-    ($from:ident, $to:ident, $order:ident, $x:ident, $p:tt, $shared:tt, $($($n:literal)|+ => $formula:expr;)+) => {
-        match $order {
-            $($($n)|+ => formula!($from, $to, $x, $p, $shared, $formula),)+
-            _ => $to.fill(T::zero()),
-        }
+/// Binds what formulas share.
+macro_rules! share {
+    ([$($t:ident = $shared:expr)?]) => {
+        // Not every derivative needs it.
+        $(let $t = $shared; let _ = &$t;)?
+    };
+}
+
+/// Whether a word stands in a formula, or in what it shares with others.
+macro_rules! mentions {
+    ($word:expr, $formula:expr, [$($t:ident = $shared:expr)?]) => {
+        has_word(stringify!($formula), $word)
+            $(|| has_word(stringify!($formula), stringify!($t)) && has_word(stringify!($shared), $word))?
     };
 }
 
@@ -107,7 +130,7 @@ macro_rules! loops {
                 $(Unary::$variant $({ $($p),+ })? => {
                     $($(let $p = rounded($p);)+)?
                     $($(let $c = rounded($value);)+)?
-                    orders!(
+                    map!(
                         from, to, n, $x, [$($($p)+)? $($($c)+)?], [$($t = $shared)?],
                         $($($order)|+ => $formula;)+
                     );
@@ -126,19 +149,19 @@ fn small_power<T: Real>(exponent: f64, order: usize, x: &[T], y: &mut [T]) -> bo
     if scale == 0.0 || p == 0.0 {
         y.fill(T::of(scale));
     } else if p == 1.0 {
-        formula!(x, y, v, [scale], [], scale * v);
+        map!(x, y, 0, v, [scale], [], 0 => scale * v;);
     } else if p == 2.0 {
-        formula!(x, y, v, [scale], [], scale * (v * v));
+        map!(x, y, 0, v, [scale], [], 0 => scale * (v * v););
     } else if p == 3.0 {
-        formula!(x, y, v, [scale], [], scale * (v * v * v));
+        map!(x, y, 0, v, [scale], [], 0 => scale * (v * v * v););
     } else if p == 0.5 {
-        formula!(x, y, v, [scale], [], scale * v.sqrt());
+        map!(x, y, 0, v, [scale], [], 0 => scale * v.sqrt(););
     } else if p == -0.5 {
-        formula!(x, y, v, [scale], [], scale / v.sqrt());
+        map!(x, y, 0, v, [scale], [], 0 => scale / v.sqrt(););
     } else if p == -1.0 {
-        formula!(x, y, v, [scale], [], scale / v);
+        map!(x, y, 0, v, [scale], [], 0 => scale / v;);
     } else if p == -2.0 {
-        formula!(x, y, v, [scale], [], scale / (v * v));
+        map!(x, y, 0, v, [scale], [], 0 => scale / (v * v););
     } else {
         return false;
     }
