@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 pub struct CostModel {
     usual: LinkCost,
     axes: Vec<(usize, LinkCost)>,
+    /// Per axis along which several consecutive ranks share a node: how many do, and what joins them.
+    nodes: Vec<(usize, usize, LinkCost)>,
     /// Whether sending occupies the sender: true on a network, false where readers copy from shared memory.
     pub sender_pays: bool,
     /// Bytes that a plan may hold on one rank beyond its source and its destination.
@@ -43,6 +45,9 @@ pub struct CostModel {
     /// Floating-point operations per second of a rank's kernels, where computing is weighed against moving. The default is 50
     /// GFLOP/s, about one core.
     pub flops: f64,
+    /// A rank's messages of one exchange go as they are where there are no more than so many; more may pass through other ranks, in
+    /// stages of fewer. The default is 8.
+    pub at_once: usize,
     /// Ways to run an op that take up to this many times as long as the fastest count as equally fast, and the one among them
     /// that holds the least memory is taken. The default is 1.1.
     pub slack: f64,
@@ -68,6 +73,9 @@ const ROUND: f64 = 10e-6;
 /// The default for what kernels compute per second.
 const FLOPS: f64 = 50e9;
 
+/// The default for how many messages of a rank go at once.
+const AT_ONCE: usize = 8;
+
 /// The default for how much slower a way to run an op may be that holds less memory.
 const SLACK: f64 = 1.1;
 
@@ -78,11 +86,13 @@ impl CostModel {
         Self {
             usual: LinkCost::new(0.0, 10e9),
             axes: Vec::new(),
+            nodes: Vec::new(),
             sender_pays: false,
             staging: STAGING,
             round: ROUND,
             per_run: 0.0,
             flops: FLOPS,
+            at_once: AT_ONCE,
             slack: SLACK,
         }
     }
@@ -92,11 +102,13 @@ impl CostModel {
         Self {
             usual: link,
             axes: Vec::new(),
+            nodes: Vec::new(),
             sender_pays: true,
             staging: STAGING,
             round: ROUND,
             per_run: 0.0,
             flops: FLOPS,
+            at_once: AT_ONCE,
             slack: SLACK,
         }
     }
@@ -118,6 +130,8 @@ impl CostModel {
             if let Some(worst) = links.iter().filter_map(apart).reduce(LinkCost::worse) {
                 model = model.with_axis(axis, worst);
             }
+            let each = sharing(mesh, axis, |index| topology.node(mesh.ranks()[index]));
+            model = model.with_node(axis, each, topology.link(0, 0));
         }
         (model.with_round(topology.round())).with_flops(topology.machine().flops())
     }
@@ -127,6 +141,30 @@ impl CostModel {
     pub fn with_axis(mut self, axis: usize, link: LinkCost) -> Self {
         self.axes.retain(|(a, _)| *a != axis);
         self.axes.push((axis, link));
+        self
+    }
+
+    /// Says that `each` consecutive ranks along a mesh axis share a node, whose links cost this. `each` divides the ranks of the axis.
+    ///
+    /// ```
+    /// use shard_redistribute::{CostModel, LinkCost};
+    /// // A row of nodes of eight.
+    /// let model = CostModel::network(LinkCost::new(10e-6, 20e9)).with_node(0, 8, LinkCost::new(3e-6, 80e9));
+    /// assert!(model.to_string().contains("80.0 GB/s among 8"), "{model}");
+    /// ```
+    #[must_use]
+    pub fn with_node(mut self, axis: usize, each: usize, link: LinkCost) -> Self {
+        self.nodes.retain(|(a, ..)| *a != axis);
+        if each > 1 {
+            self.nodes.push((axis, each, link));
+        }
+        self
+    }
+
+    /// Sets how many messages of a rank go as they are in one exchange, without passing through other ranks.
+    #[must_use]
+    pub fn with_at_once(mut self, messages: usize) -> Self {
+        self.at_once = messages;
         self
     }
 
@@ -164,6 +202,33 @@ impl CostModel {
             .iter()
             .find(|(a, _)| *a == axis)
             .map_or(self.usual, |(_, link)| *link)
+    }
+
+    /// How many consecutive ranks along a mesh axis share a node, if several do, and what joins them.
+    pub(crate) fn near(&self, axis: usize) -> Option<(usize, LinkCost)> {
+        let known = self.nodes.iter().find(|(a, ..)| *a == axis);
+        known.map(|&(_, each, link)| (each, link))
+    }
+
+    /// The model of a mesh on which this axis is taken apart into several, the major one first.
+    pub(crate) fn split(&self, axis: usize, digits: &[usize]) -> Self {
+        let others = self.axes.iter().filter(|(a, _)| *a != axis);
+        let mut axes: Vec<(usize, LinkCost)> = others
+            .map(|&(a, link)| (if a > axis { a + digits.len() - 1 } else { a }, link))
+            .collect();
+        let mut apart = 1;
+        for (digit, n) in digits.iter().enumerate().rev() {
+            apart *= n;
+            let near = self
+                .near(axis)
+                .filter(|(each, _)| each.is_multiple_of(apart));
+            axes.push((axis + digit, near.map_or(self.axis(axis), |(_, link)| link)));
+        }
+        Self {
+            axes,
+            nodes: Vec::new(),
+            ..self.clone()
+        }
     }
 
     /// The link between two coordinates: the worst of the axes along which they differ.
@@ -283,10 +348,16 @@ impl fmt::Display for CostModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.axes.is_empty() {
             write!(f, "links: {}", self.usual)?;
+            for (_, each, near) in &self.nodes {
+                write!(f, ", {near} among {each}")?;
+            }
         }
         for (i, (axis, link)) in self.axes.iter().enumerate() {
             let comma = if i > 0 { "; " } else { "" };
             write!(f, "{comma}axis {axis}: {link}")?;
+            if let Some((each, near)) = self.near(*axis) {
+                write!(f, ", {near} among {each}")?;
+            }
         }
         let (round, rate) = (1e6 * self.round, 1e-9 * self.flops);
         write!(f, "; rounds of {round:.2} us")?;
@@ -295,6 +366,25 @@ impl fmt::Display for CostModel {
         }
         write!(f, "; {rate:.1} GFLOP/s")
     }
+}
+
+/// How many consecutive members along a mesh axis share a node everywhere, if `node` tells the node of the member at a position: the
+/// most that divides the number of ranks along the axis.
+fn sharing(mesh: &DeviceMesh, axis: usize, node: impl Fn(usize) -> usize) -> usize {
+    let n = mesh.shape()[axis];
+    let step: usize = mesh.shape()[axis + 1..].iter().product();
+    let mut each = n;
+    for index in 0..mesh.size() {
+        let at = index / step % n;
+        if at > 0 && node(index) != node(index - step) {
+            each = gcd(each, at);
+        }
+    }
+    each
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Seconds that a barrier adds to work which all ranks do before it, where they may share cores: what ranks lose when they take

@@ -108,6 +108,7 @@ mod price;
 mod rounds;
 #[cfg(feature = "serde")]
 mod serial;
+mod stages;
 mod trace;
 
 pub use array::Array;
