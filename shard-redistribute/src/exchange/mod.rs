@@ -158,7 +158,7 @@ impl ExchangeBuilder {
     /// let exchange = ExchangeBuilder::onto("columns", &columns).source(Source::identity(&rows));
     /// let staged = exchange.staged(DType::F32, &model).build(7);
     /// let messages: usize = staged.stages().map(|stage| stage.remote_messages(7)).sum();
-    /// assert_eq!((staged.plan().remote_messages(7), messages), (99, 4 + 4 + 1 + 1));
+    /// assert_eq!((staged.plan().remote_messages(7), messages), (99, 13));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
