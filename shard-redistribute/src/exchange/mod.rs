@@ -189,6 +189,12 @@ impl ExchangeBuilder {
         self
     }
 
+    /// Seconds by the model, if the exchange goes in [stages](Self::staged).
+    pub fn in_stages(&self, dtype: DType, model: &CostModel) -> Option<f64> {
+        let stages = self.stages.as_ref()?;
+        Some(stages.cost(model, dtype.size()).time)
+    }
+
     /// The value of destination elements that no source element maps to.
     #[must_use]
     pub fn fill(mut self, value: Scalar) -> Self {
