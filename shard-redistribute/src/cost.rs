@@ -33,6 +33,8 @@ pub struct CostModel {
     axes: Vec<(usize, LinkCost)>,
     /// Per axis along which several consecutive ranks share a node: how many do, and what joins them.
     nodes: Vec<(usize, usize, LinkCost)>,
+    /// What messages cost, where plans are chosen as if there were none.
+    messages: Option<Box<Self>>,
     /// Whether sending occupies the sender: true on a network, false where readers copy from shared memory.
     pub sender_pays: bool,
     /// Bytes that a plan may hold on one rank beyond its source and its destination.
@@ -87,6 +89,7 @@ impl CostModel {
             usual: LinkCost::new(0.0, 10e9),
             axes: Vec::new(),
             nodes: Vec::new(),
+            messages: None,
             sender_pays: false,
             staging: STAGING,
             round: ROUND,
@@ -103,6 +106,7 @@ impl CostModel {
             usual: link,
             axes: Vec::new(),
             nodes: Vec::new(),
+            messages: None,
             sender_pays: true,
             staging: STAGING,
             round: ROUND,
@@ -134,6 +138,39 @@ impl CostModel {
             model = model.with_node(axis, each, topology.link(0, 0));
         }
         (model.with_round(topology.round())).with_flops(topology.machine().flops())
+    }
+
+    /// The default for ranks of which nothing was measured: plans are the direct ones, and exchanges go in stages by what the
+    /// communicator of the whole mesh says of its messages.
+    pub(crate) fn unmeasured(all: &dyn Communicator, mesh: &DeviceMesh) -> Self {
+        let by_messages = |link: LinkCost| {
+            let Some(nodes) = all.nodes() else {
+                return Self::network(link);
+            };
+            // The ranks of a node share what joins it to the others.
+            let each = nodes.all().iter().map(Vec::len).max().unwrap_or(1);
+            let per_byte = link.per_byte * each as f64;
+            let far = LinkCost { per_byte, ..link };
+            (0..mesh.ndim()).fold(Self::network(far), |model, axis| {
+                let each = sharing(mesh, axis, |index| nodes.of(index));
+                match each == mesh.shape()[axis] {
+                    true => model.with_axis(axis, link),
+                    false => model.with_node(axis, each, link),
+                }
+            })
+        };
+        Self {
+            messages: all.messages().map(by_messages).map(Box::new),
+            ..Self::default()
+        }
+    }
+
+    /// The model by which exchanges go in stages; `None` where ranks copy from memory that they share.
+    pub(crate) fn by_messages(&self) -> Option<&Self> {
+        match self.sender_pays {
+            true => Some(self),
+            false => self.messages.as_deref(),
+        }
     }
 
     /// Sets the cost of links along one mesh axis, in place of the usual one.
@@ -297,25 +334,31 @@ impl CostModel {
         const RUNS: usize = 1 << 12;
         const ROUNDS: usize = 20;
         let mut links: Vec<f64> = Vec::new();
+        let nodes = member(cx, cx.all())?.nodes();
+        let near = |axis| nodes.map_or(1, |nodes| sharing(cx.mesh(), axis, |i| nodes.of(i)));
         let (mut rounds, mut runs) = (0.0_f64, 0.0_f64);
         for axis in 0..cx.mesh().ndim() {
             let comm = member(cx, cx.along(&[axis]))?;
             let round = round_time(comm, ROUNDS)?;
             rounds = rounds.max(round);
-            let bare = shift_time(comm, 0, (1, 0), ROUNDS)?;
-            let (mut latency, mut per_byte) = (0.0_f64, 0.0_f64);
-            for distance in (0..usize::BITS).map(|bit| 1 << bit) {
-                if distance >= comm.size() {
-                    break;
+            let bare = shift_time(comm, (0, comm.size()), (1, 0), ROUNDS)?;
+            // Among all ranks of the axis, and among those that share a node, if these are others.
+            for among in [comm.size(), near(axis) % comm.size()] {
+                let (mut latency, mut per_byte) = (0.0_f64, 0.0_f64);
+                for distance in (0..usize::BITS).map(|bit| 1 << bit) {
+                    if distance >= among {
+                        break;
+                    }
+                    let to = (distance, among);
+                    let small = shift_time(comm, to, (1, 1), ROUNDS)?;
+                    let large = shift_time(comm, to, (1, LARGE), 4)?;
+                    let many = shift_time(comm, to, (RUNS, 1), 4)?;
+                    latency = latency.max(small - bare);
+                    runs = runs.max((many - small) / RUNS as f64);
+                    per_byte = per_byte.max((large - small) / LARGE as f64);
                 }
-                let small = shift_time(comm, distance, (1, 1), ROUNDS)?;
-                let large = shift_time(comm, distance, (1, LARGE), 4)?;
-                let many = shift_time(comm, distance, (RUNS, 1), 4)?;
-                latency = latency.max(small - bare);
-                runs = runs.max((many - small) / RUNS as f64);
-                per_byte = per_byte.max((large - small) / LARGE as f64);
+                links.extend([latency, per_byte]);
             }
-            links.extend([latency, per_byte]);
         }
         links.extend([rounds, runs]);
         let all = member(cx, cx.all())?;
@@ -326,18 +369,18 @@ impl CostModel {
             sender_pays: all.backend() != "local",
             ..Self::shared_memory()
         };
-        let (links, others) = slowest.split_at(2 * cx.mesh().ndim());
+        let (links, others) = slowest.split_at(4 * cx.mesh().ndim());
         if let [round, per_run] = *others {
             (model.round, model.per_run) = (round, per_run);
         }
-        for (axis, pair) in links.chunks_exact(2).enumerate() {
-            model = model.with_axis(
-                axis,
-                LinkCost {
-                    latency: pair[0],
-                    per_byte: pair[1],
-                },
-            );
+        for (axis, found) in links.chunks_exact(4).enumerate() {
+            let link = |pair: &[f64]| LinkCost {
+                latency: pair[0],
+                per_byte: pair[1],
+            };
+            let each = near(axis) % cx.mesh().shape()[axis];
+            model = model.with_axis(axis, link(&found[..2]));
+            model = model.with_node(axis, each, link(&found[2..]));
         }
         Ok(model)
     }
@@ -415,17 +458,17 @@ fn round_time(comm: &Rc<dyn Communicator>, rounds: usize) -> Result<f64> {
 const TURNS: usize = 5;
 
 /// The shortest of a few exchanges in which each rank receives so many runs of so many bytes from the one that lies `distance`
-/// places after it, in seconds.
+/// places after it, where each `among` consecutive ranks form a circle, in seconds.
 fn shift_time(
     comm: &Rc<dyn Communicator>,
-    distance: usize,
+    (distance, among): (usize, usize),
     (runs, bytes): (usize, usize),
     turns: usize,
 ) -> Result<f64> {
     /// Runs lie so far apart that each is in a line of memory of its own. As there is more than what is read, it is copied
     /// where ranks share memory, and not held in common.
     const APART: usize = 256;
-    let (ranks, me) = (comm.size(), comm.rank());
+    let (first, me) = (comm.rank() / among * among, comm.rank() % among);
     let step = bytes + APART;
     let piece = |peer: usize| {
         let (shape, from, to) = ([runs, bytes], [step as isize, 1], [bytes as isize, 1]);
@@ -433,11 +476,11 @@ fn shift_time(
             shape: shape[..].into(),
             src_strides: from[..].into(),
             dst_strides: to[..].into(),
-            ..Piece::run(peer % ranks, 0, 0, 0, 0)
+            ..Piece::run(first + peer % among, 0, 0, 0, 0)
         };
         Pieces::from([piece])
     };
-    let (recv, send) = (piece(me + distance), piece(me + ranks - distance));
+    let (recv, send) = (piece(me + distance), piece(me + among - distance));
     let plan = Arc::new(ExchangePlan::new("shift", 0, recv, send, None, None));
     let mine = [comm.device().upload_slice(&vec![0_u8; runs * step])?];
     let bytes = runs * bytes;

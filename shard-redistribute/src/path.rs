@@ -14,6 +14,9 @@
 //! - **gather, slice** brings everything to every rank, axis by axis. It serves tensors so small that only the number of
 //!   messages counts; the model's staging bounds it.
 //!
+//! An exchange among many ranks may go in [stages](crate::stages), in which pieces pass through other ranks; a hop is priced so where
+//! that is cheaper.
+//!
 //! Apart from gather and slice, no path holds more between hops than the larger of the source's and the destination's blocks.
 
 use crate::stages::Stages;

@@ -41,10 +41,10 @@ impl Stages {
     /// The cheapest stages of an exchange by the model, if they are cheaper than a message from each rank to each other, and hold no
     /// more than `room` bytes in between. It depends on nothing but the arguments.
     pub(crate) fn best(of: &Move, dtype: DType, model: &CostModel, room: usize) -> Option<Self> {
+        let model = model.by_messages()?;
         let axis = moving(of)?;
         // Sums of 16-bit floats are to be rounded once.
-        let rounds = dtype.is_half() && !of.scatter.is_empty();
-        if !model.sender_pays || rounds {
+        if dtype.is_half() && !of.scatter.is_empty() {
             return None;
         }
         let size = dtype.size();

@@ -189,9 +189,9 @@ impl ExchangeBuilder {
         self
     }
 
-    /// Seconds by the model, if the exchange goes in [stages](Self::staged).
+    /// Seconds by a model of messages, if the exchange goes in [stages](Self::staged).
     pub fn in_stages(&self, dtype: DType, model: &CostModel) -> Option<f64> {
-        let stages = self.stages.as_ref()?;
+        let stages = self.stages.as_ref().filter(|_| model.sender_pays)?;
         Some(stages.cost(model, dtype.size()).time)
     }
 

@@ -208,7 +208,7 @@ fn played(
     let world: Rc<dyn Communicator> = Rc::new(comm.clone());
     let cx = MeshComm::new(&world, &mesh).unwrap();
     if direct {
-        cx.planner().set_model(None);
+        cx.planner().set_model(Some(CostModel::shared_memory()));
     }
     let [from, to] = [from, to].map(|text| Layout::parse(&mesh, shape, text).unwrap());
     let len = from
