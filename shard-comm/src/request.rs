@@ -242,11 +242,11 @@ impl Request {
 /// How an operation would be one exchange, planned when ranks disagree: so they find the same cause whatever the stages are.
 #[derive(Clone)]
 // Behind one thin pointer: most requests have none, and each holds the place of one.
-pub struct Direct(Arc<Box<dyn Fn() -> ExchangePlan>>);
+pub struct Direct(Arc<Box<dyn Fn() -> ExchangePlan + Send + Sync>>);
 
 impl Direct {
     /// The operation as the exchange that `plan` makes.
-    pub fn new(plan: impl Fn() -> ExchangePlan + 'static) -> Self {
+    pub fn new(plan: impl Fn() -> ExchangePlan + Send + Sync + 'static) -> Self {
         Self(Arc::new(Box::new(plan)))
     }
 

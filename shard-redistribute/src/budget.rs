@@ -50,6 +50,12 @@ pub(crate) fn check_pieces(from: &Layout, to: &Layout, hops: &[Hop]) -> Result<(
     })))
 }
 
+/// Whether a rank can list the pieces of these exchanges.
+pub(crate) fn is_affordable(stages: &[Move]) -> bool {
+    let pieces = stages.iter().map(Move::most_pieces);
+    pieces.fold(0, usize::saturating_add) <= MOST_PIECES
+}
+
 impl Move {
     /// A bound on the pieces that one rank reads or sends. It is 0 between contiguous layouts, where two ranks have at most
     /// one piece in common.

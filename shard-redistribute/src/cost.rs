@@ -31,6 +31,10 @@ use std::time::{Duration, Instant};
 pub struct CostModel {
     usual: LinkCost,
     axes: Vec<(usize, LinkCost)>,
+    /// Per axis along which several consecutive ranks share a node: how many do, and what joins them.
+    nodes: Vec<(usize, usize, LinkCost)>,
+    /// What messages cost, where plans are chosen as if there were none.
+    messages: Option<Box<Self>>,
     /// Whether sending occupies the sender: true on a network, false where readers copy from shared memory.
     pub sender_pays: bool,
     /// Bytes that a plan may hold on one rank beyond its source and its destination.
@@ -43,6 +47,9 @@ pub struct CostModel {
     /// Floating-point operations per second of a rank's kernels, where computing is weighed against moving. The default is 50
     /// GFLOP/s, about one core.
     pub flops: f64,
+    /// A rank's messages of one exchange go as they are where there are no more than so many; more may pass through other ranks, in
+    /// stages of fewer. The default is 8.
+    pub at_once: usize,
     /// Ways to run an op that take up to this many times as long as the fastest count as equally fast, and the one among them
     /// that holds the least memory is taken. The default is 1.1.
     pub slack: f64,
@@ -68,6 +75,9 @@ const ROUND: f64 = 10e-6;
 /// The default for what kernels compute per second.
 const FLOPS: f64 = 50e9;
 
+/// The default for how many messages of a rank go at once.
+const AT_ONCE: usize = 8;
+
 /// The default for how much slower a way to run an op may be that holds less memory.
 const SLACK: f64 = 1.1;
 
@@ -78,11 +88,14 @@ impl CostModel {
         Self {
             usual: LinkCost::new(0.0, 10e9),
             axes: Vec::new(),
+            nodes: Vec::new(),
+            messages: None,
             sender_pays: false,
             staging: STAGING,
             round: ROUND,
             per_run: 0.0,
             flops: FLOPS,
+            at_once: AT_ONCE,
             slack: SLACK,
         }
     }
@@ -92,11 +105,14 @@ impl CostModel {
         Self {
             usual: link,
             axes: Vec::new(),
+            nodes: Vec::new(),
+            messages: None,
             sender_pays: true,
             staging: STAGING,
             round: ROUND,
             per_run: 0.0,
             flops: FLOPS,
+            at_once: AT_ONCE,
             slack: SLACK,
         }
     }
@@ -118,8 +134,43 @@ impl CostModel {
             if let Some(worst) = links.iter().filter_map(apart).reduce(LinkCost::worse) {
                 model = model.with_axis(axis, worst);
             }
+            let each = sharing(mesh, axis, |index| topology.node(mesh.ranks()[index]));
+            model = model.with_node(axis, each, topology.link(0, 0));
         }
         (model.with_round(topology.round())).with_flops(topology.machine().flops())
+    }
+
+    /// The default for ranks of which nothing was measured: plans are the direct ones, and exchanges go in stages by what the
+    /// communicator of the whole mesh says of its messages.
+    pub(crate) fn unmeasured(all: &dyn Communicator, mesh: &DeviceMesh) -> Self {
+        let by_messages = |link: LinkCost| {
+            let Some(nodes) = all.nodes() else {
+                return Self::network(link);
+            };
+            // The ranks of a node share what joins it to the others.
+            let each = nodes.all().iter().map(Vec::len).max().unwrap_or(1);
+            let per_byte = link.per_byte * each as f64;
+            let far = LinkCost { per_byte, ..link };
+            (0..mesh.ndim()).fold(Self::network(far), |model, axis| {
+                let each = sharing(mesh, axis, |index| nodes.of(index));
+                match each == mesh.shape()[axis] {
+                    true => model.with_axis(axis, link),
+                    false => model.with_node(axis, each, link),
+                }
+            })
+        };
+        Self {
+            messages: all.messages().map(by_messages).map(Box::new),
+            ..Self::default()
+        }
+    }
+
+    /// The model by which exchanges go in stages; `None` where ranks copy from memory that they share.
+    pub(crate) fn by_messages(&self) -> Option<&Self> {
+        match self.sender_pays {
+            true => Some(self),
+            false => self.messages.as_deref(),
+        }
     }
 
     /// Sets the cost of links along one mesh axis, in place of the usual one.
@@ -127,6 +178,30 @@ impl CostModel {
     pub fn with_axis(mut self, axis: usize, link: LinkCost) -> Self {
         self.axes.retain(|(a, _)| *a != axis);
         self.axes.push((axis, link));
+        self
+    }
+
+    /// Says that `each` consecutive ranks along a mesh axis share a node, whose links cost this. `each` divides the ranks of the axis.
+    ///
+    /// ```
+    /// use shard_redistribute::{CostModel, LinkCost};
+    /// // A row of nodes of eight.
+    /// let model = CostModel::network(LinkCost::new(10e-6, 20e9)).with_node(0, 8, LinkCost::new(3e-6, 80e9));
+    /// assert!(model.to_string().contains("80.0 GB/s among 8"), "{model}");
+    /// ```
+    #[must_use]
+    pub fn with_node(mut self, axis: usize, each: usize, link: LinkCost) -> Self {
+        self.nodes.retain(|(a, ..)| *a != axis);
+        if each > 1 {
+            self.nodes.push((axis, each, link));
+        }
+        self
+    }
+
+    /// Sets how many messages of a rank go as they are in one exchange, without passing through other ranks.
+    #[must_use]
+    pub fn with_at_once(mut self, messages: usize) -> Self {
+        self.at_once = messages;
         self
     }
 
@@ -164,6 +239,33 @@ impl CostModel {
             .iter()
             .find(|(a, _)| *a == axis)
             .map_or(self.usual, |(_, link)| *link)
+    }
+
+    /// How many consecutive ranks along a mesh axis share a node, if several do, and what joins them.
+    pub(crate) fn near(&self, axis: usize) -> Option<(usize, LinkCost)> {
+        let known = self.nodes.iter().find(|(a, ..)| *a == axis);
+        known.map(|&(_, each, link)| (each, link))
+    }
+
+    /// The model of a mesh on which this axis is taken apart into several, the major one first.
+    pub(crate) fn split(&self, axis: usize, digits: &[usize]) -> Self {
+        let others = self.axes.iter().filter(|(a, _)| *a != axis);
+        let mut axes: Vec<(usize, LinkCost)> = others
+            .map(|&(a, link)| (if a > axis { a + digits.len() - 1 } else { a }, link))
+            .collect();
+        let mut apart = 1;
+        for (digit, n) in digits.iter().enumerate().rev() {
+            apart *= n;
+            let near = self
+                .near(axis)
+                .filter(|(each, _)| each.is_multiple_of(apart));
+            axes.push((axis + digit, near.map_or(self.axis(axis), |(_, link)| link)));
+        }
+        Self {
+            axes,
+            nodes: Vec::new(),
+            ..self.clone()
+        }
     }
 
     /// The link between two coordinates: the worst of the axes along which they differ.
@@ -232,25 +334,31 @@ impl CostModel {
         const RUNS: usize = 1 << 12;
         const ROUNDS: usize = 20;
         let mut links: Vec<f64> = Vec::new();
+        let nodes = member(cx, cx.all())?.nodes();
+        let near = |axis| nodes.map_or(1, |nodes| sharing(cx.mesh(), axis, |i| nodes.of(i)));
         let (mut rounds, mut runs) = (0.0_f64, 0.0_f64);
         for axis in 0..cx.mesh().ndim() {
             let comm = member(cx, cx.along(&[axis]))?;
             let round = round_time(comm, ROUNDS)?;
             rounds = rounds.max(round);
-            let bare = shift_time(comm, 0, (1, 0), ROUNDS)?;
-            let (mut latency, mut per_byte) = (0.0_f64, 0.0_f64);
-            for distance in (0..usize::BITS).map(|bit| 1 << bit) {
-                if distance >= comm.size() {
-                    break;
+            let bare = shift_time(comm, (0, comm.size()), (1, 0), ROUNDS)?;
+            // Among all ranks of the axis, and among those that share a node, if these are others.
+            for among in [comm.size(), near(axis) % comm.size()] {
+                let (mut latency, mut per_byte) = (0.0_f64, 0.0_f64);
+                for distance in (0..usize::BITS).map(|bit| 1 << bit) {
+                    if distance >= among {
+                        break;
+                    }
+                    let to = (distance, among);
+                    let small = shift_time(comm, to, (1, 1), ROUNDS)?;
+                    let large = shift_time(comm, to, (1, LARGE), 4)?;
+                    let many = shift_time(comm, to, (RUNS, 1), 4)?;
+                    latency = latency.max(small - bare);
+                    runs = runs.max((many - small) / RUNS as f64);
+                    per_byte = per_byte.max((large - small) / LARGE as f64);
                 }
-                let small = shift_time(comm, distance, (1, 1), ROUNDS)?;
-                let large = shift_time(comm, distance, (1, LARGE), 4)?;
-                let many = shift_time(comm, distance, (RUNS, 1), 4)?;
-                latency = latency.max(small - bare);
-                runs = runs.max((many - small) / RUNS as f64);
-                per_byte = per_byte.max((large - small) / LARGE as f64);
+                links.extend([latency, per_byte]);
             }
-            links.extend([latency, per_byte]);
         }
         links.extend([rounds, runs]);
         let all = member(cx, cx.all())?;
@@ -261,18 +369,18 @@ impl CostModel {
             sender_pays: all.backend() != "local",
             ..Self::shared_memory()
         };
-        let (links, others) = slowest.split_at(2 * cx.mesh().ndim());
+        let (links, others) = slowest.split_at(4 * cx.mesh().ndim());
         if let [round, per_run] = *others {
             (model.round, model.per_run) = (round, per_run);
         }
-        for (axis, pair) in links.chunks_exact(2).enumerate() {
-            model = model.with_axis(
-                axis,
-                LinkCost {
-                    latency: pair[0],
-                    per_byte: pair[1],
-                },
-            );
+        for (axis, found) in links.chunks_exact(4).enumerate() {
+            let link = |pair: &[f64]| LinkCost {
+                latency: pair[0],
+                per_byte: pair[1],
+            };
+            let each = near(axis) % cx.mesh().shape()[axis];
+            model = model.with_axis(axis, link(&found[..2]));
+            model = model.with_node(axis, each, link(&found[2..]));
         }
         Ok(model)
     }
@@ -283,10 +391,16 @@ impl fmt::Display for CostModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.axes.is_empty() {
             write!(f, "links: {}", self.usual)?;
+            for (_, each, near) in &self.nodes {
+                write!(f, ", {near} among {each}")?;
+            }
         }
         for (i, (axis, link)) in self.axes.iter().enumerate() {
             let comma = if i > 0 { "; " } else { "" };
             write!(f, "{comma}axis {axis}: {link}")?;
+            if let Some((each, near)) = self.near(*axis) {
+                write!(f, ", {near} among {each}")?;
+            }
         }
         let (round, rate) = (1e6 * self.round, 1e-9 * self.flops);
         write!(f, "; rounds of {round:.2} us")?;
@@ -295,6 +409,25 @@ impl fmt::Display for CostModel {
         }
         write!(f, "; {rate:.1} GFLOP/s")
     }
+}
+
+/// How many consecutive members along a mesh axis share a node everywhere, if `node` tells the node of the member at a position: the
+/// most that divides the number of ranks along the axis.
+fn sharing(mesh: &DeviceMesh, axis: usize, node: impl Fn(usize) -> usize) -> usize {
+    let n = mesh.shape()[axis];
+    let step: usize = mesh.shape()[axis + 1..].iter().product();
+    let mut each = n;
+    for index in 0..mesh.size() {
+        let at = index / step % n;
+        if at > 0 && node(index) != node(index - step) {
+            each = gcd(each, at);
+        }
+    }
+    each
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Seconds that a barrier adds to work which all ranks do before it, where they may share cores: what ranks lose when they take
@@ -325,17 +458,17 @@ fn round_time(comm: &Rc<dyn Communicator>, rounds: usize) -> Result<f64> {
 const TURNS: usize = 5;
 
 /// The shortest of a few exchanges in which each rank receives so many runs of so many bytes from the one that lies `distance`
-/// places after it, in seconds.
+/// places after it, where each `among` consecutive ranks form a circle, in seconds.
 fn shift_time(
     comm: &Rc<dyn Communicator>,
-    distance: usize,
+    (distance, among): (usize, usize),
     (runs, bytes): (usize, usize),
     turns: usize,
 ) -> Result<f64> {
     /// Runs lie so far apart that each is in a line of memory of its own. As there is more than what is read, it is copied
     /// where ranks share memory, and not held in common.
     const APART: usize = 256;
-    let (ranks, me) = (comm.size(), comm.rank());
+    let (first, me) = (comm.rank() / among * among, comm.rank() % among);
     let step = bytes + APART;
     let piece = |peer: usize| {
         let (shape, from, to) = ([runs, bytes], [step as isize, 1], [bytes as isize, 1]);
@@ -343,11 +476,11 @@ fn shift_time(
             shape: shape[..].into(),
             src_strides: from[..].into(),
             dst_strides: to[..].into(),
-            ..Piece::run(peer % ranks, 0, 0, 0, 0)
+            ..Piece::run(first + peer % among, 0, 0, 0, 0)
         };
         Pieces::from([piece])
     };
-    let (recv, send) = (piece(me + distance), piece(me + ranks - distance));
+    let (recv, send) = (piece(me + distance), piece(me + among - distance));
     let plan = Arc::new(ExchangePlan::new("shift", 0, recv, send, None, None));
     let mine = [comm.device().upload_slice(&vec![0_u8; runs * step])?];
     let bytes = runs * bytes;

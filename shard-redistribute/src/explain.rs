@@ -22,7 +22,7 @@ pub struct Forecast {
 /// One step of an [`Explanation`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct StepReport {
-    /// `exchange` or `all-reduce`.
+    /// `exchange`, `in stages` if it passes through other ranks, or `all-reduce`.
     pub kind: &'static str,
     /// The layout after the step, in short form.
     pub layout: String,
@@ -105,6 +105,7 @@ impl Plan {
             let cost = hop.cost(model, dtype.size());
             StepReport {
                 kind: match step {
+                    Step::Exchange(e, _) if e.stages().len() > 1 => "in stages",
                     Step::Exchange(..) => "exchange",
                     Step::AllReduce(..) => "all-reduce",
                 },
@@ -175,28 +176,32 @@ impl Plan {
         let block = self.block(step, dtype);
         match step {
             Step::Exchange(exchange, _) => {
-                let plan = exchange.plan();
+                let mut moved = Forecast::default();
+                for stage in exchange.stages() {
+                    moved.bytes += (stage.remote_elements(self.index) * dtype.size()) as u64;
+                    moved.messages += stage.remote_messages(self.index) as u64;
+                    moved.rounds += u64::from(!exchange.is_local());
+                }
+                let block = block + exchange.between() * dtype.size();
                 Forecast {
-                    bytes: (plan.remote_elements(self.index) * dtype.size()) as u64,
-                    messages: plan.remote_messages(self.index) as u64,
-                    rounds: u64::from(!exchange.is_local()),
-                    peak: match plan.widens(dtype) {
+                    peak: match exchange.plan().widens(dtype) {
                         true => (block + block / dtype.size() * DType::F32.size()) as u64,
                         false => block as u64,
                     },
+                    ..moved
                 }
             }
             Step::AllReduce(axes, op, _) => {
                 let (ranks, me) = position(self.from.mesh(), axes, self.index);
                 let len = block / dtype.size();
-                self.staged(len, dtype, axes, (me, ranks), *op)
+                self.staged_sum(len, dtype, axes, (me, ranks), *op)
                     .unwrap_or_else(|| all_reduce_forecast(len, dtype, ranks, me))
             }
         }
     }
 
     /// The all-reduce of ranks that send messages, if it goes in stages at what the plan's model says of their links.
-    fn staged(
+    fn staged_sum(
         &self,
         len: usize,
         dtype: DType,

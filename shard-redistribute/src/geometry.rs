@@ -2,8 +2,8 @@
 
 use shard_comm::{PieceRef, Pieces};
 use shard_spec::{
-    DeviceMesh, DimCover, DimMap, DimPart, DimPiece, DimSend, Dims, Layout, Partition, Strides,
-    overlaps, overlaps_from, overlaps_to, row_major_strides,
+    CoverParts, DeviceMesh, DimCover, DimMap, DimPart, DimPiece, DimSend, DimSharding, Dims,
+    Layout, Partition, Strides, overlaps, overlaps_from, overlaps_to, row_major_strides,
 };
 use smallvec::SmallVec;
 
@@ -12,6 +12,28 @@ pub(crate) fn cover_of(layout: &Layout) -> Vec<DimCover> {
     (0..layout.ndim())
         .map(|d| DimCover::of(layout, d))
         .collect()
+}
+
+/// The layout of which these covers are the parts, if they are the parts of one.
+pub(crate) fn layout_of(mesh: &DeviceMesh, shape: &[usize], covers: &[DimCover]) -> Option<Layout> {
+    let sharding = |(cover, &n): (&DimCover, &usize)| {
+        let partition = match &cover.parts {
+            CoverParts::Partition(partition) => partition.clone(),
+            CoverParts::Intervals(all) => {
+                let starts = all.iter().scan(0, |end, interval| {
+                    let follows = interval.start == *end;
+                    *end = interval.end;
+                    follows.then_some(interval.len())
+                });
+                let sizes: Vec<usize> = starts.collect();
+                (sizes.len() == all.len()).then(|| Partition::from_sizes(&sizes).ok())??
+            }
+        };
+        let axes = cover.axes.clone();
+        (partition.extent() == n).then_some(Some(DimSharding { axes, partition }))
+    };
+    let dims: Option<Vec<_>> = covers.iter().zip(shape).map(sharding).collect();
+    Layout::from_dims(mesh, shape, dims?, None).ok()
 }
 
 /// The shape of the product of these parts.

@@ -43,6 +43,20 @@
 //! [`Plan::adjoint`], [`Plan::forecast`] its bytes, messages and peak, or write it down (feature `serde`) and read it
 //! elsewhere.
 //!
+//! # Many ranks
+//!
+//! Where a rank has little for each of many others, messages cost more than bytes. An exchange then goes in **stages**: pieces pass
+//! through other ranks, first those of the node, so that a rank has a few messages per doubling of the number of ranks in place of one
+//! to each. The model decides, and the elements are the same to the last bit. Without a model of their links, processes that send
+//! messages decide by what their communicator says of them. [`Explanation`] and [`Forecast`] show stages as the ledger counts them.
+//! On 2048 ranks in nodes of eight (10 µs and 40 GB/s between them), in arrays of 2048 x 2048 (`tests/it/staged.rs`):
+//!
+//! | move | messages | bytes from other nodes | forecast |
+//! |---|---|---|---|
+//! | `S(0)` to `S(1)` | 2047, in stages 23 | 8 kB, 66 kB | 20.4 ms, 0.20 ms |
+//! | `S(0)` to `R` | 2047, 23 | 16.7 MB, 4.2 MB | 20.9 ms, 0.35 ms |
+//! | `P(sum)` to `S(0)` | 2047, 23 | 16.7 MB, 3.1 MB | 20.9 ms, 0.35 ms |
+//!
 //! # Memory
 //!
 //! Beside its source, a move holds its destination and a bounded staging (64 MiB unless the [model](CostModel::with_staging)
@@ -108,6 +122,7 @@ mod price;
 mod rounds;
 #[cfg(feature = "serde")]
 mod serial;
+mod stages;
 mod trace;
 
 pub use array::Array;

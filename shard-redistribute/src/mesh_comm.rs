@@ -77,7 +77,11 @@ impl MeshComm {
         } else {
             mesh.ranks()[0]
         };
-        let planner = Planner::new(mesh.index_of(rank).unwrap_or(0), PLANS);
+        let index = mesh.index_of(rank).unwrap_or(0);
+        let planner = match groups.last() {
+            Some(all) => Planner::of(index, PLANS, &**all, mesh),
+            None => Planner::new(index, PLANS),
+        };
         // All ranks know the same of the links, so they set the same model.
         planner.set_model(world.topology().map(|t| CostModel::of(t, mesh)));
         Ok(Rc::new(Self {

@@ -14,10 +14,14 @@
 //! - **gather, slice** brings everything to every rank, axis by axis. It serves tensors so small that only the number of
 //!   messages counts; the model's staging bounds it.
 //!
+//! An exchange among many ranks may go in [stages](crate::stages), in which pieces pass through other ranks; a hop is priced so where
+//! that is cheaper.
+//!
 //! Apart from gather and slice, no path holds more between hops than the larger of the source's and the destination's blocks.
 
-use crate::{ExchangeBuilder, Owners, Result, Source};
-use shard_comm::{Monoid, Scalar};
+use crate::stages::Stages;
+use crate::{CostModel, ExchangeBuilder, Owners, Result, Source};
+use shard_comm::{DType, Monoid, Scalar};
 use shard_spec::{DimSharding, Layout, Partition, Placement, ReduceOp};
 use smallvec::SmallVec;
 use std::fmt;
@@ -95,6 +99,8 @@ pub(crate) struct Move {
     pub(crate) scatter: Axes,
     /// From which copies replicated pieces are read.
     pub(crate) owners: Owners,
+    /// The stages in which it goes, if it does.
+    pub(crate) stages: Option<Box<Stages>>,
 }
 
 /// A path from one layout to another.
@@ -105,17 +111,43 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Most bytes that some rank holds beyond its source and its destination: the sum of all that the hops leave in between,
-    /// since slower ranks may still be reading it.
+    /// Lets exchanges go in stages where a model finds that cheaper. They hold no more than the model's staging in between.
+    pub(crate) fn stage(&mut self, dtype: DType, model: &CostModel) {
+        let mut room = (model.staging).saturating_sub(self.staging(dtype.size(), model.staging));
+        for hop in &mut self.hops {
+            if let Hop::Exchange(e) = hop
+                && let Some(stages) = Stages::best(e, dtype, model, room)
+            {
+                room -= stages.staging() * dtype.size();
+                e.stages = Some(Box::new(stages));
+            }
+        }
+    }
+
+    /// Whether ranks combine blocks of which all have the result.
+    pub(crate) fn all_reduces(&self) -> bool {
+        let sums = |hop: &Hop| matches!(hop, Hop::AllReduce { .. });
+        self.hops.iter().any(sums)
+    }
+
+    /// Most elements that some rank holds between the stages of the exchanges.
+    fn within(&self) -> usize {
+        let of = |hop: &Hop| match hop {
+            Hop::Exchange(e) => e.stages.as_ref().map_or(0, |stages| stages.staging()),
+            Hop::AllReduce { .. } => 0,
+        };
+        self.hops.iter().map(of).sum()
+    }
+
+    /// Most bytes that some rank holds beyond its source and its destination: the sum of all that the hops and their stages leave in
+    /// between, since slower ranks may still be reading it.
     ///
     /// For a path with an all-reduce the result is at most `cap`, since such a plan then runs by rounds.
     pub(crate) fn staging(&self, size: usize, cap: usize) -> usize {
-        let Some((_, before)) = self.hops.split_last() else {
-            return 0;
-        };
+        let before = (self.hops.split_last()).map_or(&[][..], |(_, before)| before);
         let between = before.iter().map(|h| h.to().max_local_numel());
-        let held = between.sum::<usize>() * size;
-        match self.hops.iter().any(|h| matches!(h, Hop::AllReduce { .. })) {
+        let held = (between.sum::<usize>() + self.within()) * size;
+        match self.all_reduces() {
             true => held.min(cap),
             false => held,
         }
@@ -388,7 +420,7 @@ fn axis_orders(from: &Layout, to: &Layout) -> Result<Vec<Vec<Layout>>> {
 }
 
 /// The source's layout with these axes moved already, as in the destination.
-fn partway(from: &Layout, to: &Layout, moved: &[usize]) -> Result<Layout> {
+pub(crate) fn partway(from: &Layout, to: &Layout, moved: &[usize]) -> Result<Layout> {
     let mesh = to.mesh();
     let dims = (0..to.ndim()).map(|d| {
         let stay = from.axis_order(d).iter().filter(|a| !moved.contains(a));
@@ -430,6 +462,7 @@ fn exchange(from: &Layout, to: &Layout, scatter: &[usize], owners: Owners) -> Op
             to: to.clone(),
             scatter: scatter.iter().copied().collect(),
             owners,
+            stages: None,
         })
     })
 }
@@ -473,6 +506,11 @@ impl Hop {
 impl Move {
     /// The exchange to build.
     pub(crate) fn builder(&self) -> ExchangeBuilder {
+        self.named("redistribute")
+    }
+
+    /// The exchange under another name.
+    pub(crate) fn named(&self, name: &'static str) -> ExchangeBuilder {
         let fresh: Axes = self
             .to
             .partial_axes()
@@ -480,11 +518,12 @@ impl Move {
             .copied()
             .filter(|a| !self.from.partial_axes().contains(a))
             .collect();
-        let mut builder = ExchangeBuilder::onto("redistribute", &self.to)
+        let mut builder = ExchangeBuilder::onto(name, &self.to)
             .source(Source::identity(&self.from))
             .embed_axes(&fresh)
             .reduce_axes(&self.scatter)
-            .owners(self.owners);
+            .owners(self.owners)
+            .by(self.stages.clone());
         if let (Some(op), false) = (self.from.partial_op(), self.scatter.is_empty()) {
             builder = builder.fold(Monoid::Op(op));
         }

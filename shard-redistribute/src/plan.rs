@@ -98,6 +98,30 @@ impl Plan {
         Self::along(from, to, index, path::direct_way(from, to), hops)
     }
 
+    /// Plans the move by the direct path, whose exchanges go in stages where a cost model finds that cheaper for elements of type
+    /// `dtype`: pieces then pass through other ranks, so that each of many ranks has few messages. No communication.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn staged(
+        from: &Layout,
+        to: &Layout,
+        index: usize,
+        dtype: DType,
+        model: &CostModel,
+    ) -> Result<Self> {
+        check(from, to)?;
+        let mut path = Path {
+            method: path::direct_way(from, to),
+            hops: path::direct(from, to, false)?.unwrap_or_default(),
+        };
+        path.stage(dtype, model);
+        let Path { method, hops } = path;
+        let mut plan = Self::along(from, to, index, method, hops)?;
+        plan.staging = model.staging;
+        Ok(plan)
+    }
+
     /// Plans the move by the method that a cost model finds cheapest for elements of type `dtype`. No
     /// communication; ties go to the method listed first in [`considered`](Self::considered).
     ///
@@ -133,6 +157,13 @@ impl Plan {
     ) -> Result<Self> {
         check(from, to)?;
         let mut paths = affordable(from, to)?;
+        // Sums of which every rank is left everything have stages of their own.
+        let sums = paths.first().is_some_and(Path::all_reduces);
+        for path in &mut paths {
+            if path.all_reduces() == sums {
+                path.stage(dtype, model);
+            }
+        }
         let mut prices = Prices::new(model, dtype.size());
         let considered: Vec<Considered> = paths
             .iter()

@@ -1,8 +1,8 @@
 //! Plans kept for next time.
 
 use crate::{CostModel, Plan, Result};
-use shard_comm::DType;
-use shard_spec::Layout;
+use shard_comm::{Communicator, DType};
+use shard_spec::{DeviceMesh, Layout};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,7 +11,8 @@ use std::rc::Rc;
 /// One rank's plans. A plan is made once per pair of layouts and element type; a bounded number is kept, and the oldest is
 /// dropped first.
 ///
-/// Without a model the planner makes direct plans, with one the [cheapest](Plan::cheapest).
+/// Without a model the planner makes direct plans, whose exchanges go in stages among many ranks that send messages; with one the
+/// [cheapest](Plan::cheapest).
 ///
 /// ```
 /// use shard_comm::DType;
@@ -31,6 +32,8 @@ pub struct Planner {
     capacity: usize,
     /// How often a model was set.
     models: Cell<u64>,
+    /// What exchanges go in stages by where there is no model.
+    unmeasured: CostModel,
     inner: RefCell<Inner>,
 }
 
@@ -52,7 +55,21 @@ impl Planner {
             index,
             capacity: capacity.max(1),
             models: Cell::new(0),
+            unmeasured: CostModel::default(),
             inner: RefCell::default(),
+        }
+    }
+
+    /// The planner of a mesh whose communicator is `all`.
+    pub(crate) fn of(
+        index: usize,
+        capacity: usize,
+        all: &dyn Communicator,
+        mesh: &DeviceMesh,
+    ) -> Self {
+        Self {
+            unmeasured: CostModel::unmeasured(all, mesh),
+            ..Self::new(index, capacity)
         }
     }
 
@@ -79,6 +96,11 @@ impl Planner {
         self.inner.borrow().model.clone()
     }
 
+    /// The model, or if there is none the default, which knows of messages what their communicator says.
+    pub fn model_or_default(&self) -> CostModel {
+        self.model().unwrap_or_else(|| self.unmeasured.clone())
+    }
+
     /// The plan between two layouts, made now if it is not kept already. No communication.
     ///
     /// # Errors
@@ -95,7 +117,7 @@ impl Planner {
         }
         let plan = Rc::new(match &inner.model {
             Some(model) => Plan::cheapest(from, to, self.index, dtype, model)?,
-            None => Plan::new(from, to, self.index)?,
+            None => Plan::staged(from, to, self.index, dtype, &self.unmeasured)?,
         });
         while inner.plans.len() >= self.capacity
             && let Some(oldest) = inner.ages.pop_front()

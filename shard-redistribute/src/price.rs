@@ -3,7 +3,7 @@
 use crate::CostModel;
 use crate::path::{Axes, EXACT_RANKS, Hop, Move};
 use shard_comm::{DType, Monoid, all_reduce_received, staged_all_reduce};
-use shard_spec::Layout;
+use shard_spec::{DimSharding, Layout};
 
 /// What one hop costs, over all ranks.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -72,13 +72,21 @@ impl Hop {
                     messages: stages.map_or(ranks - 1, |moves| moves.messages as usize),
                 }
             }
-            Self::Exchange(e) if e.to.mesh().size() <= EXACT_RANKS => e.exact(model, size),
-            Self::Exchange(e) => e.bound(model, size),
+            Self::Exchange(e) => e.cost(model, size),
         }
     }
 }
 
 impl Move {
+    /// What the exchange costs for elements of `size` bytes.
+    pub(crate) fn cost(&self, model: &CostModel, size: usize) -> HopCost {
+        match &self.stages {
+            Some(stages) => stages.cost(model, size),
+            None if self.to.mesh().size() <= EXACT_RANKS => self.exact(model, size),
+            None => self.bound(model, size),
+        }
+    }
+
     /// Calls `f` with (reader, owner, elements) for every pair of ranks between which something moves. Both are positions on
     /// the mesh, and the pairs of one reader come together.
     fn for_each_pair(&self, mut f: impl FnMut(usize, usize, usize)) {
@@ -146,7 +154,11 @@ impl Move {
                 continue;
             }
             owners *= most_overlaps(from, to, d);
-            for &a in from.axis_order(d).iter().chain(to.axis_order(d)) {
+            let kept = kept_axes(from, to, d);
+            for &a in from.axis_order(d)[kept..]
+                .iter()
+                .chain(&to.axis_order(d)[kept..])
+            {
                 if !moved.contains(&a) {
                     moved.push(a);
                 }
@@ -172,6 +184,21 @@ impl Move {
             messages: owners,
         }
     }
+}
+
+/// How many of the axes that divide a dim, from the first on, divide it alike before and after a move: nothing moves along them.
+fn kept_axes(from: &Layout, to: &Layout, d: usize) -> usize {
+    let (Some(a), Some(b)) = (from.sharding(d), to.sharding(d)) else {
+        return 0;
+    };
+    let common = a.axes.iter().zip(&b.axes).take_while(|(a, b)| a == b);
+    let shape = to.mesh().shape();
+    let alike = |&kept: &usize| {
+        let parts: usize = a.axes[..kept].iter().map(|&a| shape[a]).product();
+        let joined = |s: &DimSharding| s.partition.joined(s.partition.parts() / parts).ok();
+        joined(a).is_some_and(|whole| joined(b) == Some(whole))
+    };
+    (1..=common.count()).rev().find(alike).unwrap_or(0)
 }
 
 /// The most source parts that one destination part of a dim overlaps, found by walking through both tables once; all source

@@ -3,6 +3,7 @@
 
 use crate::error::Incompatible;
 use crate::path::{Axes, Hop, Move};
+use crate::stages::{Split, Stages};
 use crate::{Method, Owners, Plan, RedistributeError, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use shard_spec::{Layout, ReduceOp};
@@ -26,6 +27,8 @@ enum HopRepr {
         to: Layout,
         scatter: Axes,
         owners: Owners,
+        #[serde(default)]
+        stages: Option<Split>,
     },
     AllReduce {
         to: Layout,
@@ -41,6 +44,7 @@ impl Serialize for Plan {
                 to: e.to.clone(),
                 scatter: e.scatter.clone(),
                 owners: e.owners,
+                stages: e.stages.as_ref().map(|stages| stages.split.clone()),
             },
             Hop::AllReduce { axes, op, to } => HopRepr::AllReduce {
                 to: to.clone(),
@@ -119,6 +123,7 @@ impl HopRepr {
                 to,
                 scatter,
                 owners,
+                stages,
             } => {
                 crate::plan::check(at, &to)?;
                 // An exchange reduces exactly the axes that turn from terms into shards, and no other.
@@ -130,12 +135,19 @@ impl HopRepr {
                         "an exchange reduces other axes than it must",
                     ));
                 }
-                Ok(Hop::Exchange(Move {
+                let mut exchange = Move {
                     from: at.clone(),
                     to,
                     scatter,
                     owners,
-                }))
+                    stages: None,
+                };
+                if let Some(split) = stages {
+                    let stages = Stages::new(&exchange, split)?;
+                    let unknown = || broken(at, &exchange.to, "an exchange has no such stages");
+                    exchange.stages = Some(Box::new(stages.ok_or_else(unknown)?));
+                }
+                Ok(Hop::Exchange(exchange))
             }
         }
     }

@@ -8,7 +8,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use shard_comm::DType;
 use shard_ops::testing::{local_indices, place, tensor, whole};
-use shard_redistribute::{MeshComm, RedistributeError};
+use shard_redistribute::{CostModel, LinkCost, MeshComm, Plan, RedistributeError};
 use shard_spec::{DeviceMesh, Layout};
 use std::rc::Rc;
 
@@ -86,6 +86,15 @@ impl Path {
             compare(&at.to_vec()?, &piece, format!("step to {to}"));
             let direct = source.redistribute(to)?;
             compare(&direct.to_vec()?, &piece, format!("{first} to {to}"));
+            // Messages take an hour, so pieces pass through other ranks if that saves one.
+            let model = CostModel::network(LinkCost::new(3600.0, 1e12)).with_at_once(0);
+            let staged =
+                Plan::staged(first, to, source.index(), DType::F64, &model)?.run(&source)?;
+            compare(
+                &staged.to_vec()?,
+                &piece,
+                format!("{first} to {to} in stages"),
+            );
         }
         let back = first.with_partial_reduced();
         let home = at.redistribute(&back)?;

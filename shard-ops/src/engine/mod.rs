@@ -416,7 +416,7 @@ impl Engine {
             .collect();
         let rule = wide::rule(&**op, &metas)?;
         let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
-        let model = planner.model().unwrap_or_default();
+        let model = planner.model_or_default();
         let wanted = match (&pin, rule.outputs.first()) {
             (Some(pin), Some(output)) => {
                 Some(pin.layout(op.name(), first.layout().mesh(), &output.meta.shape)?)

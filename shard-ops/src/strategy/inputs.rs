@@ -6,7 +6,7 @@ use crate::error::InOp;
 use crate::{Access, KernelCx, Result};
 use shard_comm::Monoid;
 use shard_redistribute::{Exchange, ExchangeBuilder, Plan, Source};
-use shard_spec::{DimMap, DimSharding, Layout, ReduceOp};
+use shard_spec::{DimCover, DimMap, DimSharding, Layout, ReduceOp};
 
 /// How one input gets where the kernel needs it.
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ impl Site<'_> {
         if let (Some(op), false) = (layout.partial_op(), keep.is_empty()) {
             to = to.with_partial(&keep, op).in_op(name)?;
         }
-        let plan = Plan::new(layout, &to, self.index).in_op(name)?;
+        let plan = self.plan(layout, &to, self.rule.metas[i].dtype)?;
         let realigned = plan.communicates();
         Ok((
             InputMove {
@@ -126,9 +126,22 @@ impl Site<'_> {
         if self.in_place(layout, &covers) || self.rule.unread.contains(&i) {
             return None;
         }
-        let builder =
-            ExchangeBuilder::new(self.rule.name, self.mesh, covers).source(self.source(i, layout));
-        Some(builder.build(self.index))
+        Some(self.brought(i, layout, covers).build(self.index))
+    }
+
+    /// How input `i` gets to its covers.
+    pub(super) fn brought(
+        &self,
+        i: usize,
+        layout: &Layout,
+        covers: Vec<DimCover>,
+    ) -> ExchangeBuilder {
+        let builder = ExchangeBuilder::new(self.rule.name, self.mesh, covers);
+        let builder = builder.source(self.source(i, layout));
+        match self.model {
+            Some(model) => builder.staged(self.rule.metas[i].dtype, model),
+            None => builder,
+        }
     }
 
     /// Brings the inputs to where the kernels run, which is not where the choice `of` the strategy has them.

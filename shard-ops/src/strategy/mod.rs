@@ -181,7 +181,7 @@ impl Strategy {
         mesh: &DeviceMesh,
         (bytes, model): (usize, &CostModel),
     ) -> Result<Self> {
-        let mut site = Site::new(rule, choice, mesh, index);
+        let mut site = Site::new(rule, choice, mesh, index).by(model);
         let (inputs, current) = site.reduced(layouts)?;
         let (served, compared) = site.take_route(&current);
         let taken = site.way(&current, model);
@@ -189,7 +189,7 @@ impl Strategy {
         site.ring = way.and_then(Way::ring);
         let elsewhere = way
             .filter(|way| way.work != *choice)
-            .map(|way| (Site::new(rule, &way.work, mesh, index), way));
+            .map(|way| (Site::new(rule, &way.work, mesh, index).by(model), way));
         let (inputs, current) = match &elsewhere {
             Some((work, _)) => site.reduced_for(work, layouts, inputs, &current)?,
             None => (inputs, current),

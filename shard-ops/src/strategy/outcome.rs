@@ -57,7 +57,7 @@ impl Site<'_> {
             } else {
                 (made, lies.clone(), output.meta.dtype)
             };
-            let plan = Plan::new(&made, &lies, self.index).in_op(name)?;
+            let plan = self.plan(&made, &lies, dtype)?;
             moves.push(OutputMove { made, dtype, plan });
         }
         let merge = merges.then(|| KernelCx {

@@ -6,7 +6,8 @@ use super::missing::most_received;
 use super::site::{Site, Spans};
 use crate::host::partial_type;
 use crate::{Access, FoldBy};
-use shard_redistribute::CostModel;
+use shard_comm::Monoid;
+use shard_redistribute::{CostModel, ExchangeBuilder, Source};
 use shard_spec::{DimCover, DimSharding, Layout, numel};
 use std::fmt;
 
@@ -49,7 +50,7 @@ impl Site<'_> {
         model: &CostModel,
     ) -> WayCost {
         let site = |choice, ring: bool| {
-            let mut site = Site::new(self.rule, choice, self.mesh, 0);
+            let mut site = Site::new(self.rule, choice, self.mesh, 0).by(model);
             site.ring = ring.then(|| blocks.clone());
             site
         };
@@ -89,6 +90,19 @@ struct Account {
     bytes: usize,
     rounds: usize,
     held: usize,
+    /// Bytes of what goes in stages, and its seconds.
+    staged: (usize, f64),
+}
+
+impl Account {
+    /// Adds what moves, and how long that takes if it goes in stages.
+    fn add(&mut self, bytes: usize, staged: Option<f64>) {
+        self.bytes += bytes;
+        if let Some(seconds) = staged {
+            self.staged.0 += bytes;
+            self.staged.1 += seconds;
+        }
+    }
 }
 
 /// A way whose price is asked for.
@@ -108,8 +122,11 @@ impl Pricing<'_> {
         let (rule, rings) = (self.work.rule, self.by == FoldBy::Ring);
         let (dims, size) = (&rule.inputs[i], rule.metas[i].dtype.size());
         let covers = self.work.covers_with_halos(i, &Spans::Full);
-        account.bytes += size * received_input(&self.work, i, layout, usize::MAX).unwrap_or(0);
         let goes = dims.iter().any(Access::is_ring);
+        let staged = || self.staged_input(i, layout, covers.clone());
+        let staged = (!rings || !goes).then(staged).flatten();
+        let received = received_input(&self.work, i, layout, usize::MAX).unwrap_or(0);
+        account.add(size * received, staged);
         let crossed = self.target.is_crossed(dims, &self.blocks.axes);
         if rings && goes {
             let block = |(a, c): (&Access, &DimCover)| match a.is_ring() {
@@ -149,8 +166,35 @@ impl Pricing<'_> {
             }
             FoldBy::Split | FoldBy::Heads => self.add_moved(o, &made, &lies, account),
             // Partial sums are left to whoever reads them, and are reduced then.
-            _ => account.bytes += size * later(&made, &output.dims, self.blocks),
+            _ => {
+                let bytes = size * later(&made, &output.dims, self.blocks);
+                account.add(bytes, self.staged_sums(o, &made));
+            }
         }
+    }
+
+    /// How long an input takes if it goes in stages.
+    fn staged_input(&self, i: usize, layout: &Layout, covers: Vec<DimCover>) -> Option<f64> {
+        if self.work.in_place(layout, &covers) {
+            return None;
+        }
+        let exchange = self.work.brought(i, layout, covers);
+        exchange.in_stages(self.work.rule.metas[i].dtype, self.work.model?)
+    }
+
+    /// How long partial sums of the blocks take to get to their owners, if they go in stages.
+    fn staged_sums(&self, o: usize, made: &Layout) -> Option<f64> {
+        let output = &self.work.rule.outputs[o];
+        let d = output.dims.iter().position(Access::is_ring)?;
+        let (op, model) = (made.partial_op()?, self.work.model?);
+        let whole = made.with_partial_reduced();
+        let owned = whole.with_sharding(d, Some(self.blocks.clone())).ok()?;
+        let sums = ExchangeBuilder::onto(self.work.rule.name, &owned)
+            .source(Source::identity(made))
+            .reduce_axes(made.partial_axes())
+            .fold(Monoid::Op(op));
+        let dtype = output.meta.dtype;
+        sums.staged(dtype, model).in_stages(dtype, model)
     }
 
     /// An output that is `made` in one layout and `lies` in another in the end.
@@ -177,6 +221,7 @@ impl Pricing<'_> {
             bytes,
             rounds,
             held,
+            staged: (in_stages, staged),
         } = account;
         let rule = self.work.rule;
         let share = |(f, n): (usize, &usize)| {
@@ -189,8 +234,11 @@ impl Pricing<'_> {
         let link = model.worst(&self.blocks.axes);
         let rings = self.by == FoldBy::Ring;
         let turns = if rings { 1 } else { rounds };
-        let moving = link.time((turns * (self.parts - 1)) as f64, bytes as f64)
-            + rounds as f64 * model.round;
+        let straight = match bytes - in_stages {
+            0 if in_stages > 0 => 0.0,
+            bytes => link.time((turns * (self.parts - 1)) as f64, bytes as f64),
+        };
+        let moving = straight + staged + rounds as f64 * model.round;
         let flies = rings && model.sender_pays;
         WayCost {
             way: self.by,

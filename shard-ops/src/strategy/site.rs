@@ -4,7 +4,8 @@ use super::choice::Choice;
 use super::intervals::{Axes, clip_halo, multiplied, same_intervals};
 use crate::error::InOp;
 use crate::{Access, Fold, FoldBy, KernelCx, OperandBox, Reduction, Result, Rule};
-use shard_comm::Monoid;
+use shard_comm::{DType, Monoid};
+use shard_redistribute::{CostModel, Plan};
 use shard_spec::{
     DeviceMesh, DimCover, DimPart, DimSharding, Dims, Layout, ReduceOp, row_major_strides,
 };
@@ -30,6 +31,8 @@ pub(super) struct Site<'a> {
     pub(super) ring: Option<DimSharding>,
     /// How the routed factor is divided among those who are asked for rows; `None` where nobody is.
     pub(super) routed: Option<DimSharding>,
+    /// What messages cost, where moves may go in stages.
+    pub(super) model: Option<&'a CostModel>,
 }
 
 impl<'a> Site<'a> {
@@ -47,7 +50,23 @@ impl<'a> Site<'a> {
             coords: mesh.coords_at(index),
             ring: None,
             routed: None,
+            model: None,
         }
+    }
+
+    /// The same site, whose moves go in stages where this model finds that cheaper.
+    pub(super) fn by(self, model: &'a CostModel) -> Self {
+        let model = Some(model);
+        Self { model, ..self }
+    }
+
+    /// The plan of a move.
+    pub(super) fn plan(&self, from: &Layout, to: &Layout, dtype: DType) -> Result<Plan> {
+        let plan = match self.model {
+            Some(model) => Plan::staged(from, to, self.index, dtype, model),
+            None => Plan::new(from, to, self.index),
+        };
+        plan.in_op(self.rule.name)
     }
 
     /// Axes that split a sum: those of sharded factors that appear in no output.

@@ -14,9 +14,12 @@ pub use owners::Owners;
 pub(crate) use run::start;
 pub use run::{Exchange, ExchangeHandle};
 
-use crate::Fingerprint;
-use crate::geometry::cover_of;
-use shard_comm::{ExchangePlan, Monoid, Pieces, Scalar};
+use crate::geometry::{cover_of, layout_of};
+use crate::path::Move;
+use crate::stages::Stages;
+use crate::{CostModel, Fingerprint};
+use run::Staged;
+use shard_comm::{DType, ExchangePlan, Monoid, Pieces, Scalar};
 use shard_spec::{ContentHash as _, DeviceMesh, DimCover, DimMap, Dims, Layout, numel};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -66,6 +69,8 @@ pub struct ExchangeBuilder {
     blocks_of: Option<u128>,
     /// From which rank a piece is read that several ranks hold.
     owners: Owners,
+    /// The stages in which it goes, if it does.
+    stages: Option<Box<Stages>>,
 }
 
 impl ExchangeBuilder {
@@ -82,6 +87,7 @@ impl ExchangeBuilder {
             embed_axes: SmallVec::new(),
             blocks_of: None,
             owners: Owners::Nearest,
+            stages: None,
         }
     }
 
@@ -137,6 +143,58 @@ impl ExchangeBuilder {
         self
     }
 
+    /// Lets pieces pass through other ranks, in stages of few messages, where a model finds that cheaper for elements of this type.
+    /// The elements that arrive are the same to the last bit; the model's staging bounds what ranks hold in between.
+    ///
+    /// This is for exchanges among many ranks that bring one array as it is to a layout of the same mesh; others stay as they are.
+    ///
+    /// ```
+    /// use shard_comm::DType;
+    /// use shard_redistribute::{CostModel, ExchangeBuilder, LinkCost, Source};
+    /// use shard_spec::{DeviceMesh, Layout};
+    /// let mesh = DeviceMesh::new(&[100])?;
+    /// let (rows, columns) = (Layout::parse(&mesh, &[200, 300], "S(0)")?, Layout::parse(&mesh, &[200, 300], "S(1)")?);
+    /// let model = CostModel::network(LinkCost::new(10e-6, 50e9));
+    /// let exchange = ExchangeBuilder::onto("columns", &columns).source(Source::identity(&rows));
+    /// let staged = exchange.staged(DType::F32, &model).build(7);
+    /// let messages: usize = staged.stages().map(|stage| stage.remote_messages(7)).sum();
+    /// assert_eq!((staged.plan().remote_messages(7), messages), (99, 13));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn staged(mut self, dtype: DType, model: &CostModel) -> Self {
+        let as_move = || {
+            let [source] = &self.sources[..] else {
+                return None;
+            };
+            let plain = self.regions.len() == 1
+                && self.fill.is_none()
+                && self.embed_axes.is_empty()
+                && source.maps.iter().all(DimMap::is_identity);
+            let to = plain.then(|| layout_of(&self.mesh, source.layout.shape(), &self.regions[0]));
+            let fold = source
+                .layout
+                .partial_op()
+                .filter(|_| !self.reduce_axes.is_empty());
+            (self.fold == fold.map(Monoid::Op)).then_some(Move {
+                from: source.layout.clone(),
+                to: to.flatten()?,
+                scatter: self.reduce_axes.clone(),
+                owners: self.owners,
+                stages: None,
+            })
+        };
+        let stages = as_move().and_then(|of| Stages::best(&of, dtype, model, model.staging));
+        self.stages = stages.map(Box::new);
+        self
+    }
+
+    /// Seconds by a model of messages, if the exchange goes in [stages](Self::staged).
+    pub fn in_stages(&self, dtype: DType, model: &CostModel) -> Option<f64> {
+        let stages = self.stages.as_ref().filter(|_| model.sender_pays)?;
+        Some(stages.cost(model, dtype.size()).time)
+    }
+
     /// The value of destination elements that no source element maps to.
     #[must_use]
     pub fn fill(mut self, value: Scalar) -> Self {
@@ -166,15 +224,25 @@ impl ExchangeBuilder {
             .last()
             .map_or(0, |(base, shape)| base + numel(shape));
         let plan = ExchangePlan::new(self.name, self.id(), recv, send, self.fold, self.fill);
+        let staged = self.stages.as_ref().map(|stages| {
+            let exchange = |of: &Move| of.named(self.name).build(index);
+            Box::new(Staged::new(&plan, stages.moves.iter().map(exchange)))
+        });
         Exchange {
             name: self.name,
             plan: Arc::new(plan),
+            staged,
             local: self.is_local(),
             regions,
             len,
             fill: self.fill,
             fold: self.fold,
         }
+    }
+
+    pub(crate) fn by(mut self, stages: Option<Box<Stages>>) -> Self {
+        self.stages = stages;
+        self
     }
 
     /// Calls `f` with each member's position and the pieces it reads, without deriving what it sends.

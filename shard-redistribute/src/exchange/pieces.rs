@@ -179,7 +179,7 @@ impl ExchangeBuilder {
 
     /// Whether every rank reads only its own pieces, decided from layouts alone: for each dim and source, each destination
     /// part must lie inside the source part that the same coordinates own.
-    pub(super) fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         self.reduce_axes.is_empty()
             && self.regions.iter().all(|target| {
                 self.sources

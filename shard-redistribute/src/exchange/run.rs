@@ -1,9 +1,10 @@
 //! Running an exchange.
 
 use crate::geometry::is_run;
-use crate::{Array, MeshComm, RedistributeError, Result};
+use crate::{Array, Fingerprint, MeshComm, RedistributeError, Result};
 use shard_comm::{
-    AgreedError, Buffer, DType, ExchangePlan, Handle, Monoid, Request, Scalar, Target,
+    AgreedError, Buffer, DType, Direct, ExchangePlan, Handle, Monoid, Request, Scalar, Stage,
+    Target,
 };
 use shard_spec::Dims;
 use std::panic::Location;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 pub struct Exchange {
     pub(super) name: &'static str,
     pub(super) plan: Arc<ExchangePlan>,
+    pub(super) staged: Option<Box<Staged>>,
     /// Whether no rank needs anything from another, known from layouts alone: there is no communication.
     pub(crate) local: bool,
     /// Where each region begins in the destination, and its shape.
@@ -24,6 +26,33 @@ pub struct Exchange {
     pub(crate) len: usize,
     pub(crate) fill: Option<Scalar>,
     pub(crate) fold: Option<Monoid>,
+}
+
+/// The stages of an exchange, each of which reads what the one before left.
+#[derive(Debug)]
+pub(super) struct Staged {
+    /// With how many elements each leaves this rank, one at least.
+    stages: Vec<(Arc<ExchangePlan>, usize)>,
+    /// The same operation as one exchange.
+    direct: Direct,
+}
+
+impl Staged {
+    /// Stages in place of the exchange `whole`.
+    pub(super) fn new(whole: &ExchangePlan, stages: impl Iterator<Item = Exchange>) -> Self {
+        let stages: Vec<_> = stages.map(|stage| (stage.plan, stage.len)).collect();
+        // Ranks that choose other stages, or none, are told so.
+        let ids = stages.iter().map(|(plan, _)| plan.id);
+        let id = ids.fold(Fingerprint::new("staged").with(&whole.id), |id, stage| {
+            id.with(&stage)
+        });
+        let mut direct = whole.clone();
+        direct.id = id.finish();
+        Self {
+            stages,
+            direct: Direct::new(move || direct.clone()),
+        }
+    }
 }
 
 impl Exchange {
@@ -42,19 +71,27 @@ impl Exchange {
         self.local
     }
 
-    /// The pieces, for inspection.
+    /// The pieces, for inspection: from whom each comes, whichever ranks it [passes through](Self::stages).
     pub fn plan(&self) -> &ExchangePlan {
         &self.plan
     }
 
+    /// What runs: the plan itself, or the stages in which pieces pass through other ranks.
+    pub fn stages(&self) -> impl ExactSizeIterator<Item = &ExchangePlan> {
+        let staged = self.staged.as_ref().map_or(&[][..], |s| &s.stages);
+        (0..staged.len().max(1)).map(|at| staged.get(at).map_or(&*self.plan, |(plan, _)| plan))
+    }
+
+    /// Elements that this rank holds between the stages.
+    pub fn between(&self) -> usize {
+        let staged = self.staged.as_ref().and_then(|s| s.stages.split_last());
+        staged.map_or(0, |(_, before)| before.iter().map(|(_, len)| len).sum())
+    }
+
     /// Elements this rank receives from others.
     pub fn received(&self, index: usize) -> usize {
-        self.plan
-            .recv
-            .iter()
-            .filter(|p| p.peer != index)
-            .map(|p| p.numel())
-            .sum()
+        let received = |plan: &ExchangePlan| plan.remote_elements(index);
+        self.stages().map(received).sum()
     }
 
     /// Starts the exchange: posts this rank's sources and returns at once.
@@ -82,6 +119,10 @@ impl Exchange {
                 rank: cx.rank(),
             });
         };
+        if let Some(staged) = &self.staged {
+            let request = self.staged_request(staged, cx, dtype, sources)?;
+            return Ok(ExchangeHandle::Flying(comm.post(request)?));
+        }
         let allocated = cx.device().alloc(dtype, self.len);
         // A rank that cannot allocate still joins, with nothing to write to, so that all ranks fail alike.
         let (dst, status) = match allocated {
@@ -101,6 +142,41 @@ impl Exchange {
             status: status.map_err(Box::new),
             ..request
         })?))
+    }
+
+    /// The request of the stages, or of a rank that has no memory for them.
+    #[track_caller]
+    fn staged_request(
+        &self,
+        staged: &Staged,
+        cx: &MeshComm,
+        dtype: DType,
+        sources: &[Buffer],
+    ) -> Result<Request> {
+        let site = Location::caller();
+        let targets = (staged.stages.iter()).map(|(_, len)| cx.device().alloc(dtype, *len));
+        let (targets, status) = match targets.collect::<std::result::Result<Vec<_>, _>>() {
+            Ok(targets) => (targets, Ok(())),
+            Err(error) => {
+                let none = || cx.device().alloc(dtype, 0);
+                let none = staged.stages.iter().map(|_| none());
+                let status = Err(Box::new(AgreedError::from_local(self.name, error)));
+                (none.collect::<std::result::Result<_, _>>()?, status)
+            }
+        };
+        let all = staged.stages.iter().zip(targets);
+        let stages = all.map(|((plan, _), target)| Stage {
+            plan: Arc::clone(plan),
+            target: Target::Write(target),
+        });
+        let request = Request::exchange(self.plan.clone(), sources, Target::Nothing, site);
+        Ok(Request {
+            stages: stages.collect(),
+            dtype: Some(dtype),
+            direct: Some(staged.direct.clone()),
+            status,
+            ..request
+        })
     }
 
     /// Starts the exchange and waits for it to end.

@@ -110,7 +110,7 @@ impl Plan {
         let each = self.legs().map(|leg| {
             let target = leg.step.layout().max_local_numel();
             match leg.step {
-                Step::Exchange(..) => target * widening(&leg),
+                Step::Exchange(..) => target * widening(&leg) + leg.between() * dtype.size(),
                 Step::AllReduce(axes, ..) => {
                     let ranks: usize = axes.iter().map(|&a| self.to().mesh().shape()[a]).product();
                     beside_sum(target, dtype, ranks)

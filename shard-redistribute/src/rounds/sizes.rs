@@ -80,7 +80,7 @@ impl Leg<'_> {
                     Place::Fresh => 0,
                     Place::Own => source.min(target) * size,
                 };
-                if second + target * wide <= staging {
+                if second + target * wide + self.between() * size <= staging {
                     return Way::Whole;
                 }
                 let pieces = self.pieces();
@@ -139,6 +139,14 @@ impl Leg<'_> {
     /// The member at `index`, if others read shares of a piece that it reads whole itself.
     pub(super) fn shared(&self, index: usize) -> Option<usize> {
         (self.owners() == Owners::Spread).then_some(index)
+    }
+
+    /// Most elements that some rank holds between the stages of an exchange. By rounds it goes in none.
+    pub(super) fn between(&self) -> usize {
+        match self.hop {
+            Hop::Exchange(e) => e.stages.as_ref().map_or(0, |stages| stages.staging()),
+            Hop::AllReduce { .. } => 0,
+        }
     }
 
     /// A bound of [`widening`](Self::widening) found without looking at pieces.
@@ -396,7 +404,7 @@ pub(crate) fn forecast_into(
                 let held = schedule.elements(source, target, size, plan.staging());
                 let each = size + leg.widening(dtype);
                 Forecast {
-                    bytes: plan.step_forecast(leg.step, dtype).bytes,
+                    bytes: (exchange.plan().remote_elements(plan.index) * size) as u64,
                     messages: schedule.messages(plan.index),
                     rounds: if local { 0 } else { 2 * rounds as u64 + 1 },
                     peak: (held * size + schedule.stage() * each) as u64,
@@ -427,7 +435,7 @@ pub(super) fn fresh_forecast(plan: &Plan, leg: &Leg<'_>, way: Way, dtype: DType)
             let schedule = Schedule::new(exchange, rounds, leg.shared(plan.index));
             let each = size + leg.widening(dtype);
             Forecast {
-                bytes: plan.step_forecast(leg.step, dtype).bytes,
+                bytes: (exchange.plan().remote_elements(plan.index) * size) as u64,
                 messages: schedule.messages(plan.index),
                 rounds: rounds as u64 + 1,
                 peak: (exchange.len * size + schedule.stage() * each) as u64,

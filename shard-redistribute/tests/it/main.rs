@@ -10,3 +10,4 @@ mod levels;
 mod lower_bound;
 mod meshes;
 mod plan_object;
+mod staged;
