@@ -362,7 +362,7 @@ impl Op for Forward {
     }
 
     fn keeps(&self) -> Keeps {
-        Keeps::ALL
+        Keeps::ALL.and_halos(&[1, 2])
     }
 
     fn vjp(
