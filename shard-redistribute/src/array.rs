@@ -29,9 +29,14 @@ pub struct Array {
     derived: Option<Derived>,
 }
 
-/// What was derived from the elements of an array, shared by its clones. Only arrays of whole numbers, which may be indices,
-/// keep any.
+/// What was derived from the elements of an array, shared by its clones. Only arrays of whole numbers, which may be indices, and
+/// those of three dims or more, which may have halos, keep any.
 type Derived = Rc<RefCell<Vec<(u128, Rc<dyn Any>)>>>;
+
+/// Whether arrays of this type and number of dims keep what is derived from them.
+fn may_keep(dtype: DType, ndim: usize) -> bool {
+    matches!(dtype, DType::I64 | DType::I32) || ndim > 2
+}
 
 impl Array {
     /// Wraps this rank's piece.
@@ -80,13 +85,13 @@ impl Array {
             local,
             cx: cx.clone(),
             number: cx.history().number(),
-            derived: matches!(dtype, DType::I64 | DType::I32).then(Rc::default),
+            derived: may_keep(dtype, layout.ndim()).then(Rc::default),
         })
     }
 
     /// What [`keep`](Self::keep) was given under this key by this array or a clone of it.
     ///
-    /// An array is a value, so what was derived from its elements holds as long as it lives. Whether anything is kept under a
+    /// An array is a value, so what was derived from its elements, this rank's or others', holds as long as it lives. Whether anything is kept under a
     /// key follows from the program alone, which is the same on all ranks, and never from where elements happen to lie in
     /// memory.
     pub fn kept<T: 'static>(&self, key: u128) -> Option<Rc<T>> {
@@ -96,7 +101,7 @@ impl Array {
     }
 
     /// Keeps what was derived from the elements until the last clone of this array is dropped, or until 16 others have been
-    /// kept since. Arrays of types other than `i64` and `i32` keep nothing.
+    /// kept since. Arrays of less than three dims whose type is neither `i64` nor `i32` keep nothing.
     pub fn keep<T: 'static>(&self, key: u128, value: Rc<T>) {
         const MOST: usize = 16;
         if let Some(derived) = &self.derived {

@@ -3,6 +3,7 @@
 mod ahead;
 mod checks;
 mod common;
+mod halos;
 mod law;
 mod local;
 mod memory;

@@ -510,7 +510,7 @@ impl Run<'_> {
         let name = self.op.name();
         let mut buffers = local_buffers(name, self.rule, inputs)?;
         let mut flying = vec![post(name, &self.strategy.inputs[0], inputs[0])?];
-        settle(name, self.cx, &mut flying, &mut buffers, None)?;
+        self.settle(inputs, &mut flying, &mut buffers, None)?;
         let local = buffers.into_iter().next().map(Cow::into_owned);
         self.only_output(local, inputs[0].dtype())
     }
@@ -531,11 +531,11 @@ impl Run<'_> {
         let mut flying = post_all(name, strategy, inputs, None)?;
         if strategy.overlaps() {
             // What flies is not needed yet; everything else is.
-            settle(name, cx, &mut flying, &mut buffers, strategy.flying_halo)?;
+            self.settle(inputs, &mut flying, &mut buffers, strategy.flying_halo)?;
             outputs = launch(op, cx, &buffers, outputs, &strategy.early, None)?;
             note(cx, name, "interior");
         }
-        settle(name, cx, &mut flying, &mut buffers, None)?;
+        self.settle(inputs, &mut flying, &mut buffers, None)?;
         let decides = self.rule.decides_rows().is_some();
         let work = (decides || strategy.ring.is_some()).then(|| Work::shared(self.rule));
         let ran = match (&strategy.ring, &work) {
@@ -571,7 +571,7 @@ impl Run<'_> {
         let mut buffers = local_buffers(name, self.rule, inputs)?;
         let mut outputs = allocate(name, cx, self.rule, strategy)?;
         let mut flying = post_all(name, strategy, inputs, Some(index))?;
-        settle(name, cx, &mut flying, &mut buffers, None)?;
+        self.settle(inputs, &mut flying, &mut buffers, None)?;
         let mut buffers = owned(buffers);
         let call = routed.call(&strategy.late[0]);
         let ghosts = routed.fetch(&call, &buffers)?;
@@ -614,13 +614,52 @@ impl Run<'_> {
         let mut buffers = local_buffers(name, self.rule, inputs)?;
         let outputs = allocate(name, cx, self.rule, strategy)?;
         let mut flying = post_all(name, strategy, inputs, None)?;
-        settle(name, cx, &mut flying, &mut buffers, None)?;
+        self.settle(inputs, &mut flying, &mut buffers, None)?;
         let mut buffers = owned(buffers);
         let call = route::bring_runs(op, cx, routing, &strategy.late[0], &mut buffers)?;
         let calls = Arc::new(vec![call]);
         let outputs = launch(op, cx, &borrowed(&buffers), outputs, &calls, None)?;
         drop(buffers);
         self.settle_outputs(outputs)
+    }
+
+    /// Waits for what is in flight, except for input `still`, and puts what arrived in place of the rank's own piece, or around it.
+    fn settle(
+        &self,
+        inputs: &[&Array],
+        flying: &mut [Option<Coming>],
+        buffers: &mut [Cow<'_, Buffer>],
+        still: Option<usize>,
+    ) -> Result<()> {
+        let (cx, name) = (self.cx, self.op.name());
+        for (i, (slot, buffer)) in flying.iter_mut().zip(buffers).enumerate() {
+            if still == Some(i) {
+                continue;
+            }
+            let Some(coming) = slot.take() else {
+                continue;
+            };
+            let halo = self.strategy.inputs[i].halo.as_ref();
+            let came = match coming {
+                Coming::Kept(came) => came,
+                Coming::Flying(pending) => {
+                    let waits = pending.is_flying();
+                    let came = pending.wait().in_op(name)?;
+                    if waits {
+                        note(cx, name, "wait");
+                    }
+                    if let (Some(halo), true) = (halo, self.op.op.keeps().halo(i)) {
+                        inputs[i].keep(halo.key, Rc::new(came.clone()));
+                    }
+                    came
+                }
+            };
+            *buffer = Cow::Owned(match halo {
+                Some(halo) => halo.put_together(name, cx.device(), buffer, &came)?,
+                None => came,
+            });
+        }
+        Ok(())
     }
 
     /// What the kernels wrote, where it belongs.
@@ -723,18 +762,31 @@ fn allocate(
     Ok(outputs)
 }
 
-/// Posts an input's exchange, if it has one.
-fn post(op: &'static str, step: &InputMove, array: &Array) -> Result<Option<ExchangeHandle>> {
+/// What comes for an input.
+enum Coming {
+    /// A halo that was kept with the value when another op fetched it.
+    Kept(Buffer),
+    Flying(ExchangeHandle),
+}
+
+/// Posts an input's exchange, if it has one, unless the value has what it would bring.
+fn post(op: &'static str, step: &InputMove, array: &Array) -> Result<Option<Coming>> {
     let (Some(exchange), Some(local)) = (&step.exchange, array.buffer()) else {
         return Ok(None);
     };
+    // Whether it was kept follows from the ops that were applied to the value, which are the same on all ranks.
+    if let Some(halo) = &step.halo
+        && let Some(kept) = array.kept::<Buffer>(halo.key)
+    {
+        return Ok(Some(Coming::Kept((*kept).clone())));
+    }
     let pending = exchange
         .start(array.cx(), array.dtype(), std::slice::from_ref(local))
         .in_op(op)?;
     if pending.is_flying() {
         note(array.cx(), op, "post");
     }
-    Ok(Some(pending))
+    Ok(Some(Coming::Flying(pending)))
 }
 
 /// Posts every exchange but that of input `except` before any is waited for; empty where nothing moves, as in most ops.
@@ -743,7 +795,7 @@ fn post_all(
     strategy: &Strategy,
     inputs: &[&Array],
     except: Option<usize>,
-) -> Result<Vec<Option<ExchangeHandle>>> {
+) -> Result<Vec<Option<Coming>>> {
     if strategy.inputs.iter().all(|step| step.exchange.is_none()) {
         return Ok(Vec::new());
     }
@@ -753,29 +805,6 @@ fn post_all(
         false => post(op, step, array),
     });
     posted.collect()
-}
-
-/// Waits for what is in flight, except for input `still`, and puts what arrived in place of the rank's own piece.
-fn settle(
-    op: &'static str,
-    cx: &Rc<MeshComm>,
-    flying: &mut [Option<ExchangeHandle>],
-    buffers: &mut [Cow<'_, Buffer>],
-    still: Option<usize>,
-) -> Result<()> {
-    for (i, (slot, buffer)) in flying.iter_mut().zip(buffers).enumerate() {
-        if still == Some(i) {
-            continue;
-        }
-        if let Some(pending) = slot.take() {
-            let waits = pending.is_flying();
-            *buffer = Cow::Owned(pending.wait().in_op(op)?);
-            if waits {
-                note(cx, op, "wait");
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Runs kernel calls over their boxes, in stream order. Those that leave something behind have a place for it.

@@ -1,5 +1,6 @@
 //! How inputs get where the kernels need them.
 
+use super::halo::Halo;
 use super::intervals::{Axes, multiplied};
 use super::site::{Site, Spans};
 use crate::error::InOp;
@@ -15,6 +16,8 @@ pub(crate) struct InputMove {
     pub(crate) reduce: Option<Plan>,
     /// Pieces and halos from other ranks; `None` if the operand is in place.
     pub(crate) exchange: Option<Exchange>,
+    /// How the rank's own piece joins what the exchange brings, where that is only what the rank lacks.
+    pub(crate) halo: Option<Halo>,
     /// Whether operands have to move in the sense of `explicit_moves`: a halo is not a move.
     pub(crate) realigned: bool,
     /// What the strategy wants of the operand, for messages.
@@ -98,6 +101,7 @@ impl Site<'_> {
             InputMove {
                 reduce: Some(plan),
                 exchange: None,
+                halo: None,
                 realigned,
                 wanted: to.to_string(),
             },
@@ -178,11 +182,15 @@ impl Site<'_> {
 
     /// Brings input `i` in place.
     pub(super) fn bring(&self, i: usize, layout: &Layout, step: &mut InputMove) {
-        let exchange = self.exchange(i, layout);
-        step.realigned |=
-            exchange.as_ref().is_some_and(|e| !e.is_local()) && self.is_realigned(i, layout);
         step.wanted = self.wanted(i);
-        step.exchange = exchange;
+        step.exchange = self.exchange(i, layout);
+        if step.exchange.as_ref().is_some_and(|e| !e.is_local()) {
+            step.realigned |= self.is_realigned(i, layout);
+            let all = self.covers_with_halos(i, &Spans::Full);
+            if let Some((exchange, halo)) = self.halo(i, layout, &[all]) {
+                (step.exchange, step.halo) = (Some(exchange), Some(halo));
+            }
+        }
     }
 
     /// The exchange that is a move.

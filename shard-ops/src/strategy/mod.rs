@@ -9,6 +9,7 @@ mod candidates;
 mod choice;
 mod choose;
 mod cost;
+mod halo;
 mod inputs;
 mod intervals;
 mod missing;
@@ -247,9 +248,8 @@ impl Strategy {
             self.late = Arc::new(vec![call]);
         } else if let Some(ring) = &site.ring {
             self.ring = Some(site.with_ring(ring, current, inputs, &self.outputs)?);
-        } else if let (Some(overlap), None) = (site.overlap(current), site.rule.decides_rows()) {
-            let calls = site.with_overlap(current, &overlap, inputs);
-            self.flying_halo = calls.halo_of;
+        } else if let Some(calls) = site.with_overlap(current, inputs) {
+            self.flying_halo = Some(calls.halo_of);
             self.early = Arc::new(calls.early);
             self.late = Arc::new(calls.late);
         } else {

@@ -1,19 +1,17 @@
 //! Computing the interior while a halo flies.
 //!
 //! The outputs whose windows lie inside what a rank owns need nobody: they are computed first, straight from the
-//! rank's own piece. What is left is peeled off dim by dim into slabs, and only the slabs' inputs are exchanged, so
-//! that the bulk of the operand is never copied.
+//! rank's own piece. What is left is peeled off dim by dim into slabs, and only the slabs' inputs are put together with
+//! the halo, so that the bulk of the operand is never copied.
 
 use super::inputs::InputMove;
-use super::intervals::same_intervals;
 use super::site::{Site, Spans};
 use crate::{Access, KernelCx, OperandBox};
-use shard_redistribute::{Exchange, ExchangeBuilder};
-use shard_spec::{DimCover, Layout};
+use shard_spec::{DimCover, Layout, numel};
 use std::ops::Range;
 
 /// The one input whose halo flies while the interior is computed, and the cuts.
-pub(super) struct Overlap {
+struct Overlap {
     input: usize,
     /// Per factor with a window, the interior of each part.
     interior: Vec<Option<Vec<Range<usize>>>>,
@@ -22,17 +20,11 @@ pub(super) struct Overlap {
 /// The kernel calls around the flight of a halo.
 pub(super) struct Overlapped {
     /// The input whose halo flies.
-    pub(super) halo_of: Option<usize>,
+    pub(super) halo_of: usize,
     /// Those of the interior.
     pub(super) early: Vec<KernelCx>,
     /// Those of the slabs around it.
     pub(super) late: Vec<KernelCx>,
-}
-
-/// Outputs beside the interior, and what they need of the input whose halo flies.
-struct Slab {
-    spans: Spans,
-    covers: Vec<DimCover>,
 }
 
 impl Site<'_> {
@@ -40,12 +32,15 @@ impl Site<'_> {
     ///
     /// One input may have windows in the result's dims; its other dims must be in place; and the interior must
     /// be at least half of the work, or the slabs around it are not worth their calls.
-    pub(super) fn overlap(&self, layouts: &[Layout]) -> Option<Overlap> {
+    fn overlap(&self, layouts: &[Layout]) -> Option<Overlap> {
         let windowed = |i: &usize| {
             self.rule.inputs[*i]
                 .iter()
                 .any(|a| matches!(a, Access::Window { .. } | Access::Adjoint { .. }))
         };
+        if self.rule.decides_rows().is_some() {
+            return None;
+        }
         let mut with_windows = (0..layouts.len()).filter(windowed);
         let input = with_windows.next()?;
         if with_windows.next().is_some() {
@@ -56,36 +51,25 @@ impl Site<'_> {
         if self.in_place(layout, &covers) {
             return None;
         }
+        let held = self.held_of(input, layout, &covers)?;
         let mut interior = vec![None; self.rule.factors.len()];
         let (mut inside, mut all) = (1.0, 1.0);
         for (d, access) in self.rule.inputs[input].iter().enumerate() {
             let (Access::Window { factor, .. } | Access::Adjoint { factor, .. }) = access else {
-                if same_intervals(&covers[d], layout, d, self.mesh) {
-                    continue;
-                }
-                return None;
+                continue;
             };
-            let sharding = self.choice.factors[*factor].as_ref();
-            let aligned = match (layout.sharding(d), sharding) {
-                (Some(have), Some(want)) => have.axes == want.axes,
-                (None, _) => true,
-                (Some(_), None) => false,
-            };
-            if self.rule.is_reduced(*factor) || !aligned {
+            if self.rule.is_reduced(*factor) {
                 return None;
             }
             let full = 0..self.rule.factors[*factor];
             let spans = self.choice.spans(*factor, full.end);
             let n = layout.shape()[d];
-            let own: Vec<Range<usize>> = match layout.sharding(d) {
-                Some(held) => held.partition.contiguous()?.intervals().collect(),
-                None => vec![0..n; spans.len()],
-            };
-            let cut: Vec<Range<usize>> = spans
-                .iter()
-                .zip(&own)
-                .map(|(span, own)| inner_span(span, own, |s| self.with_halo(access, n, s)))
-                .collect();
+            let own = (0..held[d].count()).map(|part| held[d].part(part).interval());
+            let cut = spans.iter().zip(own).map(|(span, own)| {
+                let own = own?;
+                Some(inner_span(span, &own, |s| self.with_halo(access, n, s)))
+            });
+            let cut: Vec<Range<usize>> = cut.collect::<Option<_>>()?;
             inside *= cut.iter().map(Range::len).sum::<usize>() as f64;
             all *= full.len() as f64;
             interior[*factor] = Some(cut);
@@ -93,14 +77,18 @@ impl Site<'_> {
         (inside > 0.0 && inside >= 0.5 * all).then_some(Overlap { input, interior })
     }
 
-    /// The calls for the interior and for the slabs around it; brings every input in place.
+    /// The calls for the interior and for the slabs around it; brings every input in place. Nothing unless the
+    /// interior can be computed while a halo flies.
     pub(super) fn with_overlap(
         &self,
         layouts: &[Layout],
-        overlap: &Overlap,
         inputs: &mut [InputMove],
-    ) -> Overlapped {
+    ) -> Option<Overlapped> {
+        let overlap = &self.overlap(layouts)?;
         let flying = overlap.input;
+        let (spans, slabs): (Vec<Spans>, Vec<Vec<DimCover>>) =
+            self.slabs(overlap).into_iter().unzip();
+        let (exchange, halo) = self.halo(flying, &layouts[flying], &slabs)?;
         for (i, layout) in layouts.iter().enumerate() {
             match i == flying {
                 true => inputs[i].wanted = self.wanted(i),
@@ -113,23 +101,20 @@ impl Site<'_> {
         let middle = Spans::Cut(overlap.interior.clone());
         let inner = self.covers_with_halos(flying, &middle);
         let mut overlapped = Overlapped {
-            halo_of: None,
+            halo_of: flying,
             early: vec![self.call(flying, &middle, || self.sub_box(&own, &inner))],
             late: Vec::new(),
         };
-        let slabs = self.slabs(overlap);
-        let Some(exchange) = self.slab_halos(flying, &layouts[flying], &slabs) else {
-            return overlapped;
-        };
-        for (slab, (base, _)) in slabs.iter().zip(exchange.regions()) {
-            let cx = self.call(flying, &slab.spans, || self.input_box(&slab.covers, *base));
+        let mut base = 0;
+        for (spans, covers) in spans.iter().zip(&slabs) {
+            let cx = self.call(flying, spans, || self.input_box(covers, base));
+            base += numel(&cx.inputs[flying].shape);
             if cx.outputs.iter().all(|o| !o.shape.contains(&0)) {
                 overlapped.late.push(cx);
             }
         }
-        inputs[flying].exchange = Some(exchange);
-        overlapped.halo_of = Some(flying);
-        overlapped
+        (inputs[flying].exchange, inputs[flying].halo) = (Some(exchange), Some(halo));
+        Some(overlapped)
     }
 
     /// A call over some spans: one input lies in a box of its own, the others where they were brought.
@@ -141,8 +126,8 @@ impl Site<'_> {
         })
     }
 
-    /// What lies around the interior, peeled off dim by dim: before it, after it.
-    fn slabs(&self, overlap: &Overlap) -> Vec<Slab> {
+    /// What lies around the interior, peeled off dim by dim (before it, after it), and what that covers of the input whose halo flies.
+    fn slabs(&self, overlap: &Overlap) -> Vec<(Spans, Vec<DimCover>)> {
         let factors = 0..self.rule.factors.len();
         let cut_factors: Vec<usize> = factors.filter(|&f| overlap.interior[f].is_some()).collect();
         let mut slabs = Vec::with_capacity(2 * cut_factors.len());
@@ -155,18 +140,10 @@ impl Site<'_> {
                 cut[f] = Some(self.beside(f, overlap, after));
                 let spans = Spans::Cut(cut);
                 let covers = self.covers_with_halos(overlap.input, &spans);
-                slabs.push(Slab { spans, covers });
+                slabs.push((spans, covers));
             }
         }
         slabs
-    }
-
-    /// The exchange that brings slabs of an input, one after the other; nothing if there are none.
-    fn slab_halos(&self, input: usize, layout: &Layout, slabs: &[Slab]) -> Option<Exchange> {
-        let mut all = slabs.iter().map(|slab| slab.covers.clone());
-        let first = ExchangeBuilder::new(self.rule.name, self.mesh, all.next()?);
-        let builder = all.fold(first, ExchangeBuilder::region);
-        Some(builder.source(self.source(input, layout)).build(self.index))
     }
 
     /// For every part, what lies before or after the interior of factor `f`.

@@ -402,7 +402,8 @@ impl Op for Conv {
     }
 
     fn keeps(&self) -> Keeps {
-        Keeps::inputs(&[0, 1])
+        // The gradient by the weight reads what the convolution read.
+        Keeps::inputs(&[0, 1]).and_halos(&[0])
     }
 
     fn vjp(
@@ -592,6 +593,10 @@ impl Op for ConvWeightGrad {
             let mut dw = call.output::<T>(0);
             kernels::conv_weight_grad(&x, &dy, &mut dw, &window, groups);
         });
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::INPUTS.and_halos(&[0])
     }
 
     fn vjp(

@@ -88,8 +88,8 @@ impl Neighborhood {
 ///
 /// # Collective
 /// All members of the mesh. Where spatial dims are sharded, moves the halo of keys and values, half a window wide away from the
-/// ends of the grid. The gradient by the queries moves the same again, and that by the keys moves a halo of queries and
-/// cotangents.
+/// ends of the grid. It stays with keys and values, so that the gradient by the queries moves nothing; that by the keys moves a halo
+/// of queries and cotangents.
 ///
 /// # Errors
 /// Shapes, types or lists that do not fit each other; a `kernel` times its dilation above the extent of its dim, or 0.
@@ -362,7 +362,7 @@ impl Op for Forward {
     }
 
     fn keeps(&self) -> Keeps {
-        Keeps::ALL
+        Keeps::ALL.and_halos(&[1, 2])
     }
 
     fn vjp(
