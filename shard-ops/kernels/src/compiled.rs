@@ -3,8 +3,19 @@
 //! A generic function is compiled by every crate that calls it, and again by that crate's tests. What [`compiled!`] declares is
 //! a method of a trait of the element types instead, and those are compiled with the crate that they stand in.
 
-/// Declares kernels `fn name<T>(..) = body` that are generic over the element types of a bound, and whose bodies are compiled
-/// here. The bound has the trait as one above it, `Compiled<Self>`.
+/// Declares kernels that are generic over the element types of a bound, and whose bodies are compiled here. The bound has the
+/// trait as one above it.
+///
+/// ```text
+/// compiled! { trait Compiled for Real: f32 f64; {
+///     /// The sum of some numbers.
+///     pub fn sum<T>(of: &[T]) -> T = sum_here;
+/// } }
+///
+/// fn sum_here<T: Real>(of: &[T]) -> T { .. }
+///
+/// pub trait Real: .. + sum::Compiled<Self> { .. }
+/// ```
 macro_rules! compiled {
     (trait $compiled:ident for $bound:ident: $($type:ident)+; $kernels:tt) => {
         $crate::compiled::compiled!(@declare $compiled $bound $kernels);
