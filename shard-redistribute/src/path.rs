@@ -434,7 +434,7 @@ pub(crate) fn partway(from: &Layout, to: &Layout, moved: &[usize]) -> Result<Lay
         let partition = match known {
             // Neighbouring parts are joined, so every boundary is one that the source or the destination has.
             Some(s) => s.partition.joined(s.partition.parts() / parts),
-            None => Ok(Partition::balanced(to.shape()[d], parts)),
+            None => Ok(joined_or_even(from, to, d, parts)),
         };
         Ok((!axes.is_empty()).then_some(DimSharding {
             axes,
@@ -443,6 +443,21 @@ pub(crate) fn partway(from: &Layout, to: &Layout, moved: &[usize]) -> Result<Lay
     });
     let dims: Vec<Option<DimSharding>> = dims.collect::<Result<_>>()?;
     Ok(Layout::from_dims(mesh, to.shape(), dims, None)?)
+}
+
+/// So many parts of a dim, each of several neighbouring ones of the destination or of the source, so that few of these are cut; even
+/// ones where such parts would be far from even.
+fn joined_or_even(from: &Layout, to: &Layout, d: usize, parts: usize) -> Partition {
+    let n = to.shape()[d];
+    let joined = |layout: &Layout| {
+        let own = &layout.sharding(d)?.partition;
+        let whole = own.parts().is_multiple_of(parts) && own.offsets().is_some();
+        let joined = own.joined(own.parts() / parts).ok().filter(|_| whole)?;
+        (joined.max_size() <= 2 * n.div_ceil(parts)).then_some(joined)
+    };
+    joined(to)
+        .or_else(|| joined(from))
+        .unwrap_or_else(|| Partition::balanced(n, parts))
 }
 
 /// The partial axes that a move reduces: those that shard the destination, which the exchange reduces, and the others.

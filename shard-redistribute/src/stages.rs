@@ -212,7 +212,8 @@ fn moving(of: &Move) -> Option<usize> {
     let changes = |&a: &usize| shape[a] > 1 && from.placements()[a] != to.placements()[a];
     let mut changed = (0..shape.len()).filter(changes);
     let axis = changed.next()?;
-    let terms = from.partial_axes().iter().all(|&a| a == axis);
+    // Terms are summed up, or there are none.
+    let terms = of.scatter[..] == *from.partial_axes() && of.scatter.iter().all(|&a| a == axis);
     (changed.next().is_none() && terms).then_some(axis)
 }
 

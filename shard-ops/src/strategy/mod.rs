@@ -329,10 +329,10 @@ impl fmt::Display for Strategy {
                 write!(f, "; input {i}: {plan}")?;
             }
             if let Some(exchange) = &input.exchange {
-                let how = if exchange.is_local() {
-                    "local copy"
-                } else {
-                    "exchange"
+                let how = match exchange.stages().len() {
+                    _ if exchange.is_local() => "local copy",
+                    1 => "exchange",
+                    _ => "exchange by stages",
                 };
                 write!(
                     f,

@@ -95,12 +95,13 @@ struct Account {
 }
 
 impl Account {
-    /// Adds what moves, and how long that takes if it goes in stages.
-    fn add(&mut self, bytes: usize, staged: Option<f64>) {
+    /// Adds what moves, and if it goes in stages, how long that takes and what is held between them.
+    fn add(&mut self, bytes: usize, staged: Option<(f64, usize)>) {
         self.bytes += bytes;
-        if let Some(seconds) = staged {
+        if let Some((seconds, between)) = staged {
             self.staged.0 += bytes;
             self.staged.1 += seconds;
+            self.held += between;
         }
     }
 }
@@ -173,8 +174,13 @@ impl Pricing<'_> {
         }
     }
 
-    /// How long an input takes if it goes in stages.
-    fn staged_input(&self, i: usize, layout: &Layout, covers: Vec<DimCover>) -> Option<f64> {
+    /// How long an input takes if it goes in stages, and what is held between them.
+    fn staged_input(
+        &self,
+        i: usize,
+        layout: &Layout,
+        covers: Vec<DimCover>,
+    ) -> Option<(f64, usize)> {
         if self.work.in_place(layout, &covers) {
             return None;
         }
@@ -182,8 +188,8 @@ impl Pricing<'_> {
         exchange.in_stages(self.work.rule.metas[i].dtype, self.work.model?)
     }
 
-    /// How long partial sums of the blocks take to get to their owners, if they go in stages.
-    fn staged_sums(&self, o: usize, made: &Layout) -> Option<f64> {
+    /// How long partial sums of the blocks take to get to their owners, if they go in stages, and what is held between them.
+    fn staged_sums(&self, o: usize, made: &Layout) -> Option<(f64, usize)> {
         let output = &self.work.rule.outputs[o];
         let d = output.dims.iter().position(Access::is_ring)?;
         let (op, model) = (made.partial_op()?, self.work.model?);

@@ -189,10 +189,12 @@ impl ExchangeBuilder {
         self
     }
 
-    /// Seconds by a model of messages, if the exchange goes in [stages](Self::staged).
-    pub fn in_stages(&self, dtype: DType, model: &CostModel) -> Option<f64> {
+    /// Seconds by a model of messages, if the exchange goes in [stages](Self::staged), and the most bytes that some rank holds between
+    /// them.
+    pub fn in_stages(&self, dtype: DType, model: &CostModel) -> Option<(f64, usize)> {
         let stages = self.stages.as_ref().filter(|_| model.sender_pays)?;
-        Some(stages.cost(model, dtype.size()).time)
+        let seconds = stages.cost(model, dtype.size()).time;
+        Some((seconds, stages.staging() * dtype.size()))
     }
 
     /// The value of destination elements that no source element maps to.

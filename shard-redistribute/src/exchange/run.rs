@@ -31,7 +31,7 @@ pub struct Exchange {
 /// The stages of an exchange, each of which reads what the one before left.
 #[derive(Debug)]
 pub(super) struct Staged {
-    /// With how many elements each leaves this rank, one at least.
+    /// Each with the number of elements that it leaves this rank.
     stages: Vec<(Arc<ExchangePlan>, usize)>,
     /// The same operation as one exchange.
     direct: Direct,

@@ -94,6 +94,38 @@ fn bytes_messages_rounds_and_memory_are_those_of_ranks() {
     }
 }
 
+/// Where each of many ranks has little, keys and values pass through other ranks to all that need them, and do not go round a ring:
+/// few messages, and few bytes from other nodes.
+#[test]
+fn what_many_ranks_have_is_gathered_in_stages() {
+    let (near, far) = (LinkCost::new(5e-6, 300e9), LinkCost::new(10e-6, 40e9));
+    let cluster = Topology::network(512, Machine::new(20e12, 2e12), near).nodes_of(8, far);
+    let step = |way| {
+        let x = |ctx: &Context| {
+            ctx.mesh_of(512)?
+                .randn([1, 4, 4096, 32], [shard(2)])?
+                .requires_grad()
+        };
+        let options = Attention::default().fold_by(way);
+        let step = |_: &Context, x: &mut ShardTensor| {
+            let y = x.attention(x, x, None, &options)?;
+            y.mul(&y)?.mean([0, 1, 2, 3], false)?.backward().map(drop)
+        };
+        let forecast = Simulation::new(&cluster)
+            .ranks([9, 300])
+            .run(x, step)
+            .unwrap();
+        let played = &forecast.played[0];
+        (played.moved.messages, played.crossed, forecast.seconds())
+    };
+    let (ring, best) = (step(FoldBy::Ring), step(FoldBy::Auto));
+    assert!(ring.0 == 6 * 511 && best.0 < 200, "{ring:?} {best:?}");
+    assert!(
+        best.1 < ring.1 / 4 && best.2 < ring.2 / 4.0,
+        "{ring:?} {best:?}"
+    );
+}
+
 /// What rehearsed ranks move is what ranks move, and the work between is done: it takes time, which the device tells of op by op.
 #[test]
 fn rehearsed_ranks_count_the_same_and_do_their_work() {
