@@ -131,7 +131,6 @@ pub enum Precision {
 pub struct Keeps {
     inputs: u64,
     outputs: u64,
-    halos: u64,
 }
 
 impl Keeps {
@@ -139,19 +138,16 @@ impl Keeps {
     pub const NOTHING: Self = Self {
         inputs: 0,
         outputs: 0,
-        halos: 0,
     };
     /// All inputs, no outputs.
     pub const INPUTS: Self = Self {
         inputs: u64::MAX,
         outputs: 0,
-        halos: 0,
     };
     /// All inputs and outputs.
     pub const ALL: Self = Self {
         inputs: u64::MAX,
         outputs: u64::MAX,
-        halos: 0,
     };
 
     /// Inputs by number. Those from number 63 on are either all included or all not.
@@ -159,7 +155,6 @@ impl Keeps {
         Self {
             inputs: bits(which),
             outputs: 0,
-            halos: 0,
         }
     }
 
@@ -172,24 +167,9 @@ impl Keeps {
         }
     }
 
-    /// Says which inputs the vjp reads with the same halo: what was fetched of others is kept with the value, as long as that lives,
-    /// and the ops of the vjp, or any other that reads as far, do not fetch it again.
-    #[must_use]
-    pub const fn and_halos(self, which: &[usize]) -> Self {
-        Self {
-            halos: self.halos | bits(which),
-            ..self
-        }
-    }
-
     /// Whether input `i` is included.
     pub const fn input(self, i: usize) -> bool {
         self.inputs & bits(&[i]) != 0
-    }
-
-    /// Whether the halo of input `i` is included.
-    pub const fn halo(self, i: usize) -> bool {
-        self.halos & bits(&[i]) != 0
     }
 
     /// Whether output `o` is included.

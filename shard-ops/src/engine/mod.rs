@@ -648,7 +648,7 @@ impl Run<'_> {
                     if waits {
                         note(cx, name, "wait");
                     }
-                    if let (Some(halo), true) = (halo, self.op.op.keeps().halo(i)) {
+                    if let Some(halo) = halo {
                         inputs[i].keep(halo.key, Rc::new(came.clone()));
                     }
                     came
