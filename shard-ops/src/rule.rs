@@ -231,6 +231,8 @@ pub struct Rule {
     pub(crate) fill: Scalar,
     /// Inputs that are not read, and only determine a layout.
     pub(crate) unread: SmallVec<[usize; 1]>,
+    /// Inputs of which other ops read the same halo.
+    pub(crate) kept_halos: SmallVec<[usize; 2]>,
     /// Whether the kernel never looks at the positions of plain factors.
     pub(crate) any_order: bool,
     /// How sharded ring dims are served.
@@ -272,6 +274,7 @@ impl Rule {
             linearity: Linearity::None,
             fill: Scalar::ZERO,
             unread: SmallVec::new(),
+            kept_halos: SmallVec::new(),
             any_order: false,
             fold_by: FoldBy::default(),
             blocks: None,
@@ -498,6 +501,13 @@ impl RuleBuilder {
     /// Says that input `i` is not read or moved, and only determines the result's layout; it may be without data.
     pub fn unread(mut self, i: usize) -> Self {
         self.0.unread.push(i);
+        self
+    }
+
+    /// Says that other ops, such as those of the vjp, read input `i` through the same windows: what a rank lacks of it is kept with
+    /// the value while that lives, and not fetched again by ops that say the same.
+    pub fn keeps_halo(mut self, i: usize) -> Self {
+        self.0.kept_halos.push(i);
         self
     }
 

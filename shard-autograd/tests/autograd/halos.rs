@@ -3,8 +3,9 @@
 
 use crate::common::{Bench, on_mesh, small};
 use shard_autograd::{Recorder, checkpoint};
+use shard_comm::DType;
 use shard_ops::conv::{ConvOptions, ConvTransposeOptions, Padding, conv, conv_transpose};
-use shard_ops::elementwise::mul;
+use shard_ops::elementwise::{cast, mul};
 use shard_ops::neighborhood::{Neighborhood, neighborhood_attention};
 use shard_ops::pool::{PoolOptions, avg_pool};
 use shard_ops::reduce::sum;
@@ -107,8 +108,13 @@ fn halos_of_two_dims_bring_their_corners_along() {
         assert_eq!(forward.bytes, 2 * halo);
         assert_eq!(b.full(&y), result);
         let (found, backward) = net.gradients(b, &y);
-        assert_eq!(backward, 2 * halo);
         assert_eq!(found, gradients);
+        // Nothing moves for the gradients by the weights.
+        let seed = Value::new(Array::from_fn(&b.cx, y.layout(), small).unwrap());
+        let by_input = || b.rec.grad(&[&y], &[&net.x], &[Some(&seed)], false);
+        let (_, alone) = b.moved(|| by_input().unwrap());
+        assert!(alone.bytes > 0);
+        assert_eq!(backward, alone.bytes);
     });
 }
 
@@ -244,6 +250,33 @@ fn keys_and_values_near_queries_are_fetched_once() {
         for (found, alone) in found.iter().flatten().zip(alone.iter().flatten()) {
             assert!((found - alone).abs() < 1e-12, "{found}, not {alone}");
         }
+    }
+}
+
+#[test]
+fn halos_of_16_bits_are_kept_as_they_are() {
+    let run = |ranks: usize, at: &str| {
+        on_mesh(&[ranks], |b| {
+            let exec = &**b.rec.inner();
+            let half = |shape: &[usize], at: &str| {
+                let value = cast(exec, &b.value(shape, at, small), DType::BF16).unwrap();
+                b.rec.leaf(value.into_array()).unwrap()
+            };
+            let (x, w) = (half(&SHAPE, at), half(&[2, 2, 3, 3], "R"));
+            let (y, forward) = b.moved(|| conv(&b.rec, &x, &w, None, &same()).unwrap());
+            let seed = half(&SHAPE, at).detach();
+            let (found, moved) = b.moved(|| b.rec.backward(&y, Some(&seed)).unwrap());
+            let whole = |v: &Value| b.full(&cast(exec, v, DType::F64).unwrap());
+            let of = |v| whole(&found.get(v).unwrap().unwrap());
+            ([whole(&y), of(&x), of(&w)], [forward.bytes, moved.bytes])
+        })
+    };
+    let alone = run(1, "R").remove(0).0;
+    for (rank, (found, moved)) in run(3, "S(2)[6,5,5]").into_iter().enumerate() {
+        // Backward also the terms of the weight's gradient, of which the sum is taken in `f32` before it is rounded.
+        let (halo, terms) = ([1, 2, 1][rank] * ROW / 4, 2 * 36 * 4);
+        assert_eq!(moved, [halo, halo + terms]);
+        assert_eq!(found, alone);
     }
 }
 

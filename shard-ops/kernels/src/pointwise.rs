@@ -141,13 +141,12 @@ pub fn zip<T: Real>(
     f: impl Fn(T, T) -> T,
 ) {
     assert_shapes(&[a.shape(), b.shape()], out.shape());
-    let (shape, strides, offset) = out.geometry();
-    let data = out.data_mut();
+    let (shape, strides, offset, data) = out.parts();
     let at = [a.offset(), b.offset(), offset];
     let mut repeated: SmallVec<[T; REPEATED]> = SmallVec::new();
     for_each_row(
-        &shape,
-        [a.strides(), b.strides(), &strides],
+        shape,
+        [a.strides(), b.strides(), strides],
         at,
         |[p, q, r], n, steps| match steps {
             [1, 1, 1] => vectorized(Rows {
@@ -202,11 +201,10 @@ pub fn zip<T: Real>(
 /// When the shapes differ.
 pub fn update<T: Real>(acc: &mut ViewMut<'_, T>, x: &View<'_, T>, f: impl Fn(T, T) -> T) {
     assert_shapes(&[x.shape()], acc.shape());
-    let (shape, strides, offset) = acc.geometry();
-    let data = acc.data_mut();
+    let (shape, strides, offset, data) = acc.parts();
     for_each_row(
-        &shape,
-        [x.strides(), &strides],
+        shape,
+        [x.strides(), strides],
         [x.offset(), offset],
         |[p, r], n, steps| match steps {
             [1, 1] => vectorized(Accumulate {

@@ -208,12 +208,12 @@ fn run<T: Real>(
     let g = g.unwrap_or(x);
     assert_shapes(&[x.shape(), g.shape()], out.shape());
     let scaled = !core::ptr::eq(g, x);
-    let (shape, strides, offset) = out.geometry();
-    let data = out.data_mut();
-    let (mut input, mut result) = ([T::zero(); CHUNK], [T::zero(); CHUNK]);
+    let (shape, strides, offset, data) = out.parts();
+    // Most maps are of elements side by side, and need no room.
+    let (mut input, mut result) = (Vec::new(), Vec::new());
     for_each_row(
-        &shape,
-        [x.strides(), g.strides(), &strides],
+        shape,
+        [x.strides(), g.strides(), strides],
         [x.offset(), g.offset(), offset],
         |at, n, steps| {
             for first in (0..n).step_by(CHUNK) {
@@ -223,15 +223,16 @@ fn run<T: Real>(
                 let source = if steps[0] == 1 {
                     &x.data()[p..p + len]
                 } else {
-                    for (i, v) in input[..len].iter_mut().enumerate() {
-                        *v = x.data()[p.wrapping_add_signed(i as isize * steps[0])];
-                    }
-                    &input[..len]
+                    let at = |i: usize| p.wrapping_add_signed(i as isize * steps[0]);
+                    input.clear();
+                    input.extend((0..len).map(|i| x.data()[at(i)]));
+                    &input[..]
                 };
                 let direct = steps[2] == 1;
                 let target = if direct {
                     &mut data[r..r + len]
                 } else {
+                    result.resize(CHUNK, T::zero());
                     &mut result[..len]
                 };
                 each(op, order, source, target);

@@ -281,6 +281,11 @@ impl<'a, T> ViewMut<'a, T> {
         is_row_major(&self.shape, &self.strides)
     }
 
+    /// Shape, strides and offset, and the slice behind the view.
+    pub(crate) fn parts(&mut self) -> (&[usize], &[isize], usize, &mut [T]) {
+        (&self.shape, &self.strides, self.offset, self.data)
+    }
+
     /// Copies of shape, strides and offset, for loops that need the slice at the same time.
     pub(crate) fn geometry(&self) -> (Dims, Strides, usize) {
         (short(&self.shape), short(&self.strides), self.offset)

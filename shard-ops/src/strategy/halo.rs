@@ -1,8 +1,9 @@
-//! Halos: of what a rank's kernels read of an input around its own piece, only what others have is fetched, and put together with
-//! the piece here.
+//! Halos that are kept: of what a rank's kernels read of an input around its own piece, only what others have is fetched, and put
+//! together with the piece here.
 //!
-//! Which elements those are does not depend on the op that reads them, nor on whether it computes its interior first. So they can
-//! be kept with the value, and the next op that reads as far (a gradient by the weight, after the convolution) needs nobody.
+//! Which elements those are does not depend on the op that reads them, nor on whether it computes its interior first. So they are
+//! kept with the value, and the next op that reads as far (a gradient by the weight, after the convolution) needs nobody. Of
+//! inputs that nothing else reads so, halos go straight to where the kernels read them.
 
 use super::intervals::same_intervals;
 use super::site::{Site, Spans};

@@ -16,7 +16,7 @@ pub(crate) struct InputMove {
     pub(crate) reduce: Option<Plan>,
     /// Pieces and halos from other ranks; `None` if the operand is in place.
     pub(crate) exchange: Option<Exchange>,
-    /// How the rank's own piece joins what the exchange brings, where that is only what the rank lacks.
+    /// How the rank's own piece joins what the exchange brings, where that is only what the rank lacks, to be kept.
     pub(crate) halo: Option<Halo>,
     /// Whether operands have to move in the sense of `explicit_moves`: a halo is not a move.
     pub(crate) realigned: bool,
@@ -187,7 +187,9 @@ impl Site<'_> {
         if step.exchange.as_ref().is_some_and(|e| !e.is_local()) {
             step.realigned |= self.is_realigned(i, layout);
             let all = self.covers_with_halos(i, &Spans::Full);
-            if let Some((exchange, halo)) = self.halo(i, layout, &[all]) {
+            if self.rule.kept_halos.contains(&i)
+                && let Some((exchange, halo)) = self.halo(i, layout, &[all])
+            {
                 (step.exchange, step.halo) = (Some(exchange), Some(halo));
             }
         }

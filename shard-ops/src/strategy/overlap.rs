@@ -1,12 +1,13 @@
 //! Computing the interior while a halo flies.
 //!
 //! The outputs whose windows lie inside what a rank owns need nobody: they are computed first, straight from the
-//! rank's own piece. What is left is peeled off dim by dim into slabs, and only the slabs' inputs are put together with
-//! the halo, so that the bulk of the operand is never copied.
+//! rank's own piece. What is left is peeled off dim by dim into slabs, and only the slabs' inputs are exchanged, or
+//! put together with a halo that is kept, so that the bulk of the operand is never copied.
 
 use super::inputs::InputMove;
 use super::site::{Site, Spans};
 use crate::{Access, KernelCx, OperandBox};
+use shard_redistribute::{Exchange, ExchangeBuilder};
 use shard_spec::{DimCover, Layout, numel};
 use std::ops::Range;
 
@@ -88,7 +89,13 @@ impl Site<'_> {
         let flying = overlap.input;
         let (spans, slabs): (Vec<Spans>, Vec<Vec<DimCover>>) =
             self.slabs(overlap).into_iter().unzip();
-        let (exchange, halo) = self.halo(flying, &layouts[flying], &slabs)?;
+        let layout = &layouts[flying];
+        let (exchange, halo) = match self.rule.kept_halos.contains(&flying) {
+            true => self
+                .halo(flying, layout, &slabs)
+                .map(|(e, h)| (e, Some(h)))?,
+            false => (self.slab_halos(flying, layout, &slabs)?, None),
+        };
         for (i, layout) in layouts.iter().enumerate() {
             match i == flying {
                 true => inputs[i].wanted = self.wanted(i),
@@ -113,7 +120,7 @@ impl Site<'_> {
                 overlapped.late.push(cx);
             }
         }
-        (inputs[flying].exchange, inputs[flying].halo) = (Some(exchange), Some(halo));
+        (inputs[flying].exchange, inputs[flying].halo) = (Some(exchange), halo);
         Some(overlapped)
     }
 
@@ -144,6 +151,19 @@ impl Site<'_> {
             }
         }
         slabs
+    }
+
+    /// The exchange that brings slabs of an input, one after the other; nothing if there are none.
+    fn slab_halos(
+        &self,
+        input: usize,
+        layout: &Layout,
+        slabs: &[Vec<DimCover>],
+    ) -> Option<Exchange> {
+        let mut all = slabs.iter().cloned();
+        let first = ExchangeBuilder::new(self.rule.name, self.mesh, all.next()?);
+        let builder = all.fold(first, ExchangeBuilder::region);
+        Some(builder.source(self.source(input, layout)).build(self.index))
     }
 
     /// For every part, what lies before or after the interior of factor `f`.

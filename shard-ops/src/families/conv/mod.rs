@@ -382,7 +382,9 @@ impl Op for Conv {
             rule = rule.input(vec![f.out_map]);
         }
         let shape = [x[0], w[0]].into_iter().chain(out).collect();
+        // The gradient by the weight reads what the convolution reads.
         rule.output(to, shape, dtype)
+            .keeps_halo(0)
             .flops(self.geometry.flops())
             .reduction(Reduction::Partial(ReduceOp::Sum))
             .linearity(Linearity::Each(smallvec![0, 1]))
@@ -402,8 +404,7 @@ impl Op for Conv {
     }
 
     fn keeps(&self) -> Keeps {
-        // The gradient by the weight reads what the convolution read.
-        Keeps::inputs(&[0, 1]).and_halos(&[0])
+        Keeps::inputs(&[0, 1])
     }
 
     fn vjp(
@@ -577,6 +578,7 @@ impl Op for ConvWeightGrad {
         rule.input(from)
             .input(by)
             .output(to, shape, dtype)
+            .keeps_halo(0)
             .flops(self.geometry.flops())
             .reduction(Reduction::Partial(ReduceOp::Sum))
             .linearity(Linearity::Each(smallvec![0, 1]))
@@ -593,10 +595,6 @@ impl Op for ConvWeightGrad {
             let mut dw = call.output::<T>(0);
             kernels::conv_weight_grad(&x, &dy, &mut dw, &window, groups);
         });
-    }
-
-    fn keeps(&self) -> Keeps {
-        Keeps::INPUTS.and_halos(&[0])
     }
 
     fn vjp(

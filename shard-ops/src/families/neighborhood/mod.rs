@@ -351,6 +351,8 @@ impl Op for Forward {
             .input(a.keys)
             .output(a.queries, at.queries(Some(at.value_dim)), dtype)
             .output(a.sums, at.queries(None), partial_type(dtype))
+            .keeps_halo(1)
+            .keeps_halo(2)
             .flops(at.flops(&self.windows, 1, 1))
             .build()
     }
@@ -362,7 +364,7 @@ impl Op for Forward {
     }
 
     fn keeps(&self) -> Keeps {
-        Keeps::ALL.and_halos(&[1, 2])
+        Keeps::ALL
     }
 
     fn vjp(
@@ -451,6 +453,8 @@ impl Op for Backward {
                 .input(a.queries.clone())
                 .output(a.queries, inputs[0].shape.clone(), dtype)
                 .output(a.sums, at.queries(None), dtype)
+                .keeps_halo(1)
+                .keeps_halo(2)
         }
         .flops(at.flops(windows, 2, 1 + usize::from(self.by_keys)))
         .build()
