@@ -4,11 +4,11 @@ use crate::engine::note;
 use crate::error::InOp;
 use crate::{DeviceKernel, HostCall, Meta, OpError, Result, Rule, Value};
 use shard_comm::DeviceKind;
-use shard_redistribute::PlanHandle;
+use shard_redistribute::{Fingerprint, PlanHandle};
 use shard_spec::Layout;
 use smallvec::SmallVec;
 use std::fmt::Debug;
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// An operator: a rule, a local kernel, and a vjp.
@@ -353,67 +353,5 @@ impl Saved<'_> {
 /// assert_ne!(key_of("scale", &2.5_f64.to_bits()), key_of("shift", &2.5_f64.to_bits()));
 /// ```
 pub fn key_of<A: Hash + ?Sized>(name: &str, attributes: &A) -> u128 {
-    let mut key = Key(0);
-    name.hash(&mut key);
-    attributes.hash(&mut key);
-    let all = (key.0 ^ key.0 >> 67).wrapping_mul(SPREAD);
-    all ^ all >> 71
-}
-
-/// A key with a number more. For one number different keys never give the same, nor for one key different numbers.
-#[inline]
-pub(crate) fn with_number(key: u128, number: u128) -> u128 {
-    (key.rotate_left(47) ^ number).wrapping_mul(SPREAD)
-}
-
-/// An odd number: digits of the golden ratio.
-const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
-
-/// Folds in what it is fed, the same on every platform. Attributes are few and made for every call of an op, so it takes a
-/// multiplication for each of them rather than the rounds of a hash that withstands adversaries.
-struct Key(u128);
-
-impl Hasher for Key {
-    fn write(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            self.write_u64(u64::from_le_bytes(*word));
-        }
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        self.write_u64(u64::from_le_bytes(last));
-        self.write_u64(bytes.len() as u64);
-    }
-
-    fn write_u8(&mut self, value: u8) {
-        self.write_u64(value.into());
-    }
-
-    fn write_u16(&mut self, value: u16) {
-        self.write_u64(value.into());
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(value.into());
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = with_number(self.0, value.into());
-    }
-
-    fn write_u128(&mut self, value: u128) {
-        self.0 = with_number(self.0, value);
-    }
-
-    fn write_usize(&mut self, value: usize) {
-        self.write_u64(value as u64);
-    }
-
-    fn write_isize(&mut self, value: isize) {
-        self.write_u64(value as i64 as u64);
-    }
-
-    fn finish(&self) -> u64 {
-        (self.0 >> 64) as u64
-    }
+    Fingerprint::new(name).with(attributes).finish()
 }

@@ -12,7 +12,6 @@ use self::route::{Side, Whose};
 use self::rows::{SharedWork, Work};
 use self::submit::{converted, submit};
 use crate::error::InOp;
-use crate::op::with_number;
 use crate::rule::Body;
 use crate::strategy::{InputMove, Routing};
 use crate::wide;
@@ -884,10 +883,13 @@ pub(crate) fn note(cx: &Rc<MeshComm>, op: &'static str, what: &'static str) {
     }
 }
 
-/// The key of an op, or of an op and its operands so far, with an operand more. Keys and layouts are hashes of 128 bits.
+/// The key of an op, or of an op and its operands so far, with an operand more. Keys and layouts are hashes of 128 bits, and for one
+/// operand different keys never give the same, nor for one key different operands.
 #[inline]
 fn with_operand(key: u128, layout: u128, dtype: DType) -> u128 {
-    with_number(key, layout ^ dtype as u128)
+    // An odd number: digits of the golden ratio.
+    const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+    (key.rotate_left(47) ^ layout ^ dtype as u128).wrapping_mul(SPREAD)
 }
 
 /// A hasher for keys that are hashes already.
