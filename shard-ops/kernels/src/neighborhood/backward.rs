@@ -2,16 +2,14 @@
 //!
 //! With `P = exp(S - lse)`, `D = rowsum(dO ∘ O)` and `dS = P ∘ (dO vᵀ - D)`: `dq = scale · dS k`, `dk = scale · dSᵀ q`, `dv = Pᵀ dO`.
 
+use super::block::{Block, Group};
+use super::lanes::{Line, gradients, turn};
 use super::near::Near;
-use super::rows::{
-    Extents, add_scaled, dot, padded, probabilities, rows, scaled, weighted_sum, write,
-};
+use super::rows::{Extents, Part, rows, write};
+use super::sums::{add_rows, products_of_rows};
 use crate::attention::Stored;
-use crate::exp::fused;
-use crate::pointwise::vectorized;
 use crate::{Real, View, ViewMut};
 use num_traits::Zero;
-use pulp::{Simd, WithSimd};
 
 /// The arrays that [`grad_queries`] writes.
 #[derive(Debug)]
@@ -47,18 +45,11 @@ pub fn grad_queries<E: Stored>(
     E::Acc: Stored<Acc = E::Acc>,
 {
     let zero = <E::Acc as Zero>::zero();
-    let e = Extents::new(
-        [q.shape(), k.shape(), v.shape()],
-        near.queries(),
-        near.keys(),
-    );
+    let e = Extents::new([q.shape(), k.shape(), v.shape()], near);
     let (mut wide_out, mut wide_dout) = (Vec::new(), Vec::new());
     let (out, dout) = (rows(out, &mut wide_out), rows(dout, &mut wide_dout));
-    let width = e.value_dim.max(1);
-    let mut delta: Vec<E::Acc> = (out.chunks_exact(width).zip(dout.chunks_exact(width)))
-        .map(|(o, d)| o.iter().zip(d).fold(zero, |sum, (x, y)| sum + *x * *y))
-        .collect();
-    delta.resize(e.batch * e.queries * e.heads, zero);
+    let mut delta = vec![zero; e.batch * e.queries * e.heads];
+    products_of_rows(out, dout, e.value_dim, &mut delta);
     let mut dq = vec![zero; delta.len() * e.dim];
     let (mut wide_q, mut wide_k, mut wide_v) = (Vec::new(), Vec::new(), Vec::new());
     let mut pass = Pass {
@@ -68,11 +59,8 @@ pub fn grad_queries<E: Stored>(
         k: rows(k, &mut wide_k),
         v: rows(v, &mut wide_v),
         dout,
-        lse: seen(lse),
+        lse: &seen(lse),
         delta: &delta,
-        query: vec![zero; e.dim],
-        probabilities: Vec::new(),
-        grads: Vec::new(),
         to: To::Queries { dq: &mut dq },
     };
     pass.run(near);
@@ -96,11 +84,7 @@ pub fn grad_keys<E: Stored>(
     E::Acc: Stored<Acc = E::Acc>,
 {
     let zero = <E::Acc as Zero>::zero();
-    let e = Extents::new(
-        [q.shape(), k.shape(), v.shape()],
-        near.queries(),
-        near.keys(),
-    );
+    let e = Extents::new([q.shape(), k.shape(), v.shape()], near);
     let rows_of_keys = e.batch * e.keys * e.kv_heads;
     let mut dk = vec![zero; rows_of_keys * e.dim];
     let mut dv = vec![zero; rows_of_keys * e.value_dim];
@@ -113,11 +97,8 @@ pub fn grad_keys<E: Stored>(
         k: rows(k, &mut wide_k),
         v: rows(v, &mut wide_v),
         dout: rows(dout, &mut wide_dout),
-        lse: seen(lse),
+        lse: &seen(lse),
         delta: rows(delta, &mut wide_delta),
-        query: vec![zero; e.dim],
-        probabilities: Vec::new(),
-        grads: Vec::new(),
         to: To::Keys {
             dk: &mut dk,
             dv: &mut dv,
@@ -139,6 +120,12 @@ fn seen<A: Real>(lse: &View<'_, A>) -> Vec<A> {
     all
 }
 
+/// Whose gradients are summed: the queries' or those of keys and values.
+enum To<'a, A> {
+    Queries { dq: &'a mut [A] },
+    Keys { dk: &'a mut [A], dv: &'a mut [A] },
+}
+
 struct Pass<'a, A> {
     extents: Extents,
     scale: A,
@@ -146,92 +133,98 @@ struct Pass<'a, A> {
     k: &'a [A],
     v: &'a [A],
     dout: &'a [A],
-    lse: Vec<A>,
+    lse: &'a [A],
     delta: &'a [A],
-    /// The query at hand, scaled, its probabilities, and the gradients of its logits.
-    query: Vec<A>,
-    probabilities: Vec<A>,
-    grads: Vec<A>,
     to: To<'a, A>,
 }
 
-/// Whose gradients are summed: the queries' or those of keys and values.
-enum To<'a, A> {
-    Queries { dq: &'a mut [A] },
-    Keys { dk: &'a mut [A], dv: &'a mut [A] },
+/// What is kept for a group.
+struct Kept<A> {
+    keys: Line<A>,
+    values: Line<A>,
+    /// Of each line and head: scaled queries and cotangents `[dim][wide]`, log-sum-exps and deltas `[wide]`.
+    queries: Vec<A>,
+    cotangents: Vec<A>,
+    lse: Vec<A>,
+    delta: Vec<A>,
 }
 
 impl<A: Real> Pass<'_, A> {
     fn run(&mut self, near: &Near) {
-        let (mut keys, mut spare) = (Vec::new(), Vec::new());
-        for site in 0..self.extents.queries {
-            near.fill(site, &mut keys, &mut spare);
-            self.probabilities.resize(padded(keys.len()), A::zero());
-            self.grads.resize(keys.len(), A::zero());
-            vectorized(Site {
-                pass: self,
-                site,
-                keys: &keys,
-            });
+        let e = self.extents;
+        let mut kept = Kept {
+            keys: Line::default(),
+            values: Line::default(),
+            queries: Vec::new(),
+            cotangents: Vec::new(),
+            lse: Vec::new(),
+            delta: Vec::new(),
+        };
+        for block in &Block::all(near) {
+            let per_line = (e.dim + e.value_dim + 2) * block.wide * e.together();
+            for group in Group::all(near, per_line) {
+                for part in e.parts() {
+                    self.group(block, &group, &part, &mut kept);
+                }
+            }
         }
     }
-}
 
-/// All batch entries and heads of a query.
-struct Site<'p, 'a, A> {
-    pass: &'p mut Pass<'a, A>,
-    site: usize,
-    keys: &'p [usize],
-}
-
-impl<A: Real> WithSimd for Site<'_, '_, A> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        if fused::<S>() {
-            self.run::<S, true>(simd);
-        } else {
-            self.run::<S, false>(simd);
+    fn group(&mut self, block: &Block, group: &Group, part: &Part, kept: &mut Kept<A>) {
+        let Extents { dim, value_dim, .. } = self.extents;
+        let (heads, wide) = (self.extents.together(), block.wide);
+        let at = |i: usize| [group.queries[i / heads], i % heads];
+        let number = group.queries.len() * heads;
+        let which = [block.first, block.count];
+        let all = [
+            (&mut kept.queries, self.q, dim, self.scale),
+            (&mut kept.cotangents, self.dout, value_dim, A::one()),
+            (&mut kept.lse, self.lse, 1, A::one()),
+            (&mut kept.delta, self.delta, 1, A::one()),
+        ];
+        for (to, from, dim, factor) in all {
+            to.resize(number * dim * wide, A::zero());
+            for i in 0..number {
+                let to = &mut to[i * dim * wide..][..dim * wide];
+                turn(
+                    part.of_queries(from, at(i), dim),
+                    which,
+                    factor,
+                    to,
+                    [wide, 0],
+                );
+            }
         }
-    }
-}
-
-impl<A: Real> Site<'_, '_, A> {
-    #[inline(always)]
-    fn run<S: Simd, const FMA: bool>(self, simd: S) {
-        let Self { pass, site, keys } = self;
-        let e = pass.extents;
-        for batch in 0..e.batch {
-            for head in 0..e.heads {
-                let row = e.query(batch, site, head);
-                let keys = e.keys(batch, head, keys);
-                scaled(&mut pass.query, pass.scale, &pass.q[row * e.dim..][..e.dim]);
-                let dout = &pass.dout[row * e.value_dim..][..e.value_dim];
-                let all = &mut pass.probabilities;
-                all.fill(A::neg_infinity());
-                for (p, key) in all.iter_mut().zip(keys.clone()) {
-                    *p = dot(simd, &pass.query, &pass.k[key * e.dim..][..e.dim]);
-                }
-                probabilities::<A, FMA>(all, pass.lse[row]);
-                let terms = pass.grads.iter_mut().zip(all.iter()).zip(keys.clone());
-                for ((ds, p), key) in terms {
-                    let v = &pass.v[key * e.value_dim..][..e.value_dim];
-                    *ds = *p * (dot(simd, dout, v) - pass.delta[row]);
-                }
-                let grads = pass.grads.iter().copied();
-                match &mut pass.to {
+        let room = block.slots * wide;
+        let (mut logits, mut grads) = (vec![A::zero(); room], vec![A::zero(); room]);
+        for met in group.meetings.chunk_by(|a, b| a.key == b.key) {
+            let k = part.of_keys(self.k, met[0].key, dim);
+            kept.keys.read(k, block);
+            kept.values
+                .read(part.of_keys(self.v, met[0].key, value_dim), block);
+            for i in met
+                .iter()
+                .flat_map(|met| met.line * heads..(met.line + 1) * heads)
+            {
+                let of = |dim: usize| i * dim * wide..(i + 1) * dim * wide;
+                kept.keys
+                    .products(&kept.queries[of(dim)], block, &mut logits);
+                let cotangents = &kept.cotangents[of(value_dim)];
+                kept.values.products(cotangents, block, &mut grads);
+                let lanes = [&kept.lse[of(1)], &kept.delta[of(1)]];
+                gradients(&mut logits, &mut grads, lanes, self.scale);
+                match &mut self.to {
                     To::Queries { dq } => {
-                        let dq = &mut dq[row * e.dim..][..e.dim];
-                        weighted_sum(simd, dq, pass.scale, pass.k, &grads.zip(keys));
+                        let dq = part.of_queries_mut(dq, at(i), dim);
+                        add_rows(&block.by_query, &grads, k, dq);
                     }
                     To::Keys { dk, dv } => {
-                        for ((ds, p), key) in grads.zip(all.iter()).zip(keys) {
-                            // The query is scaled already, so `dk` is too.
-                            add_scaled(simd, &mut dk[key * e.dim..][..e.dim], ds, &pass.query);
-                            let dv = &mut dv[key * e.value_dim..][..e.value_dim];
-                            add_scaled(simd, dv, *p, dout);
-                        }
+                        let q = part.of_queries(self.q, at(i), dim);
+                        let dk = part.of_keys_mut(dk, met[0].key, dim);
+                        add_rows(&block.by_key, &grads, q, dk);
+                        let dout = part.of_queries(self.dout, at(i), value_dim);
+                        let dv = part.of_keys_mut(dv, met[0].key, value_dim);
+                        add_rows(&block.by_key, &logits, dout, dv);
                     }
                 }
             }
