@@ -1,10 +1,11 @@
 //! The attention of every query to the keys of its window.
 
 use super::block::{Block, Group};
-use super::lanes::{Line, softmax, turn};
+use super::lanes::{Line, Rows, softmax, turn};
 use super::near::Near;
-use super::rows::{Extents, Part, rows, write};
-use super::sums::add_rows;
+use super::room::Room;
+use super::rows::{Extents, Part, into, rows};
+use super::sums::{Lines, RowsMut, panelled, panels, sum_rows};
 use crate::attention::Stored;
 use crate::{Real, View, ViewMut};
 
@@ -42,103 +43,124 @@ pub fn forward<E: Stored>(
 ) where
     E::Acc: Stored<Acc = E::Acc>,
 {
-    let zero = <E::Acc as num_traits::Zero>::zero();
     let extents = Extents::new([q.shape(), k.shape(), v.shape()], near);
     let (mut wide_q, mut wide_k, mut wide_v) = (Vec::new(), Vec::new(), Vec::new());
-    let mut sums = vec![zero; extents.batch * extents.queries * extents.heads];
-    let mut results = vec![zero; sums.len() * extents.value_dim];
-    let mut pass = Pass {
-        extents,
-        places: near.places(),
-        scale: <E::Acc as Real>::of(scale),
-        q: rows(q, &mut wide_q),
-        k: rows(k, &mut wide_k),
-        v: rows(v, &mut wide_v),
-        out: &mut results,
-        lse: &mut sums,
-        keys: Line::default(),
-        queries: Vec::new(),
-        logits: Vec::new(),
-    };
-    for block in &Block::all(near) {
-        // Logits are kept until all of a window are there.
-        let per_query = pass.places * block.slots + extents.dim;
-        for group in Group::all(near, per_query * block.wide * extents.together()) {
-            for part in extents.parts() {
-                pass.group(block, &group, &part);
-            }
-        }
-    }
-    write(out, &results);
-    write(lse, &sums);
+    let operands = [
+        rows(q, &mut wide_q),
+        rows(k, &mut wide_k),
+        rows(v, &mut wide_v),
+    ];
+    into(out, |out| {
+        into(lse, |lse| {
+            let [q, k, v] = operands;
+            let mut pass = Pass {
+                extents,
+                scale: <E::Acc as Real>::of(scale),
+                q,
+                k,
+                v,
+                out,
+                lse,
+            };
+            pass.run(near);
+        });
+    });
 }
 
 struct Pass<'a, A> {
     extents: Extents,
-    /// The most lines of keys that a line of queries sees.
-    places: usize,
     scale: A,
     q: &'a [A],
     k: &'a [A],
     v: &'a [A],
     out: &'a mut [A],
     lse: &'a mut [A],
-    keys: Line<A>,
-    /// Of each line and head of a group: scaled queries `[dim][wide]`, and logits `[line of keys][slot][wide]`.
-    queries: Vec<A>,
-    logits: Vec<A>,
 }
 
 impl<A: Real> Pass<'_, A> {
-    fn group(&mut self, block: &Block, group: &Group, part: &Part) {
+    fn run(&mut self, near: &Near) {
+        let e = self.extents;
+        for block in &Block::all(near) {
+            // Logits are kept until all of a window are there.
+            let per_query = e.places * block.slots + e.dim;
+            for group in Group::all(near, per_query * block.wide * e.together()) {
+                let lanes = group.queries.len() * e.together() * block.wide;
+                let values = group.keys.len() * panelled(e.value_dim, block.keys.len());
+                let line = Line::<A>::numbers(block, e.dim);
+                let numbers = lanes * per_query + values + line + block.wide;
+                for part in e.parts() {
+                    Room::with(numbers, |room| self.group(block, &group, &part, room));
+                }
+            }
+        }
+    }
+
+    fn group(&mut self, block: &Block, group: &Group, part: &Part, mut room: Room<'_, A>) {
         let Extents { dim, value_dim, .. } = self.extents;
         let heads = self.extents.together();
-        let (turned, room) = (dim * block.wide, block.slots * block.wide);
-        let window = self.places * room;
+        let (turned, size) = (dim * block.wide, block.slots * block.wide);
+        let window = self.extents.places * size;
         let number = group.queries.len() * heads;
-        self.queries.resize(number * turned, A::zero());
-        self.logits.resize(number * window, A::zero());
-        let at = |i: usize| [group.queries[i / heads], i % heads];
+        // Scaled queries of each line and head, `[dim][wide]`, and their logits, `[line of keys][slot][wide]`.
+        let queries = room.take(number * turned);
+        let logits = room.take(number * window);
+        let mut keys = Line::new(&mut room, block, dim);
+        let at = |i: usize, dim| part.queries(block, [group.queries[i / heads], i % heads], dim);
         for i in 0..number {
-            let q = part.of_queries(self.q, at(i), dim);
-            let to = &mut self.queries[i * turned..][..turned];
+            let (data, at) = (self.q, at(i, dim));
+            let to = &mut queries[i * turned..][..turned];
             turn(
-                q,
-                [block.first, block.count],
+                Rows { data, at, dim },
+                block.count,
                 self.scale,
                 to,
                 [block.wide, 0],
             );
         }
         for met in group.meetings.chunk_by(|a, b| a.key == b.key) {
-            self.keys.read(part.of_keys(self.k, met[0].key, dim), block);
+            let (data, at) = (self.k, part.keys(block, group.keys[met[0].key], dim));
+            keys.read(Rows { data, at, dim }, block);
             for met in met {
                 for i in met.line * heads..(met.line + 1) * heads {
-                    let logits = &mut self.logits[i * window + met.place * room..][..room];
-                    let queries = &self.queries[i * turned..][..turned];
-                    self.keys.products(queries, block, logits);
+                    let logits = &mut logits[i * window + met.place * size..][..size];
+                    keys.products(&queries[i * turned..][..turned], block, logits);
                     for &unseen in &block.unseen {
                         logits[unseen] = A::neg_infinity();
                     }
                 }
             }
         }
-        let mut sums = vec![A::zero(); block.wide];
-        for i in 0..number {
-            let own = group.places[i / heads] * room;
-            softmax(&mut self.logits[i * window..][..own], &mut sums);
-            let [first, step] = part.of_queries(self.lse, at(i), 1).at;
-            for (x, sum) in sums[..block.count].iter().enumerate() {
-                self.lse[first + (block.first + x) * step] = *sum;
-            }
+        // Values of a head lie far from each other, in few sets of a cache.
+        let line = panelled(value_dim, block.keys.len());
+        let values = room.take(group.keys.len() * line);
+        for (place, &key) in group.keys.iter().enumerate() {
+            let (data, at, dim) = (self.v, part.keys(block, key, value_dim), value_dim);
+            let to = &mut values[place * line..][..line];
+            panels(Rows { data, at, dim }, block.keys.len(), to);
         }
-        for met in &group.meetings {
-            for i in met.line * heads..(met.line + 1) * heads {
-                let weights = &self.logits[i * window + met.place * room..][..room];
-                let v = part.of_keys(self.v, met.key, value_dim);
-                let to = part.of_queries_mut(self.out, at(i), value_dim);
-                add_rows(&block.by_query, weights, v, to);
+        let (sums, mut lines) = (room.take(block.wide), Vec::new());
+        for i in 0..number {
+            let seen = &group.seen[i / heads];
+            let logits = &mut logits[i * window..][..seen.len() * size];
+            softmax(logits, sums);
+            let [first, step] = at(i, 1);
+            for (x, sum) in sums[..block.count].iter().enumerate() {
+                self.lse[first + x * step] = *sum;
             }
+            lines.clear();
+            lines.extend((seen.iter().enumerate()).map(|(place, key)| [place * size, key * line]));
+            let from = Lines {
+                lines: &lines,
+                weights: logits,
+                data: values,
+                rows: block.keys.len(),
+            };
+            let to = RowsMut {
+                data: self.out,
+                at: at(i, value_dim),
+                dim: value_dim,
+            };
+            sum_rows(&block.by_query, from, to, false);
         }
     }
 }

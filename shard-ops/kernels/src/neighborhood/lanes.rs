@@ -1,6 +1,7 @@
 //! Loops over queries side by side: one lane per query, so that nothing is summed across lanes.
 
-use super::block::{Block, UNIT};
+use super::block::{Block, MARGIN, UNIT};
+use super::room::Room;
 use crate::Real;
 use crate::exp::exp_in;
 use crate::pointwise::vectorized;
@@ -23,10 +24,10 @@ impl<'a, A> Rows<'a, A> {
     }
 }
 
-/// Writes `count` rows from number `first` on, times a factor, to columns `at ..` of `to`, whose rows have `wide` elements.
+/// Writes the first rows, times a factor, to columns `at ..` of `to`, whose rows have `wide` elements.
 pub(super) fn turn<A: Real>(
     rows: Rows<'_, A>,
-    [first, count]: [usize; 2],
+    count: usize,
     factor: A,
     to: &mut [A],
     [wide, at]: [usize; 2],
@@ -35,44 +36,54 @@ pub(super) fn turn<A: Real>(
     const TOGETHER: usize = 8;
     let whole = count / TOGETHER * TOGETHER;
     for x in (0..whole).step_by(TOGETHER) {
-        let from: [&[A]; TOGETHER] = core::array::from_fn(|k| rows.row(first + x + k));
-        for (i, to) in to.chunks_exact_mut(wide).take(rows.dim).enumerate() {
+        let from: [&[A]; TOGETHER] = core::array::from_fn(|k| &rows.row(x + k)[..rows.dim]);
+        for i in 0..rows.dim {
             let elements: [A; TOGETHER] = core::array::from_fn(|k| from[k][i] * factor);
-            to[at + x..at + x + TOGETHER].copy_from_slice(&elements);
+            to[i * wide + at + x..][..TOGETHER].copy_from_slice(&elements);
         }
     }
     for x in whole..count {
-        for (to, v) in to.chunks_exact_mut(wide).zip(rows.row(first + x)) {
+        for (to, v) in to.chunks_exact_mut(wide).zip(rows.row(x)) {
             to[at + x] = *v * factor;
         }
     }
 }
 
 /// A line of keys as the queries of a block see it.
-#[derive(Debug, Default)]
-pub(super) struct Line<A> {
-    turned: Vec<A>,
+#[derive(Debug)]
+pub(super) struct Line<'a, A> {
+    /// `[dim][padded]`
+    turned: &'a mut [A],
     /// `[slot][dim][wide]`; anything where nothing is seen.
-    keys: Vec<A>,
+    keys: &'a mut [A],
 }
 
-impl<A: Real> Line<A> {
-    /// Reads the rows of a line of keys that some query of the block sees.
+impl<'a, A: Real> Line<'a, A> {
+    /// How many numbers one takes.
+    pub(super) fn numbers(block: &Block, dim: usize) -> usize {
+        dim * (block.padded() + block.slots * block.wide)
+    }
+
+    pub(super) fn new(room: &mut Room<'a, A>, block: &Block, dim: usize) -> Self {
+        Self {
+            turned: room.take(dim * block.padded()),
+            keys: room.take(block.slots * dim * block.wide),
+        }
+    }
+
+    /// Reads the rows of the keys that some query of the block sees.
     pub(super) fn read(&mut self, rows: Rows<'_, A>, block: &Block) {
         let (dim, wide, padded) = (rows.dim, block.wide, block.padded());
-        self.turned.resize(dim * padded, A::zero());
-        self.keys.resize(block.slots * dim * wide, A::zero());
         if self.keys.is_empty() {
             return;
         }
-        let margin = (padded - block.keys.len()) / 2;
-        let which = [block.keys.start, block.keys.len()];
-        turn(rows, which, A::one(), &mut self.turned, [padded, margin]);
+        let count = block.keys.len();
+        turn(rows, count, A::one(), self.turned, [padded, MARGIN]);
         vectorized(Shifted {
-            from: &self.turned,
+            from: self.turned,
             padded,
             shifts: &block.shifts,
-            to: &mut self.keys,
+            to: self.keys,
             wide,
         });
         for &[slot, lane, key] in &block.instead {
@@ -90,7 +101,7 @@ impl<A: Real> Line<A> {
         } else {
             vectorized(Products {
                 queries,
-                keys: &self.keys,
+                keys: self.keys,
                 wide: block.wide,
                 out,
             });

@@ -14,6 +14,7 @@ mod block;
 mod forward;
 mod lanes;
 mod near;
+mod room;
 mod rows;
 mod sums;
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Operands as rows of one head's elements.
 
-use super::lanes::Rows;
+use super::block::Block;
 use super::near::Near;
-use super::sums::RowsMut;
 use crate::attention::Stored;
 use crate::view::for_each_row;
 use crate::{View, ViewMut};
@@ -19,6 +18,8 @@ pub(super) struct Extents {
     pub(super) value_dim: usize,
     /// From a query of a line to the next, and from a key to the next.
     steps: [usize; 2],
+    /// The most lines of keys that a line of queries sees.
+    pub(super) places: usize,
 }
 
 impl Extents {
@@ -49,6 +50,7 @@ impl Extents {
             dim,
             value_dim,
             steps: near.steps(),
+            places: near.places(),
         }
     }
 
@@ -76,54 +78,27 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Where the rows of `dim` elements lie that belong to a line of queries and a head of the group: the first, and the step.
-    fn queries(&self, site: usize, head: usize, dim: usize) -> [usize; 2] {
+    /// Where the rows of `dim` elements lie that belong to a block's queries of a line, for a head of the group: the first, and
+    /// the step.
+    pub(super) fn queries(
+        &self,
+        block: &Block,
+        [line, head]: [usize; 2],
+        dim: usize,
+    ) -> [usize; 2] {
         let e = self.extents;
         let head = self.kv_head * e.together() + head;
+        let site = line + block.first * e.steps[0];
         let row = (self.batch * e.queries + site) * e.heads + head;
         [row * dim, e.steps[0] * e.heads * dim]
     }
 
-    /// The same of a line of keys.
-    fn keys(&self, site: usize, dim: usize) -> [usize; 2] {
+    /// The same of the keys that a block sees of a line.
+    pub(super) fn keys(&self, block: &Block, line: usize, dim: usize) -> [usize; 2] {
         let e = self.extents;
+        let site = line + block.keys.start * e.steps[1];
         let row = (self.batch * e.keys + site) * e.kv_heads + self.kv_head;
         [row * dim, e.steps[1] * e.kv_heads * dim]
-    }
-
-    pub(super) fn of_queries<'a, A>(
-        &self,
-        data: &'a [A],
-        [site, head]: [usize; 2],
-        dim: usize,
-    ) -> Rows<'a, A> {
-        let at = self.queries(site, head, dim);
-        Rows { data, at, dim }
-    }
-
-    pub(super) fn of_queries_mut<'a, A>(
-        &self,
-        data: &'a mut [A],
-        [site, head]: [usize; 2],
-        dim: usize,
-    ) -> RowsMut<'a, A> {
-        let at = self.queries(site, head, dim);
-        RowsMut { data, at, dim }
-    }
-
-    pub(super) fn of_keys<'a, A>(&self, data: &'a [A], site: usize, dim: usize) -> Rows<'a, A> {
-        let at = self.keys(site, dim);
-        Rows { data, at, dim }
-    }
-
-    pub(super) fn of_keys_mut<'a, A>(
-        &self,
-        data: &'a mut [A],
-        site: usize,
-        dim: usize,
-    ) -> RowsMut<'a, A> {
-        let at = self.keys(site, dim);
-        RowsMut { data, at, dim }
     }
 }
 
@@ -138,8 +113,20 @@ pub(super) fn rows<'b, E: Stored>(view: &View<'b, E>, buffer: &'b mut Vec<E::Acc
     buffer
 }
 
+/// Calls `f` with room for all elements in row-major order, in the type they are computed in: the view's own memory where it
+/// is stored so.
+pub(super) fn into<E: Stored>(to: &mut ViewMut<'_, E>, f: impl FnOnce(&mut [E::Acc])) {
+    let (contiguous, offset, len) = (to.is_contiguous(), to.offset(), to.len());
+    if contiguous && let Some(own) = E::as_acc_mut(&mut to.data_mut()[offset..offset + len]) {
+        return f(own);
+    }
+    let mut buffer = vec![<E::Acc as num_traits::Zero>::zero(); len];
+    f(&mut buffer);
+    write(to, &buffer);
+}
+
 /// Writes elements in row-major order, rounded to the view's type.
-pub(super) fn write<E: Stored>(to: &mut ViewMut<'_, E>, from: &[E::Acc]) {
+fn write<E: Stored>(to: &mut ViewMut<'_, E>, from: &[E::Acc]) {
     let (shape, strides, offset) = to.geometry();
     let data = to.data_mut();
     let own = crate::view::row_major(&shape);

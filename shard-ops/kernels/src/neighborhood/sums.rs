@@ -14,24 +14,47 @@ pub(super) struct RowsMut<'a, A> {
     pub(super) dim: usize,
 }
 
-/// `to[row] += Σ weight · rows[term]`, in the order of the terms.
-pub(super) fn add_rows<A: Real>(
-    terms: &Terms,
-    weights: &[A],
-    rows: Rows<'_, A>,
-    to: RowsMut<'_, A>,
-) {
-    assert!(
-        rows.dim == to.dim,
-        "sums of rows of {} elements in rows of {}",
-        rows.dim,
-        to.dim
-    );
+/// Elements of a row that are summed together.
+const PANEL: usize = 32;
+
+/// What rows are summed of: for each of some lines, where its weights and its panels lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lines<'a, A> {
+    pub(super) lines: &'a [[usize; 2]],
+    pub(super) weights: &'a [A],
+    /// `[panel][row][PANEL]` of each line: see [`panels`].
+    pub(super) data: &'a [A],
+    /// Rows of a line.
+    pub(super) rows: usize,
+}
+
+/// Writes some rows, their elements in panels: `[panel][row][PANEL]`, the last one filled up with zeros.
+pub(super) fn panels<A: Real>(rows: Rows<'_, A>, count: usize, to: &mut [A]) {
+    for (to, first) in to
+        .chunks_exact_mut(count * PANEL)
+        .zip((0..rows.dim).step_by(PANEL))
+    {
+        let live = PANEL.min(rows.dim - first);
+        for (number, to) in to.chunks_exact_mut(PANEL).enumerate() {
+            to[..live].copy_from_slice(&rows.row(number)[first..first + live]);
+            to[live..].fill(A::zero());
+        }
+    }
+}
+
+/// How many numbers [`panels`] writes.
+pub(super) fn panelled(dim: usize, count: usize) -> usize {
+    dim.next_multiple_of(PANEL) * count
+}
+
+/// `to[row] = Σ weight · line[term]`, in the order of the lines, and for each in that of the terms. With `more` it is added to
+/// what is there.
+pub(super) fn sum_rows<A: Real>(terms: &Terms, from: Lines<'_, A>, to: RowsMut<'_, A>, more: bool) {
     vectorized(Sums {
         terms,
-        weights,
-        rows,
+        from,
         to,
+        more,
     });
 }
 
@@ -76,62 +99,107 @@ impl<A: Real> WithSimd for Dots<'_, A> {
 
 struct Sums<'a, A> {
     terms: &'a Terms,
-    weights: &'a [A],
-    rows: Rows<'a, A>,
+    from: Lines<'a, A>,
     to: RowsMut<'a, A>,
+    more: bool,
 }
 
 impl<A: Real> WithSimd for Sums<'_, A> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let lanes = A::lanes::<S>();
-        let RowsMut { data, at, dim } = self.to;
-        let [first, step] = at;
-        let mut begin = 0;
-        for &[row, end] in &self.terms.rows {
-            let to = &mut data[first + row * step..][..dim];
-            let terms = &self.terms.terms[begin..end];
-            begin = end;
-            let mut at = 0;
-            while at + 2 * lanes <= dim {
-                columns::<A, S, 2>(simd, terms, self.weights, self.rows, at, to);
-                at += 2 * lanes;
-            }
-            while at + lanes <= dim {
-                columns::<A, S, 1>(simd, terms, self.weights, self.rows, at, to);
-                at += lanes;
-            }
-            for (i, to) in to.iter_mut().enumerate().skip(at) {
-                for &[weight, row] in terms {
-                    *to += self.weights[weight] * self.rows.row(row)[i];
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        // Rows that are summed together where their terms lie side by side: as many sums as registers hold.
+        let together = if S::F32_LANES >= 16 { 4 } else { 2 };
+        let rows = &self.terms.rows;
+        let only = |row: usize| match rows[row] {
+            [_, begin, end] if end == begin + 1 => Some(self.terms.runs[begin]),
+            _ => None,
+        };
+        let beside = |first: usize, k: usize| match (only(first), only(first + k)) {
+            (Some([weight, row, count]), Some(other)) => other == [weight + k, row + k, count],
+            _ => false,
+        };
+        let mut row = 0;
+        while row < rows.len() {
+            if row + together <= rows.len() && (1..together).all(|k| beside(row, k)) {
+                if const { S::F32_LANES >= 16 } {
+                    self.rows::<S, 4>(simd, row);
+                } else {
+                    self.rows::<S, 2>(simd, row);
                 }
+                row += together;
+            } else {
+                self.rows::<S, 1>(simd, row);
+                row += 1;
             }
         }
     }
 }
 
-/// `NV` vectors of a row from element `at` on. Sums stay in registers.
-#[inline(always)]
-fn columns<A: Real, S: Simd, const NV: usize>(
-    simd: S,
-    terms: &[[usize; 2]],
-    weights: &[A],
-    rows: Rows<'_, A>,
-    at: usize,
-    to: &mut [A],
-) {
-    let width = NV * A::lanes::<S>();
-    let to = A::vectors_mut::<S>(&mut to[at..at + width]);
-    let mut sums: [A::Vec<S>; NV] = core::array::from_fn(|v| to[v]);
-    for &[weight, row] in terms {
-        let weight = A::splat(simd, weights[weight]);
-        let start = rows.at[0] + row * rows.at[1] + at;
-        let x = A::vectors::<S>(&rows.data[start..start + width]);
-        for v in 0..NV {
-            sums[v] = A::mul_add_vec(simd, weight, x[v], sums[v]);
+impl<A: Real> Sums<'_, A> {
+    /// `N` rows, of which those after the first have terms beside those of the first.
+    #[inline(always)]
+    fn rows<S: Simd, const N: usize>(&mut self, simd: S, first: usize) {
+        let dim = self.to.dim;
+        let [row, begin, end] = self.terms.rows[first];
+        let runs = &self.terms.runs[begin..end];
+        let to: [usize; N] = core::array::from_fn(|k| self.to.at[0] + (row + k) * self.to.at[1]);
+        for (panel, at) in (0..dim).step_by(PANEL).enumerate() {
+            let live = PANEL.min(dim - at);
+            let mut units = [[A::zero(); PANEL]; N];
+            if self.more {
+                for (unit, to) in units.iter_mut().zip(to) {
+                    unit[..live].copy_from_slice(&self.to.data[to + at..to + at + live]);
+                }
+            }
+            match PANEL / A::lanes::<S>() {
+                2 => self.panel::<S, N, 2>(simd, runs, panel, &mut units),
+                4 => self.panel::<S, N, 4>(simd, runs, panel, &mut units),
+                8 => self.panel::<S, N, 8>(simd, runs, panel, &mut units),
+                _ => self.panel::<S, N, PANEL>(simd, runs, panel, &mut units),
+            }
+            for (unit, to) in units.iter().zip(to) {
+                self.to.data[to + at..to + at + live].copy_from_slice(&unit[..live]);
+            }
         }
     }
-    to.copy_from_slice(&sums);
+
+    /// A panel of `N` rows, in `NV` vectors each.
+    #[inline(always)]
+    fn panel<S: Simd, const N: usize, const NV: usize>(
+        &self,
+        simd: S,
+        runs: &[[usize; 3]],
+        panel: usize,
+        units: &mut [[A; PANEL]; N],
+    ) {
+        let (from, [weight_step, row_step]) = (self.from, self.terms.steps);
+        let mut sums = [[A::splat(simd, A::zero()); NV]; N];
+        for (sums, unit) in sums.iter_mut().zip(units.iter()) {
+            sums.copy_from_slice(A::vectors::<S>(unit));
+        }
+        for &[weights, first] in from.lines {
+            let data = &from.data[first + panel * from.rows * PANEL..][..from.rows * PANEL];
+            let (data, _) = pulp::as_arrays::<NV, A::Vec<S>>(A::vectors::<S>(data));
+            for &[weight, row, count] in runs {
+                let (mut weight, mut row) = (weights + weight, row);
+                for _ in 0..count {
+                    let weights = &from.weights[weight..][..N];
+                    let x = &data[row..][..N];
+                    for k in 0..N {
+                        let weight = A::splat(simd, weights[k]);
+                        for v in 0..NV {
+                            sums[k][v] = A::mul_add_vec(simd, weight, x[k][v], sums[k][v]);
+                        }
+                    }
+                    weight += weight_step;
+                    row = row.wrapping_add(row_step);
+                }
+            }
+        }
+        for (sums, unit) in sums.iter().zip(units) {
+            A::vectors_mut::<S>(unit).copy_from_slice(sums);
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::Unary;
 use crate::Real;
+use crate::exp::fused;
 use crate::math::{Fast, Math, Precise, sign};
 use crate::pointwise::vectorized;
 use core::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
@@ -18,9 +19,9 @@ trait Formula {
 }
 
 fn each<T: Real, F: Formula>(formula: &F, x: &[T], y: &mut [T]) {
-    if F::CONSTANT {
+    if const { F::CONSTANT } {
         y.fill(T::of(formula.at::<Precise>(0.0)));
-    } else if F::CALLS && size_of::<T>() == 8 {
+    } else if const { F::CALLS && size_of::<T>() == 8 } {
         // Calls of the standard library take one number at a time, whatever the instruction set.
         each_in::<T, F, Precise>(formula, x, y);
     } else {
@@ -39,9 +40,10 @@ impl<T: Real, F: Formula> WithSimd for Loop<'_, T, F> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        if size_of::<T>() == 8 {
+        // Only one of these is compiled.
+        if const { size_of::<T>() == 8 } {
             each_in::<T, F, Precise>(self.formula, self.x, self.y);
-        } else if S::F64_LANES >= 4 || cfg!(target_arch = "aarch64") {
+        } else if const { fused::<S>() } {
             each_in::<T, F, Fast<true>>(self.formula, self.x, self.y);
         } else {
             each_in::<T, F, Fast<false>>(self.formula, self.x, self.y);
