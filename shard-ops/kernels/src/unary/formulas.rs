@@ -1,6 +1,6 @@
 //! How formulas of the [table](crate::unary_table!) become loops on the host, and the functions that the formulas are made of.
 
-use super::Unary;
+use super::{Unary, gelu};
 use crate::Real;
 use crate::exp::fused;
 use crate::math::{Fast, Math, Precise, sign};
@@ -106,6 +106,7 @@ macro_rules! loops {
             let rounded = |p: f64| T::of(p).wide();
             match op {
                 Unary::PowScalar { exponent } if small_power(rounded(exponent), n, from, to) => {}
+                Unary::Gelu if n == 0 && gelu::single(from, to) => {}
                 $(Unary::$variant $({ $($p),+ })? => {
                     $($(let $p = rounded($p);)+)?
                     $($(let $c = rounded($value);)+)?
