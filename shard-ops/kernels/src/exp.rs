@@ -70,9 +70,18 @@ exp!(
     ]
 );
 
-/// Whether fused multiply-add is an instruction of this instruction set.
+/// [`Exp::exp_fast`] on this instruction set.
 #[inline(always)]
-pub(crate) fn fused<S: Simd>() -> bool {
+pub(crate) fn exp_in<S: Simd, T: Exp>(x: T) -> T {
+    if const { fused::<S>() } {
+        T::exp_fast::<true>(x)
+    } else {
+        T::exp_fast::<false>(x)
+    }
+}
+
+/// Whether fused multiply-add is an instruction of this instruction set.
+pub(crate) const fn fused<S: Simd>() -> bool {
     S::F64_LANES >= 4 || cfg!(target_arch = "aarch64")
 }
 

@@ -244,35 +244,22 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
             return;
         }
         let mut totals = [F::start::<f64>(); COLUMNS];
-        let mut partial = [F::start::<T>(); COLUMNS];
-        let mut pending = 0;
         split.for_each_run(at, |at, n, step| {
-            for i in 0..n as isize {
-                let from = at.wrapping_add_signed(i * step);
-                vectorized(Row::<T, F>(
-                    &mut partial[..width],
-                    &data[from..from + width],
-                    core::marker::PhantomData,
-                ));
-                pending += 1;
-                if pending == ROWS {
-                    flush::<T, F>(&mut totals, &mut partial);
-                    pending = 0;
-                }
+            for first in (0..n).step_by(ROWS) {
+                vectorized(Rows::<T, F> {
+                    totals: &mut totals[..width],
+                    data,
+                    at: at.wrapping_add_signed(first as isize * step),
+                    step,
+                    rows: ROWS.min(n - first),
+                    fold: core::marker::PhantomData,
+                });
             }
         });
-        flush::<T, F>(&mut totals, &mut partial);
         for (j, total) in totals[..width].iter().enumerate() {
             out[cell.wrapping_add_signed(j as isize * cell_step)] = T::of(*total);
         }
     });
-}
-
-fn flush<T: Real, F: Fold>(totals: &mut [f64; COLUMNS], partial: &mut [T; COLUMNS]) {
-    for (t, p) in totals.iter_mut().zip(partial) {
-        *t = F::join(*t, p.wide());
-        *p = F::start();
-    }
 }
 
 /// The fold of a contiguous block.
@@ -337,16 +324,42 @@ pub(crate) fn sum_of_lanes<T: Real, S: Simd>(simd: S, lanes: &[T; LANES]) -> T {
     T::sum_vec(simd, sums[0])
 }
 
-/// One row joined into a row of accumulators.
-struct Row<'a, T, F>(&'a mut [T], &'a [T], core::marker::PhantomData<F>);
+/// Some rows, joined in the element type and then with totals.
+struct Rows<'a, T, F> {
+    totals: &'a mut [f64],
+    data: &'a [T],
+    at: usize,
+    step: isize,
+    rows: usize,
+    fold: core::marker::PhantomData<F>,
+}
 
-impl<T: Real, F: Fold> WithSimd for Row<'_, T, F> {
+impl<T: Real, F: Fold> WithSimd for Rows<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        for (acc, x) in self.0.iter_mut().zip(self.1) {
-            *acc = F::join(*acc, *x);
+        for (first, totals) in self.totals.chunks_mut(LANES).enumerate() {
+            let row = |i: usize| {
+                let at = self.at.wrapping_add_signed(i as isize * self.step);
+                &self.data[at + first * LANES..][..totals.len()]
+            };
+            let mut lanes = [F::start::<T>(); LANES];
+            for i in 0..self.rows {
+                let row = row(i);
+                if let ([row], _) = pulp::as_arrays::<LANES, T>(row) {
+                    for (lane, x) in lanes.iter_mut().zip(row) {
+                        *lane = F::join(*lane, *x);
+                    }
+                } else {
+                    for (lane, x) in lanes.iter_mut().zip(row) {
+                        *lane = F::join(*lane, *x);
+                    }
+                }
+            }
+            for (total, lane) in totals.iter_mut().zip(lanes) {
+                *total = F::join(*total, lane.wide());
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ mod rows;
 pub use self::rows::{softmax_rows, softmax_rows_grad};
 
 use super::cells::cell_steps;
-use super::exp::fused;
+use super::exp::exp_in;
 use super::pointwise::{assert_shapes, larger, vectorized};
 use super::reduce::{BLOCK, COLUMNS, LANES, Split, by_lanes, halve};
 use super::view::for_each_row;
@@ -81,17 +81,13 @@ impl<T: Real> WithSimd for Run<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> [f64; 2] {
-        if fused::<S>() {
-            self.pair::<true>()
-        } else {
-            self.pair::<false>()
-        }
+        self.pair::<S>()
     }
 }
 
 impl<T: Real> Run<'_, T> {
     #[inline(always)]
-    fn pair<const FMA: bool>(self) -> [f64; 2] {
+    fn pair<S: Simd>(self) -> [f64; 2] {
         let empty = T::neg_infinity();
         let mut most = [empty; LANES];
         by_lanes(self.0, empty, |block| {
@@ -108,7 +104,7 @@ impl<T: Real> Run<'_, T> {
         let mut sums = [T::zero(); LANES];
         by_lanes(self.0, empty, |block| {
             for (sum, x) in sums.iter_mut().zip(block) {
-                *sum += T::exp_fast::<FMA>(below(*x, max));
+                *sum += exp_in::<S, T>(below(*x, max));
             }
         });
         pair(max, halve(sums.map(Real::wide), |a, b| a + b))
@@ -129,17 +125,13 @@ impl<T: Real> WithSimd for Columns<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        if fused::<S>() {
-            self.join::<true>();
-        } else {
-            self.join::<false>();
-        }
+        self.join::<S>();
     }
 }
 
 impl<T: Real> Columns<'_, T> {
     #[inline(always)]
-    fn join<const FMA: bool>(self) {
+    fn join<S: Simd>(self) {
         let width = self.states.len();
         let row = |r: usize| {
             let from = self.at.wrapping_add_signed(r as isize * self.step);
@@ -154,7 +146,7 @@ impl<T: Real> Columns<'_, T> {
         let mut sums = [T::zero(); COLUMNS];
         for r in 0..self.rows {
             for ((sum, x), most) in sums.iter_mut().zip(row(r)).zip(&most) {
-                *sum += T::exp_fast::<FMA>(below(*x, *most));
+                *sum += exp_in::<S, T>(below(*x, *most));
             }
         }
         for ((state, most), sum) in self.states.iter_mut().zip(most).zip(sums) {
@@ -236,7 +228,7 @@ trait Formula {
     /// Whether the second number is an element's, as the first, or its cell's, as the third.
     const SECOND_VARIES: bool;
 
-    fn at<T: Real, const LOG: bool, const FMA: bool>(operands: [T; 3]) -> T;
+    fn at<T: Real, const LOG: bool, S: Simd>(operands: [T; 3]) -> T;
 }
 
 /// Of an element, the maximum of its cell, and what is multiplied by or taken off.
@@ -246,11 +238,11 @@ impl Formula for Values {
     const SECOND_VARIES: bool = false;
 
     #[inline(always)]
-    fn at<T: Real, const LOG: bool, const FMA: bool>([x, max, term]: [T; 3]) -> T {
+    fn at<T: Real, const LOG: bool, S: Simd>([x, max, term]: [T; 3]) -> T {
         if LOG {
             (x - max) - term
         } else {
-            T::exp_fast::<FMA>(x - max) * term
+            exp_in::<S, T>(x - max) * term
         }
     }
 }
@@ -262,9 +254,9 @@ impl Formula for Gradients {
     const SECOND_VARIES: bool = true;
 
     #[inline(always)]
-    fn at<T: Real, const LOG: bool, const FMA: bool>([y, dy, sum]: [T; 3]) -> T {
+    fn at<T: Real, const LOG: bool, S: Simd>([y, dy, sum]: [T; 3]) -> T {
         if LOG {
-            dy - T::exp_fast::<FMA>(y) * sum
+            dy - exp_in::<S, T>(y) * sum
         } else {
             y * (dy - sum)
         }
@@ -328,33 +320,32 @@ impl<T: Real, F: Formula> WithSimd for Each<'_, T, F> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        match (self.log, fused::<S>()) {
-            (true, true) => self.run::<true, true>(),
-            (true, false) => self.run::<true, false>(),
-            (false, true) => self.run::<false, true>(),
-            (false, false) => self.run::<false, false>(),
+        if self.log {
+            self.run::<true, S>();
+        } else {
+            self.run::<false, S>();
         }
     }
 }
 
 impl<T: Real, F: Formula> Each<'_, T, F> {
     #[inline(always)]
-    fn run<const LOG: bool, const FMA: bool>(self) {
+    fn run<const LOG: bool, S: Simd>(self) {
         let (to, [a, b, c]) = (self.to.iter_mut(), self.from);
         match (b, c) {
             (&[b], &[c]) if !F::SECOND_VARIES => {
                 for (to, &a) in to.zip(a) {
-                    *to = F::at::<T, LOG, FMA>([a, b, c]);
+                    *to = F::at::<T, LOG, S>([a, b, c]);
                 }
             }
             (b, &[c]) if F::SECOND_VARIES => {
                 for ((to, &a), &b) in to.zip(a).zip(b) {
-                    *to = F::at::<T, LOG, FMA>([a, b, c]);
+                    *to = F::at::<T, LOG, S>([a, b, c]);
                 }
             }
             (b, c) => {
                 for (((to, &a), &b), &c) in to.zip(a).zip(b).zip(c) {
-                    *to = F::at::<T, LOG, FMA>([a, b, c]);
+                    *to = F::at::<T, LOG, S>([a, b, c]);
                 }
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Values, and (sub)gradients where a map has a kink, are PyTorch's. A map is a row of the [table](crate::unary_table!). Each
 //! formula is one line in f64 over [`Math`](super::math::Math): f64 elements use the standard library's functions, and f32
-//! elements use vectorised polynomials whose result is rounded once.
+//! elements use vectorised polynomials whose result is rounded once; gelu, of which there is much, is computed in f32.
 
 use super::compiled::compiled;
 use super::pointwise::assert_shapes;
@@ -10,6 +10,7 @@ use super::view::for_each_row;
 use super::{Real, View, ViewMut};
 
 mod formulas;
+mod gelu;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use super::forward::{below, row_tile, tile_logits, write_rows};
 use super::problem::{Block, Problem, Queries, Tile};
 use super::stored::{Stored, gather, matrix, start};
 use crate::compiled::compiled;
-use crate::exp::fused;
+use crate::exp::exp_in;
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::pointwise::vectorized;
 use crate::{Real, View, ViewMut};
@@ -454,20 +454,16 @@ impl<A: Real> WithSimd for Probabilities<'_, A> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        if fused::<S>() {
-            self.run::<true>();
-        } else {
-            self.run::<false>();
-        }
+        self.run::<S>();
     }
 }
 
 impl<A: Real> Probabilities<'_, A> {
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<S: Simd>(self) {
         for (row, &lse) in self.logits.chunks_exact_mut(self.keys).zip(self.lse) {
             for x in row {
-                *x = A::exp_fast::<FMA>(*x - lse);
+                *x = exp_in::<S, A>(*x - lse);
             }
         }
     }

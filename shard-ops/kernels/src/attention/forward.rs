@@ -5,7 +5,7 @@ use super::stored::{Stored, matrix};
 use crate::Real;
 use crate::ViewMut;
 use crate::compiled::compiled;
-use crate::exp::fused;
+use crate::exp::exp_in;
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::pointwise::vectorized;
 use half::{bf16, f16};
@@ -358,17 +358,13 @@ impl<A: Real> WithSimd for Online<'_, A> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        if fused::<S>() {
-            self.run::<true>();
-        } else {
-            self.run::<false>();
-        }
+        self.run::<S>();
     }
 }
 
 impl<A: Real> Online<'_, A> {
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<S: Simd>(self) {
         for (r, row) in self.logits.chunks_exact_mut(self.keys).enumerate() {
             let before = self.max[r];
             let max = higher(before, row_max(row));
@@ -381,14 +377,14 @@ impl<A: Real> Online<'_, A> {
                 continue;
             }
             if max != before {
-                let factor = A::exp_fast::<FMA>(before - max);
+                let factor = exp_in::<S, A>(before - max);
                 self.max[r] = max;
                 self.sum[r] *= factor;
                 for o in &mut self.out[r * self.width..(r + 1) * self.width] {
                     *o *= factor;
                 }
             }
-            self.sum[r] += exponentials::<A, FMA>(row, max);
+            self.sum[r] += exponentials::<A, S>(row, max);
         }
     }
 }
@@ -410,17 +406,17 @@ fn row_max<A: Real>(row: &[A]) -> A {
 
 /// `row = exp(row - max)`, and its sum.
 #[inline(always)]
-fn exponentials<A: Real, const FMA: bool>(row: &mut [A], max: A) -> A {
+fn exponentials<A: Real, S: Simd>(row: &mut [A], max: A) -> A {
     let mut lanes = [A::zero(); LANES];
     let (whole, tail) = pulp::as_arrays_mut::<LANES, A>(row);
     for block in whole {
         for (lane, x) in lanes.iter_mut().zip(block) {
-            *x = A::exp_fast::<FMA>(*x - max);
+            *x = exp_in::<S, A>(*x - max);
             *lane += *x;
         }
     }
     for (lane, x) in lanes.iter_mut().zip(tail) {
-        *x = A::exp_fast::<FMA>(*x - max);
+        *x = exp_in::<S, A>(*x - max);
         *lane += *x;
     }
     crate::reduce::halve(lanes, |a, b| a + b)

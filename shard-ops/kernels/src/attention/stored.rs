@@ -30,6 +30,9 @@ pub trait Stored:
 
     /// The slice itself, where it needs no widening.
     fn as_acc(slice: &[Self]) -> Option<&[Self::Acc]>;
+
+    /// As [`Stored::as_acc`], to write.
+    fn as_acc_mut(slice: &mut [Self]) -> Option<&mut [Self::Acc]>;
 }
 
 macro_rules! own {
@@ -48,6 +51,9 @@ macro_rules! own {
                 to.copy_from_slice(from);
             }
             fn as_acc(slice: &[Self]) -> Option<&[Self]> {
+                Some(slice)
+            }
+            fn as_acc_mut(slice: &mut [Self]) -> Option<&mut [Self]> {
                 Some(slice)
             }
         }
@@ -70,6 +76,9 @@ macro_rules! widened {
                 from.convert_to_f32_slice(to);
             }
             fn as_acc(_: &[Self]) -> Option<&[f32]> {
+                None
+            }
+            fn as_acc_mut(_: &mut [Self]) -> Option<&mut [f32]> {
                 None
             }
         }

@@ -37,7 +37,7 @@ pub(super) fn correlate<T: Real>(
     } else if y.extent[2] < narrow::<T>() && g.cout > 1 {
         start_from_bias(bias, y, g);
         im2col::strips(x, weight, y, g);
-    } else if lone::fits(x, y, g) {
+    } else if lone::fits(g, [x.step[2], y.step[2]]) {
         lone::correlate(x, weight, bias, y, g);
     } else {
         vectorized(Direct {

@@ -1,108 +1,98 @@
 //! Convolution of channels that do not mix, as depthwise ones: rows of the input are read where they lie.
 
-use super::direct::tile;
+use super::direct::{dot_tile, tile};
 use super::lift::{Geometry, Slab, SlabMut};
 use crate::Real;
 use crate::exp::fused;
 use crate::pointwise::vectorized;
+use crate::reduce::halve;
 use core::ops::Range;
 use pulp::{Simd, WithSimd};
 
-/// Whether each group is one channel in and one out, and outputs side by side meet inputs side by side.
-pub(super) fn fits<T: Real>(x: &Slab<'_, T>, y: &SlabMut<'_, T>, g: &Geometry) -> bool {
-    [g.cin, g.cout, g.stride[2]] == [1; 3] && [x.step[2], y.step[2]] == [1; 2]
+/// Whether each group is one channel in and one out, and outputs side by side meet inputs side by side, given the steps of
+/// columns.
+pub(super) fn fits(g: &Geometry, columns: [isize; 2]) -> bool {
+    [g.cin, g.cout, g.stride[2]] == [1; 3] && columns == [1; 2]
 }
 
-/// Writes `y = bias + weight * x`, where it [fits](fits); `weight` is `[channels, 1, kernel]`, contiguous.
-pub(super) fn correlate<T: Real>(
-    x: &Slab<'_, T>,
-    weight: &[T],
-    bias: Option<&[T]>,
-    y: &mut SlabMut<'_, T>,
-    g: &Geometry,
-) {
-    vectorized(Lone {
-        x,
-        weight,
-        bias,
-        y,
-        g,
-    });
+/// Rows of outputs that meet the same rows of the kernel.
+struct Run {
+    plane: usize,
+    rows: Range<usize>,
+    /// Where the inputs of the first row begin, counted from those of the channel, and how far it is to those of the next.
+    from: isize,
+    down: isize,
+    /// Taps of the kernel: where the inputs lie of the first column whose window is inside, and their number in the kernel.
+    taps: Vec<usize>,
+    kernel: Vec<usize>,
+    /// Columns whose windows reach outside, each with the taps that it has.
+    edges: Vec<(usize, Vec<usize>)>,
 }
 
-struct Lone<'a, 'b, 'c, T> {
-    x: &'a Slab<'c, T>,
-    weight: &'a [T],
-    bias: Option<&'a [T]>,
-    y: &'a mut SlabMut<'b, T>,
-    g: &'a Geometry,
-}
-
-impl<T: Real> WithSimd for Lone<'_, '_, '_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        if fused::<S>() {
-            self.run::<S, true>(simd);
-        } else {
-            self.run::<S, false>(simd);
+impl Run {
+    /// All runs of outputs, and the columns whose windows are inside.
+    fn all<T>(x: &Slab<'_, T>, outputs: [usize; 3], g: &Geometry) -> (Vec<Self>, Range<usize>) {
+        let inner = whole(g, x.extent[2], outputs[2]);
+        let met = |dim: usize, o: usize| -> Vec<usize> {
+            let inside = |k: &usize| (0..x.extent[dim] as isize).contains(&g.input(dim, o, *k));
+            (0..g.kernel[dim]).filter(inside).collect()
+        };
+        let mut runs: Vec<Self> = Vec::new();
+        for plane in 0..outputs[0] {
+            let mut last = None;
+            for row in 0..outputs[1] {
+                let here = Some(met(1, row));
+                match runs.last_mut() {
+                    Some(run) if here == last => run.rows.end += 1,
+                    _ => runs.push(Self::new(
+                        x,
+                        [plane, row],
+                        [met(0, plane), met(1, row)],
+                        &inner,
+                        outputs[2],
+                        g,
+                    )),
+                }
+                last = here;
+            }
         }
+        (runs, inner)
     }
-}
 
-impl<T: Real> Lone<'_, '_, '_, T> {
-    #[inline(always)]
-    fn run<S: Simd, const FMA: bool>(self, simd: S) {
-        let Self {
-            x,
-            weight,
-            bias,
-            y,
-            g,
-        } = self;
-        let inner = whole(g, x.extent[2], y.extent[2]);
-        let cols = y.extent[2];
-        let (mut taps, mut weights) = (Vec::new(), Vec::new());
-        for n in 0..y.batch {
-            for (c, weight) in weight.chunks_exact(g.volume()).enumerate() {
-                let start = bias.map_or(T::zero(), |b| b[c]);
-                let from = x.start(n, c);
-                for o in 0..y.extent[0] * y.extent[1] {
-                    let o = [o / y.extent[1], o % y.extent[1]];
-                    let to = y.start(n, c).wrapping_add_signed(y.within([o[0], o[1], 0]));
-                    let to = &mut y.data[to..to + cols];
-                    taps.clear();
-                    weights.clear();
-                    for (row, weight) in weight.chunks_exact(g.kernel[2]).enumerate() {
-                        let [d, h] = [row / g.kernel[1], row % g.kernel[1]];
-                        let [d, h] = [g.input(0, o[0], d), g.input(1, o[1], h)];
-                        let [depth, height] = [0, 1].map(|k| 0..x.extent[k] as isize);
-                        if depth.contains(&d) && height.contains(&h) {
-                            let row = from.wrapping_add_signed(d * x.step[0] + h * x.step[1]);
-                            for (k, weight) in weight.iter().enumerate() {
-                                taps.push(row.wrapping_add_signed(g.input(2, inner.start, k)));
-                                weights.push(*weight);
-                            }
-                        }
-                    }
-                    row::<T, S>(simd, x.data, &taps, &weights, start, &mut to[inner.clone()]);
-                    for col in (0..inner.start).chain(inner.end..cols) {
-                        let mut sum = start;
-                        for (t, (&tap, &weight)) in taps.iter().zip(&weights).enumerate() {
-                            let i = g.input(2, col, t % g.kernel[2]);
-                            if (0..x.extent[2] as isize).contains(&i) {
-                                let x = x.data[tap.wrapping_add(col).wrapping_sub(inner.start)];
-                                sum = match FMA {
-                                    true => weight.mul_add(x, sum),
-                                    false => weight * x + sum,
-                                };
-                            }
-                        }
-                        to[col] = sum;
-                    }
+    fn new<T>(
+        x: &Slab<'_, T>,
+        [plane, row]: [usize; 2],
+        [depths, heights]: [Vec<usize>; 2],
+        inner: &Range<usize>,
+        columns: usize,
+        g: &Geometry,
+    ) -> Self {
+        let (mut at, mut kernel) = (Vec::new(), Vec::new());
+        for &d in &depths {
+            for &h in &heights {
+                let line = g.input(0, plane, d) * x.step[0] + g.input(1, row, h) * x.step[1];
+                for k in 0..g.kernel[2] {
+                    at.push(line + g.input(2, inner.start, k));
+                    kernel.push((d * g.kernel[1] + h) * g.kernel[2] + k);
                 }
             }
+        }
+        let from = at.iter().min().copied().unwrap_or(0);
+        let edges = (0..inner.start).chain(inner.end..columns).map(|col| {
+            let inside = |t: &usize| {
+                let i = g.input(2, col, kernel[*t] % g.kernel[2]);
+                (0..x.extent[2] as isize).contains(&i)
+            };
+            (col, (0..kernel.len()).filter(inside).collect())
+        });
+        Self {
+            plane,
+            rows: row..row + 1,
+            from,
+            down: g.stride[1] as isize * x.step[1],
+            taps: at.iter().map(|at| (at - from) as usize).collect(),
+            edges: edges.collect(),
+            kernel,
         }
     }
 }
@@ -116,9 +106,102 @@ fn whole(g: &Geometry, inputs: usize, outputs: usize) -> Range<usize> {
     start as usize..end as usize
 }
 
-/// Sums over taps of outputs side by side. The last vector may take outputs again that the one before it had.
+/// Writes `y = bias + weight * x`, where it [fits](fits); `weight` is `[channels, 1, kernel]`, contiguous.
+pub(super) fn correlate<T: Real>(
+    x: &Slab<'_, T>,
+    weight: &[T],
+    bias: Option<&[T]>,
+    y: &mut SlabMut<'_, T>,
+    g: &Geometry,
+) {
+    let (runs, inner) = Run::all(x, y.extent, g);
+    for run in &runs {
+        for n in 0..y.batch {
+            for (c, weight) in weight.chunks_exact(g.volume()).enumerate() {
+                let weights: Vec<T> = run.kernel.iter().map(|k| weight[*k]).collect();
+                vectorized(Values {
+                    run,
+                    x: x.data,
+                    from: x.start(n, c).wrapping_add_signed(run.from),
+                    weights: &weights,
+                    start: bias.map_or(T::zero(), |b| b[c]),
+                    to: y
+                        .start(n, c)
+                        .wrapping_add_signed(y.within([run.plane, run.rows.start, 0])),
+                    step: y.step[1],
+                    y: y.data,
+                    inner: inner.clone(),
+                    columns: y.extent[2],
+                });
+            }
+        }
+    }
+}
+
+/// The outputs of a run, of one channel.
+struct Values<'a, T> {
+    run: &'a Run,
+    x: &'a [T],
+    from: usize,
+    weights: &'a [T],
+    start: T,
+    to: usize,
+    step: isize,
+    y: &'a mut [T],
+    inner: Range<usize>,
+    columns: usize,
+}
+
+impl<T: Real> WithSimd for Values<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Run {
+            taps,
+            edges,
+            rows,
+            down,
+            ..
+        } = self.run;
+        for row in 0..rows.len() as isize {
+            let from = self.from.wrapping_add_signed(row * down);
+            let to = self.to.wrapping_add_signed(row * self.step);
+            let to = &mut self.y[to..to + self.columns];
+            if taps.is_empty() {
+                to.fill(self.start);
+                continue;
+            }
+            if !self.inner.is_empty() {
+                let to = &mut to[self.inner.clone()];
+                columns::<T, S>(simd, &self.x[from..], taps, self.weights, self.start, to);
+            }
+            for (col, taps_here) in edges {
+                let mut sum = self.start;
+                for &t in taps_here {
+                    let at = from.wrapping_add(taps[t]).wrapping_add(*col);
+                    let (x, weight) = (self.x[at.wrapping_sub(self.inner.start)], self.weights[t]);
+                    sum = mul_add::<T, S>(weight, x, sum);
+                }
+                to[*col] = sum;
+            }
+        }
+    }
+}
+
+/// As [`Real::mul_add_vec`].
 #[inline(always)]
-fn row<T: Real, S: Simd>(
+fn mul_add<T: Real, S: Simd>(a: T, b: T, c: T) -> T {
+    if const { fused::<S>() } {
+        a.mul_add(b, c)
+    } else {
+        a * b + c
+    }
+}
+
+/// Sums over taps of outputs side by side. The last vectors may take outputs again that those before them had.
+#[inline(always)]
+fn columns<T: Real, S: Simd>(
     simd: S,
     data: &[T],
     taps: &[usize],
@@ -128,12 +211,10 @@ fn row<T: Real, S: Simd>(
 ) {
     let (lanes, cols) = (T::lanes::<S>(), out.len());
     let mut col = 0;
-    if taps.is_empty() {
-        return out.fill(start);
-    }
-    while col + 4 * lanes <= cols {
-        let [sums] = tile::<T, S, 1, 4>(simd, &data[col..], taps, weights, [start]);
-        T::vectors_mut::<S>(&mut out[col..col + 4 * lanes]).copy_from_slice(&sums);
+    while col < cols && cols >= 4 * lanes {
+        let at = col.min(cols - 4 * lanes);
+        let [sums] = tile::<T, S, 1, 4>(simd, &data[at..], taps, weights, [start]);
+        T::vectors_mut::<S>(&mut out[at..at + 4 * lanes]).copy_from_slice(&sums);
         col += 4 * lanes;
     }
     while col < cols && cols >= lanes {
@@ -144,11 +225,126 @@ fn row<T: Real, S: Simd>(
     }
     for (col, out) in out.iter_mut().enumerate().skip(col) {
         *out = (taps.iter().zip(weights)).fold(start, |sum, (tap, weight)| {
-            let x = data[tap + col];
-            match fused::<S>() {
-                true => weight.mul_add(x, sum),
-                false => *weight * x + sum,
-            }
+            mul_add::<T, S>(*weight, data[tap + col], sum)
         });
+    }
+}
+
+/// Adds to `totals`, `[channels, kernel]`, the gradient with respect to the weight, where it [fits](fits); at most `flush`
+/// products are summed in the element type.
+pub(super) fn weight_grad<T: Real>(
+    x: &Slab<'_, T>,
+    dy: &Slab<'_, T>,
+    totals: &mut [f64],
+    flush: usize,
+    g: &Geometry,
+) {
+    let (runs, inner) = Run::all(x, dy.extent, g);
+    let together = (flush / dy.extent[2]).max(1);
+    for run in &runs {
+        for n in 0..dy.batch {
+            for (c, totals) in totals.chunks_exact_mut(g.volume()).enumerate() {
+                let within = run.plane as isize * dy.step[0] + run.rows.start as isize * dy.step[1];
+                for first in (0..run.rows.len()).step_by(together) {
+                    let down = |step: isize| first as isize * step;
+                    vectorized(Weights {
+                        run,
+                        x: x.data,
+                        from: x.start(n, c).wrapping_add_signed(run.from + down(run.down)),
+                        dy: dy.data,
+                        at: dy
+                            .start(n, c)
+                            .wrapping_add_signed(within + down(dy.step[1])),
+                        step: dy.step[1],
+                        rows: together.min(run.rows.len() - first),
+                        inner: inner.clone(),
+                        totals,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The sums over some rows of a run, of one channel.
+struct Weights<'a, T> {
+    run: &'a Run,
+    x: &'a [T],
+    from: usize,
+    dy: &'a [T],
+    at: usize,
+    step: isize,
+    rows: usize,
+    inner: Range<usize>,
+    totals: &'a mut [f64],
+}
+
+impl<T: Real> WithSimd for Weights<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // All positions of a window of 3 x 3, and those of larger ones by nines.
+        const AT_ONCE: usize = 9;
+        // Columns behind the last whole unit are a unit with those before them, which are left out of the sum.
+        const UNIT: usize = 16;
+        let Self {
+            run, inner, x, dy, ..
+        } = self;
+        let (cols, whole) = (inner.len(), inner.len() / UNIT * UNIT);
+        let counts: [bool; UNIT] = core::array::from_fn(|l| l >= UNIT - cols % UNIT);
+        for (chunk, taps) in run.taps.chunks(AT_ONCE).enumerate() {
+            // A short last chunk repeats its last tap and drops the copies.
+            let taps_here: [usize; AT_ONCE] = core::array::from_fn(|t| taps[t.min(taps.len() - 1)]);
+            let mut sums = [T::splat(simd, T::zero()); AT_ONCE];
+            let mut ends = [[T::zero(); UNIT]; AT_ONCE];
+            for row in 0..self.rows as isize {
+                let from = self.from.wrapping_add_signed(row * run.down);
+                let at = self.at.wrapping_add_signed(row * self.step);
+                if cols > 0 {
+                    let dy = &dy[at + inner.start..at + inner.end];
+                    let x = taps_here.map(|tap| &x[from + tap..][..cols]);
+                    let before = x.map(|x| &x[..whole]);
+                    dot_tile::<T, S, AT_ONCE>(simd, before, &dy[..whole], &mut sums);
+                    if cols >= UNIT && cols > whole {
+                        let end_of = |row: &[T]| -> [T; UNIT] {
+                            let mut end = pulp::as_arrays::<UNIT, T>(&row[cols - UNIT..]).0[0];
+                            for (end, counts) in end.iter_mut().zip(&counts) {
+                                *end = if *counts { *end } else { T::zero() };
+                            }
+                            end
+                        };
+                        let dy = end_of(dy);
+                        for (sums, x) in ends.iter_mut().zip(x) {
+                            for ((sum, x), dy) in sums.iter_mut().zip(end_of(x)).zip(dy) {
+                                *sum = mul_add::<T, S>(x, dy, *sum);
+                            }
+                        }
+                    } else {
+                        for (sums, x) in ends.iter_mut().zip(x) {
+                            for ((sum, x), dy) in sums.iter_mut().zip(&x[whole..]).zip(&dy[whole..])
+                            {
+                                *sum = mul_add::<T, S>(*x, *dy, *sum);
+                            }
+                        }
+                    }
+                }
+                for (col, own) in &run.edges {
+                    for t in own.iter().filter(|t| **t / AT_ONCE == chunk) {
+                        let at_x = from.wrapping_add(run.taps[*t]).wrapping_add(*col);
+                        let x = x[at_x.wrapping_sub(inner.start)];
+                        let end = &mut ends[t % AT_ONCE][0];
+                        *end = mul_add::<T, S>(x, dy[at + col], *end);
+                    }
+                }
+            }
+            for (t, k) in run.kernel[chunk * AT_ONCE..][..taps.len()]
+                .iter()
+                .enumerate()
+            {
+                self.totals[*k] +=
+                    T::sum_vec(simd, sums[t]).wide() + halve(ends[t], |a, b| a + b).wide();
+            }
+        }
     }
 }

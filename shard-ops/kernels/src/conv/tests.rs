@@ -106,6 +106,40 @@ fn random_cases<T: Real>(seed: u64, rounds: usize) {
     }
 }
 
+/// Channels that do not mix: rows of one column and of many, windows wider than the field, outputs beyond the last window.
+#[test]
+fn windows_of_single_channels_match_plain_loops() {
+    let mut rng = Rng::new(17);
+    for round in 0..150 {
+        let (nd, groups, batch) = (rng.within(1, 3), rng.within(1, 3), rng.within(1, 2));
+        let (mut x, mut w, mut y) = (vec![batch, groups], vec![groups, 1], vec![batch, groups]);
+        let (mut stride, mut dilation, mut origin) = (vec![], vec![], vec![]);
+        for d in 0..nd {
+            let last = d + 1 == nd;
+            x.push(if last {
+                [1, 2, 15, 16, 17, 40, 64, 131][round % 8]
+            } else {
+                rng.within(1, 6)
+            });
+            w.push(rng.within(1, 5));
+            stride.push(if last { 1 } else { rng.within(1, 2) });
+            dilation.push(rng.within(1, 3));
+            origin.push(rng.within(0, 6) as isize - 4);
+            y.push((x[d + 2] / stride[d] + 2).saturating_sub(rng.within(0, 3)));
+        }
+        let window = Taps::new(&stride, &dilation, &origin);
+        let case = Case {
+            x,
+            w,
+            y,
+            window,
+            groups,
+        };
+        compare::<f32>(&case, &mut rng);
+        compare::<f64>(&case, &mut rng);
+    }
+}
+
 /// Value and gradients of `case` on random numbers, against plain loops.
 fn compare<T: Real>(case: &Case, rng: &mut Rng) {
     let count = |s: &[usize]| s.iter().product::<usize>();

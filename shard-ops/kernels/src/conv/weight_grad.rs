@@ -6,6 +6,7 @@
 
 use super::direct::{dot_tile, weight_tile};
 use super::lift::{Geometry, Slab};
+use super::lone;
 use super::pack::{Block, Packing};
 use crate::pointwise::vectorized;
 use crate::{Real, View, ViewMut, copy::copy};
@@ -21,7 +22,11 @@ pub(super) fn weight_grad<T: Real>(
     g: &Geometry,
 ) {
     let mut totals = vec![0.0; g.groups * g.cout * g.taps()];
-    if !totals.is_empty() && !dy.extent.contains(&0) {
+    if totals.is_empty() || dy.extent.contains(&0) {
+        // There is nothing to sum.
+    } else if lone::fits(g, [x.step[2], dy.step[2]]) {
+        lone::weight_grad(x, dy, &mut totals, FLUSH, g);
+    } else {
         vectorized(Sums {
             x,
             dy,
@@ -328,10 +333,9 @@ impl<T: Real> BlockJob<'_, T> {
                     for ((sum, tail), totals) in
                         acc.iter().zip(&tails).zip(totals.chunks_mut(self.cout))
                     {
-                        let mut buffer = [T::zero(); 64];
-                        T::vectors_mut::<S>(&mut buffer[..lanes])[0] = *sum;
-                        let lanes = buffer[..lanes].iter().chain(tail);
-                        totals[co] += lanes.map(|v| v.wide()).sum::<f64>();
+                        let tail = tail[..self.cols - full].iter();
+                        let tail = tail.map(|v| v.wide()).sum::<f64>();
+                        totals[co] += T::sum_vec(simd, *sum).wide() + tail;
                     }
                 }
             }

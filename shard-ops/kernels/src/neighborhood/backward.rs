@@ -2,16 +2,16 @@
 //!
 //! With `P = exp(S - lse)`, `D = rowsum(dO ∘ O)` and `dS = P ∘ (dO vᵀ - D)`: `dq = scale · dS k`, `dk = scale · dSᵀ q`, `dv = Pᵀ dO`.
 
+use super::block::{Block, Group, Meeting};
+use super::lanes::{Line, Rows, gradients, turn};
 use super::near::Near;
-use super::rows::{
-    Extents, add_scaled, dot, padded, probabilities, rows, scaled, weighted_sum, write,
-};
+use super::room::Room;
+use super::rows::{Extents, Part, into, rows};
+use super::sums::{Lines, RowsMut, panelled, panels, products_of_rows, sum_rows};
 use crate::attention::Stored;
-use crate::exp::fused;
-use crate::pointwise::vectorized;
 use crate::{Real, View, ViewMut};
 use num_traits::Zero;
-use pulp::{Simd, WithSimd};
+use std::iter::repeat;
 
 /// The arrays that [`grad_queries`] writes.
 #[derive(Debug)]
@@ -46,38 +46,34 @@ pub fn grad_queries<E: Stored>(
 ) where
     E::Acc: Stored<Acc = E::Acc>,
 {
-    let zero = <E::Acc as Zero>::zero();
-    let e = Extents::new(
-        [q.shape(), k.shape(), v.shape()],
-        near.queries(),
-        near.keys(),
-    );
+    let e = Extents::new([q.shape(), k.shape(), v.shape()], near);
     let (mut wide_out, mut wide_dout) = (Vec::new(), Vec::new());
     let (out, dout) = (rows(out, &mut wide_out), rows(dout, &mut wide_dout));
-    let width = e.value_dim.max(1);
-    let mut delta: Vec<E::Acc> = (out.chunks_exact(width).zip(dout.chunks_exact(width)))
-        .map(|(o, d)| o.iter().zip(d).fold(zero, |sum, (x, y)| sum + *x * *y))
-        .collect();
-    delta.resize(e.batch * e.queries * e.heads, zero);
-    let mut dq = vec![zero; delta.len() * e.dim];
     let (mut wide_q, mut wide_k, mut wide_v) = (Vec::new(), Vec::new(), Vec::new());
-    let mut pass = Pass {
-        extents: e,
-        scale: E::Acc::of(scale),
-        q: rows(q, &mut wide_q),
-        k: rows(k, &mut wide_k),
-        v: rows(v, &mut wide_v),
+    let operands = [
+        rows(q, &mut wide_q),
+        rows(k, &mut wide_k),
+        rows(v, &mut wide_v),
         dout,
-        lse: seen(lse),
-        delta: &delta,
-        query: vec![zero; e.dim],
-        probabilities: Vec::new(),
-        grads: Vec::new(),
-        to: To::Queries { dq: &mut dq },
-    };
-    pass.run(near);
-    write(&mut grads.dq, &dq);
-    write(&mut grads.delta, &delta);
+    ];
+    let lse = seen(lse);
+    into(&mut grads.delta, |delta| {
+        products_of_rows(out, dout, e.value_dim, delta);
+        into(&mut grads.dq, |dq| {
+            let [q, k, v, dout] = operands;
+            let pass = Pass {
+                extents: e,
+                scale: E::Acc::of(scale),
+                q,
+                k,
+                v,
+                dout,
+                lse: &lse,
+                delta,
+            };
+            pass.run(near, &mut To::Queries { dq });
+        });
+    });
 }
 
 /// Writes the gradients with respect to the keys and values of a box, given all queries that see them, with the queries'
@@ -95,37 +91,26 @@ pub fn grad_keys<E: Stored>(
 ) where
     E::Acc: Stored<Acc = E::Acc>,
 {
-    let zero = <E::Acc as Zero>::zero();
-    let e = Extents::new(
-        [q.shape(), k.shape(), v.shape()],
-        near.queries(),
-        near.keys(),
-    );
-    let rows_of_keys = e.batch * e.keys * e.kv_heads;
-    let mut dk = vec![zero; rows_of_keys * e.dim];
-    let mut dv = vec![zero; rows_of_keys * e.value_dim];
+    let e = Extents::new([q.shape(), k.shape(), v.shape()], near);
     let (mut wide_q, mut wide_k, mut wide_v) = (Vec::new(), Vec::new(), Vec::new());
     let (mut wide_dout, mut wide_delta) = (Vec::new(), Vec::new());
-    let mut pass = Pass {
+    let pass = Pass {
         extents: e,
         scale: E::Acc::of(scale),
         q: rows(q, &mut wide_q),
         k: rows(k, &mut wide_k),
         v: rows(v, &mut wide_v),
         dout: rows(dout, &mut wide_dout),
-        lse: seen(lse),
+        lse: &seen(lse),
         delta: rows(delta, &mut wide_delta),
-        query: vec![zero; e.dim],
-        probabilities: Vec::new(),
-        grads: Vec::new(),
-        to: To::Keys {
-            dk: &mut dk,
-            dv: &mut dv,
-        },
     };
-    pass.run(near);
-    write(&mut grads.dk, &dk);
-    write(&mut grads.dv, &dv);
+    into(&mut grads.dk, |dk| {
+        into(&mut grads.dv, |dv| {
+            dk.fill(E::Acc::zero());
+            dv.fill(E::Acc::zero());
+            pass.run(near, &mut To::Keys { dk, dv });
+        });
+    });
 }
 
 /// Log-sum-exps; +inf for queries that see no key, so that their probabilities become 0.
@@ -139,6 +124,12 @@ fn seen<A: Real>(lse: &View<'_, A>) -> Vec<A> {
     all
 }
 
+/// Whose gradients are summed: the queries' or those of keys and values.
+enum To<'a, A> {
+    Queries { dq: &'a mut [A] },
+    Keys { dk: &'a mut [A], dv: &'a mut [A] },
+}
+
 struct Pass<'a, A> {
     extents: Extents,
     scale: A,
@@ -146,95 +137,225 @@ struct Pass<'a, A> {
     k: &'a [A],
     v: &'a [A],
     dout: &'a [A],
-    lse: Vec<A>,
+    lse: &'a [A],
     delta: &'a [A],
-    /// The query at hand, scaled, its probabilities, and the gradients of its logits.
-    query: Vec<A>,
-    probabilities: Vec<A>,
-    grads: Vec<A>,
-    to: To<'a, A>,
 }
 
-/// Whose gradients are summed: the queries' or those of keys and values.
-enum To<'a, A> {
-    Queries { dq: &'a mut [A] },
-    Keys { dk: &'a mut [A], dv: &'a mut [A] },
+/// What is kept for a group.
+struct Kept<'r, A> {
+    keys: Line<'r, A>,
+    values: Line<'r, A>,
+    /// Of each line and head: scaled queries and cotangents `[dim][wide]`, log-sum-exps and deltas `[wide]`.
+    queries: &'r mut [A],
+    cotangents: &'r mut [A],
+    lse: &'r mut [A],
+    delta: &'r mut [A],
+    /// Probabilities and gradients of logits of each line, head and line of keys: `[slot][wide]`.
+    logits: &'r mut [A],
+    grads: &'r mut [A],
+    /// What is summed, in panels: keys, or queries and cotangents. Rows of a head lie far from each other, in few sets of a
+    /// cache.
+    rows: [&'r mut [A]; 2],
+}
+
+/// A block's queries in the lines of a group, and whether gradients by keys are found.
+#[derive(Clone, Copy)]
+struct Where<'a> {
+    extents: Extents,
+    block: &'a Block,
+    group: &'a Group,
+    by_keys: bool,
+}
+
+impl Where<'_> {
+    /// The lines of queries, one for each head.
+    fn lines(&self) -> usize {
+        self.group.queries.len() * self.extents.together()
+    }
+
+    /// Where the rows of `dim` elements of a line of queries lie.
+    fn queries(&self, part: &Part, i: usize, dim: usize) -> [usize; 2] {
+        let heads = self.extents.together();
+        part.queries(self.block, [self.group.queries[i / heads], i % heads], dim)
+    }
+
+    /// Numbers of the rows that are summed.
+    fn rows(&self) -> [usize; 2] {
+        let (e, block) = (self.extents, self.block);
+        if self.by_keys {
+            [e.dim, e.value_dim].map(|dim| self.lines() * panelled(dim, block.count))
+        } else {
+            [self.group.keys.len() * panelled(e.dim, block.keys.len()), 0]
+        }
+    }
+
+    /// Numbers of all that is [`Kept`].
+    fn numbers<A: Real>(&self) -> usize {
+        let (e, block) = (self.extents, self.block);
+        let lanes = self.lines() * block.wide;
+        let dims = [e.dim, e.value_dim].map(|dim| Line::<A>::numbers(block, dim) + lanes * dim);
+        let windows = 2 * lanes * (1 + e.places * block.slots);
+        windows + dims.iter().chain(&self.rows()).sum::<usize>()
+    }
+
+    fn take<'r, A: Real>(&self, mut room: Room<'r, A>) -> Kept<'r, A> {
+        let (e, block) = (self.extents, self.block);
+        let lanes = self.lines() * block.wide;
+        Kept {
+            keys: Line::new(&mut room, block, e.dim),
+            values: Line::new(&mut room, block, e.value_dim),
+            queries: room.take(lanes * e.dim),
+            cotangents: room.take(lanes * e.value_dim),
+            lse: room.take(lanes),
+            delta: room.take(lanes),
+            logits: room.take(lanes * e.places * block.slots),
+            grads: room.take(lanes * e.places * block.slots),
+            rows: self.rows().map(|numbers| room.take(numbers)),
+        }
+    }
 }
 
 impl<A: Real> Pass<'_, A> {
-    fn run(&mut self, near: &Near) {
-        let (mut keys, mut spare) = (Vec::new(), Vec::new());
-        for site in 0..self.extents.queries {
-            near.fill(site, &mut keys, &mut spare);
-            self.probabilities.resize(padded(keys.len()), A::zero());
-            self.grads.resize(keys.len(), A::zero());
-            vectorized(Site {
-                pass: self,
-                site,
-                keys: &keys,
-            });
-        }
-    }
-}
-
-/// All batch entries and heads of a query.
-struct Site<'p, 'a, A> {
-    pass: &'p mut Pass<'a, A>,
-    site: usize,
-    keys: &'p [usize],
-}
-
-impl<A: Real> WithSimd for Site<'_, '_, A> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        if fused::<S>() {
-            self.run::<S, true>(simd);
-        } else {
-            self.run::<S, false>(simd);
-        }
-    }
-}
-
-impl<A: Real> Site<'_, '_, A> {
-    #[inline(always)]
-    fn run<S: Simd, const FMA: bool>(self, simd: S) {
-        let Self { pass, site, keys } = self;
-        let e = pass.extents;
-        for batch in 0..e.batch {
-            for head in 0..e.heads {
-                let row = e.query(batch, site, head);
-                let keys = e.keys(batch, head, keys);
-                scaled(&mut pass.query, pass.scale, &pass.q[row * e.dim..][..e.dim]);
-                let dout = &pass.dout[row * e.value_dim..][..e.value_dim];
-                let all = &mut pass.probabilities;
-                all.fill(A::neg_infinity());
-                for (p, key) in all.iter_mut().zip(keys.clone()) {
-                    *p = dot(simd, &pass.query, &pass.k[key * e.dim..][..e.dim]);
-                }
-                probabilities::<A, FMA>(all, pass.lse[row]);
-                let terms = pass.grads.iter_mut().zip(all.iter()).zip(keys.clone());
-                for ((ds, p), key) in terms {
-                    let v = &pass.v[key * e.value_dim..][..e.value_dim];
-                    *ds = *p * (dot(simd, dout, v) - pass.delta[row]);
-                }
-                let grads = pass.grads.iter().copied();
-                match &mut pass.to {
-                    To::Queries { dq } => {
-                        let dq = &mut dq[row * e.dim..][..e.dim];
-                        weighted_sum(simd, dq, pass.scale, pass.k, &grads.zip(keys));
-                    }
-                    To::Keys { dk, dv } => {
-                        for ((ds, p), key) in grads.zip(all.iter()).zip(keys) {
-                            // The query is scaled already, so `dk` is too.
-                            add_scaled(simd, &mut dk[key * e.dim..][..e.dim], ds, &pass.query);
-                            let dv = &mut dv[key * e.value_dim..][..e.value_dim];
-                            add_scaled(simd, dv, *p, dout);
+    fn run(&self, near: &Near, to: &mut To<'_, A>) {
+        let (e, by_keys) = (self.extents, matches!(to, To::Keys { .. }));
+        for block in &Block::all(near) {
+            let per_query = 2 * e.places * block.slots + e.dim + e.value_dim;
+            for group in Group::all(near, per_query * block.wide * e.together()) {
+                let at = Where {
+                    extents: e,
+                    block,
+                    group: &group,
+                    by_keys,
+                };
+                for part in e.parts() {
+                    Room::with(at.numbers::<A>(), |room| {
+                        let mut kept = at.take(room);
+                        self.turn(at, &part, &mut kept);
+                        self.keys(at, &part, &mut kept, to);
+                        if let To::Queries { dq } = to {
+                            self.queries(at, &part, &kept, dq);
                         }
-                    }
+                    });
                 }
             }
+        }
+    }
+
+    /// Turns what belongs to the queries of a group, and puts what is summed side by side.
+    fn turn(&self, at: Where<'_>, part: &Part, kept: &mut Kept<'_, A>) {
+        let Extents { dim, value_dim, .. } = self.extents;
+        let (block, wide) = (at.block, at.block.wide);
+        let all = [
+            (&mut *kept.queries, self.q, dim, self.scale),
+            (&mut *kept.cotangents, self.dout, value_dim, A::one()),
+            (&mut *kept.lse, self.lse, 1, A::one()),
+            (&mut *kept.delta, self.delta, 1, A::one()),
+        ];
+        for (to, data, dim, factor) in all {
+            for i in 0..at.lines() {
+                let to = &mut to[i * dim * wide..][..dim * wide];
+                let at = at.queries(part, i, dim);
+                turn(Rows { data, at, dim }, block.count, factor, to, [wide, 0]);
+            }
+        }
+        let [first, second] = &mut kept.rows;
+        if at.by_keys {
+            for (to, data, dim) in [(first, self.q, dim), (second, self.dout, value_dim)] {
+                let line = panelled(dim, block.count);
+                for i in 0..at.lines() {
+                    let at = at.queries(part, i, dim);
+                    let to = &mut to[i * line..][..line];
+                    panels(Rows { data, at, dim }, block.count, to);
+                }
+            }
+        } else {
+            let line = panelled(dim, block.keys.len());
+            for (place, &key) in at.group.keys.iter().enumerate() {
+                let (data, at) = (self.k, part.keys(block, key, dim));
+                let to = &mut first[place * line..][..line];
+                panels(Rows { data, at, dim }, block.keys.len(), to);
+            }
+        }
+    }
+
+    /// Finds probabilities and the gradients of logits, and adds to the gradients by keys and values if these are asked for.
+    fn keys(&self, at: Where<'_>, part: &Part, kept: &mut Kept<'_, A>, to: &mut To<'_, A>) {
+        let Extents { dim, value_dim, .. } = self.extents;
+        let (block, wide) = (at.block, at.block.wide);
+        let size = block.slots * wide;
+        let (window, heads) = (self.extents.places * size, self.extents.together());
+        let mut lines = Vec::new();
+        for met in at.group.meetings.chunk_by(|a, b| a.key == b.key) {
+            let key = at.group.keys[met[0].key];
+            let pairs = [
+                (&mut kept.keys, self.k, dim),
+                (&mut kept.values, self.v, value_dim),
+            ];
+            for (line, data, dim) in pairs {
+                let at = part.keys(block, key, dim);
+                line.read(Rows { data, at, dim }, block);
+            }
+            let each = |m: &Meeting| (m.line * heads..(m.line + 1) * heads).zip(repeat(m.place));
+            for (i, place) in met.iter().flat_map(each) {
+                let of = |dim: usize| i * dim * wide..(i + 1) * dim * wide;
+                let own = i * window + place * size..i * window + (place + 1) * size;
+                let (logits, grads) = (&mut kept.logits[own.clone()], &mut kept.grads[own]);
+                kept.keys.products(&kept.queries[of(dim)], block, logits);
+                let cotangents = &kept.cotangents[of(value_dim)];
+                kept.values.products(cotangents, block, grads);
+                let lanes = [&kept.lse[of(1)], &kept.delta[of(1)]];
+                gradients(logits, grads, lanes, self.scale);
+            }
+            let To::Keys { dk, dv } = to else { continue };
+            let [q, dout] = &kept.rows;
+            let pairs = [
+                (&mut **dk, q, dim, &kept.grads),
+                (&mut **dv, dout, value_dim, &kept.logits),
+            ];
+            for (to, rows, dim, weights) in pairs {
+                let line = panelled(dim, block.count);
+                let first = |(i, place)| [i * window + place * size, i * line];
+                lines.clear();
+                lines.extend(met.iter().flat_map(each).map(first));
+                let from = Lines {
+                    lines: &lines,
+                    weights,
+                    data: rows,
+                    rows: block.count,
+                };
+                let to = RowsMut {
+                    data: to,
+                    at: part.keys(block, key, dim),
+                    dim,
+                };
+                sum_rows(&block.by_key, from, to, true);
+            }
+        }
+    }
+
+    /// Sums the gradients by queries.
+    fn queries(&self, at: Where<'_>, part: &Part, kept: &Kept<'_, A>, dq: &mut [A]) {
+        let (block, dim) = (at.block, self.extents.dim);
+        let size = block.slots * block.wide;
+        let (window, heads) = (self.extents.places * size, self.extents.together());
+        let line = panelled(dim, block.keys.len());
+        let mut lines = Vec::new();
+        for i in 0..at.lines() {
+            let seen = at.group.seen[i / heads].iter().enumerate();
+            lines.clear();
+            lines.extend(seen.map(|(place, key)| [i * window + place * size, key * line]));
+            let from = Lines {
+                lines: &lines,
+                weights: kept.grads,
+                data: kept.rows[0],
+                rows: block.keys.len(),
+            };
+            let to = RowsMut {
+                data: dq,
+                at: at.queries(part, i, dim),
+                dim,
+            };
+            sum_rows(&block.by_query, from, to, false);
         }
     }
 }

@@ -10,9 +10,13 @@
 //! second the queries around its keys, and neither adds to what another rank has.
 
 mod backward;
+mod block;
 mod forward;
+mod lanes;
 mod near;
+mod room;
 mod rows;
+mod sums;
 #[cfg(test)]
 mod tests;
 

@@ -17,8 +17,12 @@ use std::ops::Range;
 #[derive(Clone, Debug)]
 pub struct Near {
     /// Per spatial dim, and per query of the box along it: places in the box of keys.
-    seen: Vec<Vec<Vec<usize>>>,
+    pub(super) seen: Vec<Vec<Vec<usize>>>,
     keys: Dims,
+    /// The dim whose queries are computed side by side: the longest of the whole grid, so that it is the same for all boxes.
+    pub(super) along: usize,
+    /// The global index of the box's first query along it.
+    pub(super) start: usize,
 }
 
 impl Near {
@@ -35,10 +39,23 @@ impl Near {
             };
             queries.clone().map(of).collect()
         });
-        Self {
+        let extent = |window: &Window| match window {
+            Window::Neighborhood { extent, .. } => *extent,
+            _ => 0,
+        };
+        let mut near = Self {
             seen: seen.collect(),
             keys: keys.iter().map(Range::len).collect(),
+            along: 0,
+            start: 0,
+        };
+        if let Some(d) = (0..windows.len()).max_by_key(|&d| extent(&windows[d])) {
+            (near.along, near.start) = (d, queries[d].start);
+        } else {
+            // A grid without dims is one site.
+            (near.seen, near.keys) = (vec![vec![vec![0]]], Dims::from_slice(&[1]));
         }
+        near
     }
 
     /// The number of queries of the box, per batch entry and head.
@@ -54,25 +71,66 @@ impl Near {
     /// The places of the keys that query number `site` of the box sees, both counted in row-major order.
     pub fn of(&self, site: usize) -> Vec<usize> {
         let (mut list, mut spare) = (Vec::new(), Vec::new());
-        self.fill(site, &mut list, &mut spare);
+        self.product(site, None, &mut list, &mut spare);
         list
     }
 
-    /// [`of`](Self::of) into the buffer `list`; `spare` holds intermediate results.
-    pub(super) fn fill(&self, mut site: usize, list: &mut Vec<usize>, spare: &mut Vec<usize>) {
+    /// The lines of queries along the chosen dim.
+    pub(super) fn lines(&self) -> usize {
+        let others = (0..self.seen.len()).filter(|d| *d != self.along);
+        others.map(|d| self.seen[d].len()).product()
+    }
+
+    /// The most lines of keys that a line of queries sees.
+    pub(super) fn places(&self) -> usize {
+        let others = (0..self.seen.len()).filter(|d| *d != self.along);
+        let most = |d: usize| self.seen[d].iter().map(Vec::len).max();
+        others.map(|d| most(d).unwrap_or(0)).product()
+    }
+
+    /// From one query of a line to the next, and from one key to the next.
+    pub(super) fn steps(&self) -> [usize; 2] {
+        let inner = self.along + 1..self.seen.len();
+        let queries = inner.clone().map(|d| self.seen[d].len()).product();
+        [queries, inner.map(|d| self.keys[d]).product()]
+    }
+
+    /// The first query of a line, and in `list` the first keys of the lines of keys that its queries see.
+    pub(super) fn line(
+        &self,
+        number: usize,
+        list: &mut Vec<usize>,
+        spare: &mut Vec<usize>,
+    ) -> usize {
+        self.product(number, Some(self.along), list, spare)
+    }
+
+    /// What is seen from number `number` along all dims but `without`: the place of that query is returned, those of keys are
+    /// written to `list` in ascending order; `spare` holds intermediate results.
+    fn product(
+        &self,
+        mut number: usize,
+        without: Option<usize>,
+        list: &mut Vec<usize>,
+        spare: &mut Vec<usize>,
+    ) -> usize {
         list.clear();
         list.push(0);
-        let mut weight = 1;
+        let (mut query, mut weights) = (0, [1, 1]);
         // The innermost dim comes first; each further dim is put in front of what is there.
-        for (seen, &extent) in self.seen.iter().zip(&self.keys).rev() {
-            let own = &seen[site % seen.len()];
-            site /= seen.len();
-            std::mem::swap(list, spare);
-            list.clear();
-            for &key in own {
-                list.extend(spare.iter().map(|inner| key * weight + inner));
+        for (d, (seen, &extent)) in self.seen.iter().zip(&self.keys).enumerate().rev() {
+            if Some(d) != without {
+                let at = number % seen.len();
+                number /= seen.len();
+                query += at * weights[0];
+                std::mem::swap(list, spare);
+                list.clear();
+                for &key in &seen[at] {
+                    list.extend(spare.iter().map(|inner| key * weights[1] + inner));
+                }
             }
-            weight *= extent;
+            weights = [weights[0] * seen.len(), weights[1] * extent];
         }
+        query
     }
 }

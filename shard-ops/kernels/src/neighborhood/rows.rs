@@ -1,13 +1,10 @@
-//! Operands as rows of one head's elements, and the loops over a row.
+//! Operands as rows of one head's elements.
 
+use super::block::Block;
+use super::near::Near;
 use crate::attention::Stored;
-use crate::reduce::halve;
 use crate::view::for_each_row;
-use crate::{Real, View, ViewMut};
-use pulp::Simd;
-
-/// Logits in a group, whose exponentials are taken together.
-const LANES: usize = 16;
+use crate::{View, ViewMut};
 
 /// The extents of a problem.
 #[derive(Clone, Copy, Debug)]
@@ -19,20 +16,25 @@ pub(super) struct Extents {
     pub(super) kv_heads: usize,
     pub(super) dim: usize,
     pub(super) value_dim: usize,
+    /// From a query of a line to the next, and from a key to the next.
+    steps: [usize; 2],
+    /// The most lines of keys that a line of queries sees.
+    pub(super) places: usize,
 }
 
 impl Extents {
     /// The extents given by shapes that begin with the batch and end with heads and dim.
     ///
     /// # Panics
-    /// When they contradict each other.
-    pub(super) fn new([q, k, v]: [&[usize]; 3], queries: usize, keys: usize) -> Self {
+    /// When they contradict each other or the windows.
+    pub(super) fn new([q, k, v]: [&[usize]; 3], near: &Near) -> Self {
         let ends = |shape: &[usize]| match shape {
             [batch, spatial @ .., heads, dim] => [*batch, spatial.iter().product(), *heads, *dim],
             _ => panic!("neighbourhood attention: an operand of shape {shape:?}"),
         };
         let ([b, nq, heads, dim], [bk, nk, kv_heads, dk], [bv, nv, hv, value_dim]) =
             (ends(q), ends(k), ends(v));
+        let (queries, keys) = (near.queries(), near.keys());
         let groups = heads == kv_heads || (kv_heads > 0 && heads.is_multiple_of(kv_heads));
         let fits = [bk, nk, dk, bv, nv, hv] == [b, keys, dim, b, keys, kv_heads] && nq == queries;
         assert!(
@@ -47,30 +49,56 @@ impl Extents {
             kv_heads,
             dim,
             value_dim,
+            steps: near.steps(),
+            places: near.places(),
         }
     }
 
-    /// The kv head that a head reads.
-    pub(super) fn kv_head(&self, head: usize) -> usize {
-        head * self.kv_heads / self.heads
+    /// The heads that read one kv head.
+    pub(super) fn together(&self) -> usize {
+        self.heads.checked_div(self.kv_heads).unwrap_or(1)
     }
 
-    /// The number of a query's row among all rows.
-    pub(super) fn query(&self, batch: usize, site: usize, head: usize) -> usize {
-        (batch * self.queries + site) * self.heads + head
+    /// The batch entries, with each kv head.
+    pub(super) fn parts(self) -> impl Iterator<Item = Part> {
+        (0..self.batch * self.kv_heads).map(move |i| Part {
+            batch: i / self.kv_heads,
+            kv_head: i % self.kv_heads,
+            extents: self,
+        })
     }
+}
 
-    /// The numbers of the rows of some sites that a head reads, among all rows of keys.
-    #[inline(always)]
-    pub(super) fn keys<'s>(
+/// A batch entry and a kv head, with the heads that read it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    batch: usize,
+    kv_head: usize,
+    extents: Extents,
+}
+
+impl Part {
+    /// Where the rows of `dim` elements lie that belong to a block's queries of a line, for a head of the group: the first, and
+    /// the step.
+    pub(super) fn queries(
         &self,
-        batch: usize,
-        head: usize,
-        sites: &'s [usize],
-    ) -> impl Iterator<Item = usize> + Clone + use<'s> {
-        let first = batch * self.keys * self.kv_heads + self.kv_head(head);
-        let heads = self.kv_heads;
-        sites.iter().map(move |site| first + site * heads)
+        block: &Block,
+        [line, head]: [usize; 2],
+        dim: usize,
+    ) -> [usize; 2] {
+        let e = self.extents;
+        let head = self.kv_head * e.together() + head;
+        let site = line + block.first * e.steps[0];
+        let row = (self.batch * e.queries + site) * e.heads + head;
+        [row * dim, e.steps[0] * e.heads * dim]
+    }
+
+    /// The same of the keys that a block sees of a line.
+    pub(super) fn keys(&self, block: &Block, line: usize, dim: usize) -> [usize; 2] {
+        let e = self.extents;
+        let site = line + block.keys.start * e.steps[1];
+        let row = (self.batch * e.keys + site) * e.kv_heads + self.kv_head;
+        [row * dim, e.steps[1] * e.kv_heads * dim]
     }
 }
 
@@ -85,8 +113,20 @@ pub(super) fn rows<'b, E: Stored>(view: &View<'b, E>, buffer: &'b mut Vec<E::Acc
     buffer
 }
 
+/// Calls `f` with room for all elements in row-major order, in the type they are computed in: the view's own memory where it
+/// is stored so.
+pub(super) fn into<E: Stored>(to: &mut ViewMut<'_, E>, f: impl FnOnce(&mut [E::Acc])) {
+    let (contiguous, offset, len) = (to.is_contiguous(), to.offset(), to.len());
+    if contiguous && let Some(own) = E::as_acc_mut(&mut to.data_mut()[offset..offset + len]) {
+        return f(own);
+    }
+    let mut buffer = vec![<E::Acc as num_traits::Zero>::zero(); len];
+    f(&mut buffer);
+    write(to, &buffer);
+}
+
 /// Writes elements in row-major order, rounded to the view's type.
-pub(super) fn write<E: Stored>(to: &mut ViewMut<'_, E>, from: &[E::Acc]) {
+fn write<E: Stored>(to: &mut ViewMut<'_, E>, from: &[E::Acc]) {
     let (shape, strides, offset) = to.geometry();
     let data = to.data_mut();
     let own = crate::view::row_major(&shape);
@@ -95,156 +135,14 @@ pub(super) fn write<E: Stored>(to: &mut ViewMut<'_, E>, from: &[E::Acc]) {
         [&strides[..], &own[..]],
         [offset, 0],
         |[at, source], n, [step, source_step]| {
+            if [step, source_step] == [1, 1] {
+                let pairs = data[at..at + n].iter_mut().zip(&from[source..source + n]);
+                return pairs.for_each(|(to, x)| *to = E::narrow(*x));
+            }
             for i in 0..n as isize {
                 let x = from[source.wrapping_add_signed(i * source_step)];
                 data[at.wrapping_add_signed(i * step)] = E::narrow(x);
             }
         },
     );
-}
-
-/// `n` rounded up to whole groups of logits.
-pub(super) fn padded(n: usize) -> usize {
-    n.next_multiple_of(LANES)
-}
-
-/// The sum of products of two rows.
-#[inline(always)]
-pub(super) fn dot<A: Real, S: Simd>(simd: S, a: &[A], b: &[A]) -> A {
-    let (x, y) = (A::vectors::<S>(a), A::vectors::<S>(b));
-    let mut sums = A::splat(simd, A::zero());
-    for (x, y) in x.iter().zip(y) {
-        sums = A::mul_add_vec(simd, *x, *y, sums);
-    }
-    let mut sum = A::sum_vec(simd, sums);
-    for i in x.len() * A::lanes::<S>()..a.len() {
-        sum += a[i] * b[i];
-    }
-    sum
-}
-
-/// `to += factor * row`
-#[inline(always)]
-pub(super) fn add_scaled<A: Real, S: Simd>(simd: S, to: &mut [A], factor: A, row: &[A]) {
-    let done = to.len() / A::lanes::<S>() * A::lanes::<S>();
-    let by = A::splat(simd, factor);
-    let whole = A::vectors_mut::<S>(to);
-    for (t, x) in whole.iter_mut().zip(A::vectors::<S>(row)) {
-        *t = A::mul_add_vec(simd, by, *x, *t);
-    }
-    for (t, x) in to.iter_mut().zip(row).skip(done) {
-        *t += factor * *x;
-    }
-}
-
-/// `to = factor * row`
-#[inline(always)]
-pub(super) fn scaled<A: Real>(to: &mut [A], factor: A, row: &[A]) {
-    for (t, x) in to.iter_mut().zip(row) {
-        *t = factor * *x;
-    }
-}
-
-/// `to = factor Σ weight · row`, where row number `r` of `rows` is as long as `to`. Sums stay in registers.
-#[inline(always)]
-pub(super) fn weighted_sum<A: Real, S: Simd>(
-    simd: S,
-    to: &mut [A],
-    factor: A,
-    rows: &[A],
-    weights: &(impl Iterator<Item = (A, usize)> + Clone),
-) {
-    let (lanes, dim) = (A::lanes::<S>(), to.len());
-    let mut first = 0;
-    while first + 2 * lanes <= dim {
-        columns::<A, S, 2>(
-            simd,
-            &mut to[first..],
-            factor,
-            &rows[first..],
-            dim,
-            weights.clone(),
-        );
-        first += 2 * lanes;
-    }
-    while first + lanes <= dim {
-        columns::<A, S, 1>(
-            simd,
-            &mut to[first..],
-            factor,
-            &rows[first..],
-            dim,
-            weights.clone(),
-        );
-        first += lanes;
-    }
-    for (i, to) in to.iter_mut().enumerate().skip(first) {
-        let terms = weights
-            .clone()
-            .map(|(weight, row)| weight * rows[row * dim + i]);
-        *to = factor * terms.fold(A::zero(), |a, b| a + b);
-    }
-}
-
-/// The first `NV` vectors of a weighted sum of rows that lie `dim` apart.
-#[inline(always)]
-fn columns<A: Real, S: Simd, const NV: usize>(
-    simd: S,
-    to: &mut [A],
-    factor: A,
-    rows: &[A],
-    dim: usize,
-    weights: impl Iterator<Item = (A, usize)>,
-) {
-    let width = NV * A::lanes::<S>();
-    let (zero, factor) = (A::splat(simd, A::zero()), A::splat(simd, factor));
-    let mut sums = [zero; NV];
-    for (weight, row) in weights {
-        let weight = A::splat(simd, weight);
-        let x = A::vectors::<S>(&rows[row * dim..][..width]);
-        for j in 0..NV {
-            sums[j] = A::mul_add_vec(simd, weight, x[j], sums[j]);
-        }
-    }
-    let to = A::vectors_mut::<S>(&mut to[..width]);
-    for j in 0..NV {
-        to[j] = A::mul_add_vec(simd, factor, sums[j], zero);
-    }
-}
-
-/// Turns logits into exponentials relative to the largest, and returns that largest logit and the sum of the exponentials.
-/// Where there is nothing above -inf the sum is 0, or NaN if a logit is NaN. There are whole groups of logits, filled up
-/// with -inf.
-#[inline(always)]
-pub(super) fn exponentials<A: Real, const FMA: bool>(logits: &mut [A]) -> (A, A) {
-    let (groups, _) = pulp::as_arrays_mut::<LANES, A>(logits);
-    let mut most = [A::neg_infinity(); LANES];
-    for group in groups.iter() {
-        for (most, x) in most.iter_mut().zip(group) {
-            *most = if *x > *most { *x } else { *most };
-        }
-    }
-    let max = halve(most, |a, b| if b > a { b } else { a });
-    if max == A::neg_infinity() {
-        let unordered = logits.iter().any(|x| x.is_nan());
-        logits.fill(A::zero());
-        return (max, if unordered { A::nan() } else { A::zero() });
-    }
-    let mut sums = [A::zero(); LANES];
-    for group in groups {
-        for (sum, x) in sums.iter_mut().zip(group) {
-            *x = A::exp_fast::<FMA>(*x - max);
-            *sum += *x;
-        }
-    }
-    (max, halve(sums, |a, b| a + b))
-}
-
-/// Turns logits into `exp(logit - lse)`.
-#[inline(always)]
-pub(super) fn probabilities<A: Real, const FMA: bool>(logits: &mut [A], lse: A) {
-    let (groups, _) = pulp::as_arrays_mut::<LANES, A>(logits);
-    for x in groups.iter_mut().flatten() {
-        *x = A::exp_fast::<FMA>(*x - lse);
-    }
 }

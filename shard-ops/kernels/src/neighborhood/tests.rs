@@ -48,10 +48,20 @@ impl Case {
             rng.within(1, 20),
             rng.within(1, 20),
         ];
+        let causal = (0..nd).map(|_| rng.within(0, 2) == 0).collect();
+        Self::new(rng, [spatial, kernel, dilation], causal, sizes)
+    }
+
+    fn new(
+        rng: &mut Rng,
+        [spatial, kernel, dilation]: [Vec<usize>; 3],
+        causal: Vec<bool>,
+        sizes: [usize; 5],
+    ) -> Self {
         let sites: usize = spatial.iter().product();
         let [b, h, g, d, dv] = sizes;
         Self {
-            causal: (0..nd).map(|_| rng.within(0, 2) == 0).collect(),
+            causal,
             scale: rng.unit(),
             q: rng.vec(b * sites * h * g * d),
             k: rng.vec(b * sites * h * d),
@@ -268,6 +278,36 @@ fn boxes_of_random_problems_match_dense_attention_under_a_mask() {
         compare::<f32>(&case.by_boxes::<f32>(cut, at), &expected, TOLERANCE);
         // Cutting elsewhere, or not at all, gives the same bits.
         assert_eq!(cut_up, case.by_boxes::<f64>(cut, case.spatial[cut]));
+    }
+}
+
+/// Lines of several blocks, more lines than are computed together, and heads of more than a panel, cut along each dim.
+#[test]
+fn lines_longer_than_a_block_match_too() {
+    let mut rng = Rng::new(37);
+    let cases = [
+        ([vec![75], vec![7], vec![3]], vec![false], [2, 1, 3, 5, 33]),
+        ([vec![67], vec![4], vec![1]], vec![true], [1, 2, 1, 40, 1]),
+        (
+            [vec![50, 33], vec![5, 3], vec![1, 2]],
+            vec![false, true],
+            [1, 1, 2, 30, 17],
+        ),
+        (
+            [vec![4, 1, 66], vec![3, 1, 66], vec![1; 3]],
+            vec![false; 3],
+            [1, 1, 1, 3, 2],
+        ),
+    ];
+    for (extents, causal, sizes) in cases {
+        let case = Case::new(&mut rng, extents, causal, sizes);
+        let (expected, whole) = (case.dense(), case.by_boxes::<f64>(0, 0));
+        compare::<f32>(&case.by_boxes::<f32>(0, 1), &expected, TOLERANCE);
+        for (dim, &extent) in case.spatial.iter().enumerate() {
+            let cut_up = case.by_boxes::<f64>(dim, rng.within(0, extent));
+            compare::<f64>(&cut_up, &expected, TOLERANCE);
+            assert_eq!(cut_up, whole);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::above;
 use crate::Real;
-use crate::exp::fused;
+use crate::exp::exp_in;
 use crate::pointwise::vectorized;
 use crate::reduce::{BLOCK, LANES, by_lanes, halve, sum_of_lanes};
 use pulp::{Simd, WithSimd};
@@ -69,16 +69,13 @@ impl<T: Real> WithSimd for Values<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match fused::<S>() {
-            true => self.run::<true, S>(simd),
-            false => self.run::<false, S>(simd),
-        }
+        self.run(simd);
     }
 }
 
 impl<T: Real> Values<'_, T> {
     #[inline(always)]
-    fn run<const FMA: bool, S: Simd>(self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let n = self.n;
         let together = TOGETHER.min((IN_CACHE / n).max(1)) * n;
         for (x, out) in self.x.chunks(together).zip(self.out.chunks_mut(together)) {
@@ -90,7 +87,7 @@ impl<T: Real> Values<'_, T> {
             let mut totals = [0.0; TOGETHER];
             let rows = x.chunks_exact(n).zip(out.chunks_exact_mut(n));
             for ((x, out), (total, max)) in rows.zip(totals.iter_mut().zip(most)) {
-                *total = exponentials::<T, FMA, S>(simd, x, max, out);
+                *total = exponentials::<T, S>(simd, x, max, out);
             }
             let rows = x.chunks_exact(n).zip(out.chunks_exact_mut(n));
             for ((x, out), (total, max)) in rows.zip(totals.iter().zip(most)) {
@@ -124,13 +121,13 @@ fn largest<T: Real>(x: &[T]) -> T {
 
 /// Writes exponentials of a row's elements less their maximum, and returns the sum.
 #[inline(always)]
-fn exponentials<T: Real, const FMA: bool, S: Simd>(simd: S, x: &[T], max: T, out: &mut [T]) -> f64 {
+fn exponentials<T: Real, S: Simd>(simd: S, x: &[T], max: T, out: &mut [T]) -> f64 {
     let mut total = 0.0;
     for (x, out) in x.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
         let mut sums = [T::zero(); LANES];
         pairs_of_lanes(x, T::neg_infinity(), out, |x, out| {
             for ((sum, x), out) in sums.iter_mut().zip(x).zip(out) {
-                let e = T::exp_fast::<FMA>(*x - max);
+                let e = exp_in::<S, T>(*x - max);
                 *sum += e;
                 *out = e;
             }
@@ -174,16 +171,13 @@ impl<T: Real> WithSimd for Gradients<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match fused::<S>() {
-            true => self.run::<true, S>(simd),
-            false => self.run::<false, S>(simd),
-        }
+        self.run(simd);
     }
 }
 
 impl<T: Real> Gradients<'_, T> {
     #[inline(always)]
-    fn run<const FMA: bool, S: Simd>(self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let rows = self
             .y
             .chunks_exact(self.n)
@@ -193,7 +187,7 @@ impl<T: Real> Gradients<'_, T> {
             let of = out.iter_mut().zip(y.iter().zip(dy));
             if self.log {
                 for (out, (y, dy)) in of {
-                    *out = *dy - T::exp_fast::<FMA>(*y) * total;
+                    *out = *dy - exp_in::<S, T>(*y) * total;
                 }
             } else {
                 for (out, (y, dy)) in of {

@@ -1,7 +1,8 @@
 //! How formulas of the [table](crate::unary_table!) become loops on the host, and the functions that the formulas are made of.
 
-use super::Unary;
+use super::{Unary, gelu};
 use crate::Real;
+use crate::exp::fused;
 use crate::math::{Fast, Math, Precise, sign};
 use crate::pointwise::vectorized;
 use core::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
@@ -18,7 +19,7 @@ trait Map {
 }
 
 fn run_map<T: Real, F: Map>(map: &F, x: &[T], y: &mut [T]) {
-    if size_of::<T>() == 8 && map.calls() {
+    if const { size_of::<T>() == 8 } && map.calls() {
         // Calls of the standard library take one number at a time, whatever the instruction set.
         map.each::<T, Precise, true, false>(x, y);
     } else {
@@ -39,9 +40,10 @@ impl<T: Real, F: Map> WithSimd for Loops<'_, T, F> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let Self { map, x, y } = self;
-        if size_of::<T>() == 8 {
+        // Only one of these is compiled.
+        if const { size_of::<T>() == 8 } {
             map.each::<T, Precise, false, true>(x, y);
-        } else if S::F64_LANES >= 4 || cfg!(target_arch = "aarch64") {
+        } else if const { fused::<S>() } {
             map.each::<T, Fast<true>, true, true>(x, y);
         } else {
             map.each::<T, Fast<false>, true, true>(x, y);
@@ -74,12 +76,12 @@ macro_rules! map {
                     $($($n)|+ => {
                         const CALLS: bool = mentions!("M", $formula, $shared);
                         const CONSTANT: bool = !mentions!(stringify!($x), $formula, $shared);
-                        if CONSTANT {
+                        if const { CONSTANT } {
                             let $x = 0.0f64;
                             let _ = $x;
                             share!($shared);
                             to.fill(T::of($formula));
-                        } else if if CALLS { CALLING } else { PLAIN } {
+                        } else if const { if CALLS { CALLING } else { PLAIN } } {
                             for (to, from) in to.iter_mut().zip(from) {
                                 let $x = from.wide();
                                 let _ = $x;
@@ -127,6 +129,7 @@ macro_rules! loops {
             let rounded = |p: f64| T::of(p).wide();
             match op {
                 Unary::PowScalar { exponent } if small_power(rounded(exponent), n, from, to) => {}
+                Unary::Gelu if n == 0 && gelu::single(from, to) => {}
                 $(Unary::$variant $({ $($p),+ })? => {
                     $($(let $p = rounded($p);)+)?
                     $($(let $c = rounded($value);)+)?

@@ -92,6 +92,34 @@ fn single_precision_agrees_with_double() {
     }
 }
 
+/// Against double precision, all over the line: vectors with ends, the tail as far as single precision reaches, and beyond.
+#[test]
+fn gelu_in_single_precision_keeps_its_digits() {
+    let x: Vec<f32> = (-130_001..=60_000).map(|i| i as f32 / 1e4).collect();
+    let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+    let (mut got, mut exact) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+    Unary::Gelu.eval(0, &x, &mut got);
+    Unary::Gelu.eval(0, &wide, &mut exact);
+    for ((x, got), exact) in x.iter().zip(&got).zip(&exact) {
+        let off = (f64::from(*got) - exact).abs();
+        assert!(off <= 1.3e-6 * exact.abs(), "{got} for {exact} at {x}");
+    }
+    let ends = [
+        -14.0,
+        -1e30,
+        0.0,
+        -0.0,
+        1e-40,
+        20.0,
+        f32::INFINITY,
+        f32::NAN,
+    ];
+    let mut y = [1.0; 8];
+    Unary::Gelu.eval(0, &ends, &mut y);
+    assert_eq!(y[..7], [0.0, 0.0, 0.0, 0.0, 0.5e-40, 20.0, f32::INFINITY]);
+    assert!(y[7].is_nan() && y[3].is_sign_negative());
+}
+
 #[test]
 fn values_match_the_documented_forms() {
     // The documented closed forms, evaluated independently in double precision, at 0.5 and -1.5.

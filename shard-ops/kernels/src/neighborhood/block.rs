@@ -1,0 +1,219 @@
+//! Queries side by side, and the order in which lines of queries meet lines of keys.
+
+use super::near::Near;
+use std::ops::Range;
+
+/// Most queries of a block.
+const WIDTH: usize = 32;
+
+/// Numbers of a unit, in which blocks are counted: a multiple of the lanes of every vector.
+pub(super) const UNIT: usize = 16;
+
+/// Places kept before and after the keys of a line, so that whole blocks can be read from wherever one begins.
+pub(super) const MARGIN: usize = WIDTH;
+
+/// Some queries side by side along the chosen dim, and the keys they see along it. Blocks begin where global indices are
+/// multiples of their width, so that sums over queries, which go block by block, are the same for all boxes.
+#[derive(Debug)]
+pub(super) struct Block {
+    /// The first query, counted from that of the box, and how many there are.
+    pub(super) first: usize,
+    pub(super) count: usize,
+    /// The count, rounded up to whole units.
+    pub(super) wide: usize,
+    /// The most keys that a query sees along the dim.
+    pub(super) slots: usize,
+    /// The keys that some query sees, counted from the first of the box.
+    pub(super) keys: Range<usize>,
+    /// Per slot, which key the block's first lane would see if most lanes did not differ from it, counted from [`MARGIN`] before
+    /// the first key.
+    pub(super) shifts: Vec<usize>,
+    /// What lanes see instead: `(slot, lane, key)`, keys counted likewise.
+    pub(super) instead: Vec<[usize; 3]>,
+    /// Slots of lanes in which nothing is seen: `slot * wide + lane`.
+    pub(super) unseen: Vec<usize>,
+    /// Per query the keys it sees, and per key the queries that see it; both counted from the first of the block.
+    pub(super) by_query: Terms,
+    pub(super) by_key: Terms,
+}
+
+/// Per row of a result, which rows of an operand it sums, and with which weights.
+#[derive(Debug, Default)]
+pub(super) struct Terms {
+    /// The row of the result, its first run, and one past its last.
+    pub(super) rows: Vec<[usize; 3]>,
+    /// Place of the first weight, first row of the operand, and how many there are.
+    pub(super) runs: Vec<[usize; 3]>,
+    /// From one weight of a run to the next, and from one row to the next, which may wrap around to go backwards.
+    pub(super) steps: [usize; 2],
+}
+
+impl Terms {
+    /// Of rows of a result with their weights and rows.
+    fn new(all: &[(usize, Vec<[usize; 2]>)]) -> Self {
+        // Those in the middle, since only rows near the ends of a grid differ.
+        let middle = all[all.len() / 2..].iter().chain(all);
+        let mut steps = middle.flat_map(|(_, terms)| terms.windows(2)).map(|pair| {
+            let [a, b] = [pair[0], pair[1]];
+            [b[0].wrapping_sub(a[0]), b[1].wrapping_sub(a[1])]
+        });
+        let mut found = Self {
+            steps: steps.next().unwrap_or([1, 1]),
+            ..Self::default()
+        };
+        for (row, terms) in all {
+            let begin = found.runs.len();
+            for &[weight, term] in terms {
+                let next = |[first, row, count]: [usize; 3]| {
+                    let [by_weight, by_row] = found.steps.map(|step| count.wrapping_mul(step));
+                    [first.wrapping_add(by_weight), row.wrapping_add(by_row)]
+                };
+                match found.runs[begin..].last_mut() {
+                    Some(run) if next(*run) == [weight, term] => run[2] += 1,
+                    _ => found.runs.push([weight, term, 1]),
+                }
+            }
+            found.rows.push([*row, begin, found.runs.len()]);
+        }
+        found
+    }
+}
+
+impl Block {
+    /// Those of a box.
+    pub(super) fn all(near: &Near) -> Vec<Self> {
+        let seen = &near.seen[near.along];
+        let (mut blocks, mut first) = (Vec::new(), 0);
+        while first < seen.len() {
+            let count = (WIDTH - (near.start + first) % WIDTH).min(seen.len() - first);
+            blocks.push(Self::new(&seen[first..first + count], first));
+            first += count;
+        }
+        blocks
+    }
+
+    fn new(seen: &[Vec<usize>], first: usize) -> Self {
+        let wide = seen.len().next_multiple_of(UNIT);
+        let slots = seen.iter().map(Vec::len).max().unwrap_or(0);
+        let all = || seen.iter().flatten();
+        let keys = all().min().map_or(0, |k| *k)..all().max().map_or(0, |k| k + 1);
+        let padded = |key: usize| MARGIN + key - keys.start;
+        let (mut shifts, mut instead, mut unseen) = (Vec::new(), Vec::new(), Vec::new());
+        for slot in 0..slots {
+            let of = |lane: usize| seen.get(lane).and_then(|own| own.get(slot));
+            let shift = |lane: usize| of(lane).map(|key| padded(*key) - lane);
+            // The one in the middle, since only lanes near the ends of a grid differ.
+            let middle = seen.len() / 2;
+            let found = (middle..seen.len()).chain(0..middle).find_map(shift);
+            let most = found.unwrap_or(0);
+            shifts.push(most);
+            for lane in 0..wide {
+                match of(lane) {
+                    Some(key) if padded(*key) != most + lane => {
+                        instead.push([slot, lane, padded(*key)]);
+                    }
+                    Some(_) => {}
+                    None => unseen.push(slot * wide + lane),
+                }
+            }
+        }
+        let place = |slot: usize, lane: usize| slot * wide + lane;
+        let by_query = seen.iter().enumerate().map(|(lane, own)| {
+            let terms = own.iter().enumerate();
+            let terms = terms.map(|(slot, key)| [place(slot, lane), *key - keys.start]);
+            (lane, terms.collect())
+        });
+        let by_query: Vec<_> = by_query.collect();
+        let by_key = keys.clone().map(|key| {
+            let seers = seen.iter().enumerate().filter_map(|(lane, own)| {
+                let slot = own.iter().position(|other| *other == key)?;
+                Some([place(slot, lane), lane])
+            });
+            (key - keys.start, seers.collect())
+        });
+        let by_key: Vec<_> = by_key.collect();
+        Self {
+            first,
+            count: seen.len(),
+            wide,
+            slots,
+            shifts,
+            instead,
+            unseen,
+            by_query: Terms::new(&by_query),
+            by_key: Terms::new(&by_key),
+            keys,
+        }
+    }
+
+    /// The keys of a line with room for all lanes before and after them.
+    pub(super) fn padded(&self) -> usize {
+        (self.keys.len() + 2 * MARGIN).next_multiple_of(UNIT)
+    }
+}
+
+/// A line of queries of a group that meets a line of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Meeting {
+    /// Number of the line of keys in the group.
+    pub(super) key: usize,
+    /// Number of the line of queries in the group.
+    pub(super) line: usize,
+    /// Number of the line of keys among those that the queries see.
+    pub(super) place: usize,
+}
+
+/// Numbers that are kept for a group: a part of a second-level cache.
+const BUDGET: usize = 64 * 1024;
+
+/// Lines of queries that are computed together, and whom they meet.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// The first query of each line, and the first key of each line of keys that some of them see.
+    pub(super) queries: Vec<usize>,
+    pub(super) keys: Vec<usize>,
+    /// Per line of queries, the numbers of the lines of keys that it sees.
+    pub(super) seen: Vec<Vec<usize>>,
+    /// By lines of keys, and for each by lines of queries.
+    pub(super) meetings: Vec<Meeting>,
+}
+
+impl Group {
+    /// Those of a box, if so many numbers are kept per line.
+    pub(super) fn all(near: &Near, per_line: usize) -> impl Iterator<Item = Self> {
+        let (lines, together) = (near.lines(), (BUDGET / per_line.max(1)).max(1));
+        let first = (0..lines).step_by(together);
+        first.map(move |first| Self::new(near, first..lines.min(first + together)))
+    }
+
+    fn new(near: &Near, lines: Range<usize>) -> Self {
+        let mut spare = Vec::new();
+        let (mut queries, mut seen) = (Vec::new(), Vec::new());
+        for number in lines {
+            let mut own = Vec::new();
+            queries.push(near.line(number, &mut own, &mut spare));
+            seen.push(own);
+        }
+        let mut keys: Vec<usize> = seen.iter().flatten().copied().collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let mut meetings = Vec::new();
+        for (line, own) in seen.iter_mut().enumerate() {
+            for (place, key) in own.iter_mut().enumerate() {
+                *key = keys.partition_point(|other| *other < *key);
+                meetings.push(Meeting {
+                    key: *key,
+                    line,
+                    place,
+                });
+            }
+        }
+        meetings.sort_unstable();
+        Self {
+            queries,
+            keys,
+            seen,
+            meetings,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Weighted sums of rows, element by element of a head.
+
+use super::block::Terms;
+use super::lanes::Rows;
+use crate::Real;
+use crate::pointwise::vectorized;
+use pulp::{Simd, WithSimd};
+
+/// Rows to write: as [`Rows`].
+#[derive(Debug)]
+pub(super) struct RowsMut<'a, A> {
+    pub(super) data: &'a mut [A],
+    pub(super) at: [usize; 2],
+    pub(super) dim: usize,
+}
+
+/// Elements of a row that are summed together.
+const PANEL: usize = 32;
+
+/// What rows are summed of: for each of some lines, where its weights and its panels lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lines<'a, A> {
+    pub(super) lines: &'a [[usize; 2]],
+    pub(super) weights: &'a [A],
+    /// `[panel][row][PANEL]` of each line: see [`panels`].
+    pub(super) data: &'a [A],
+    /// Rows of a line.
+    pub(super) rows: usize,
+}
+
+/// Writes some rows, their elements in panels: `[panel][row][PANEL]`, the last one filled up with zeros.
+pub(super) fn panels<A: Real>(rows: Rows<'_, A>, count: usize, to: &mut [A]) {
+    for (to, first) in to
+        .chunks_exact_mut(count * PANEL)
+        .zip((0..rows.dim).step_by(PANEL))
+    {
+        let live = PANEL.min(rows.dim - first);
+        for (number, to) in to.chunks_exact_mut(PANEL).enumerate() {
+            to[..live].copy_from_slice(&rows.row(number)[first..first + live]);
+            to[live..].fill(A::zero());
+        }
+    }
+}
+
+/// How many numbers [`panels`] writes.
+pub(super) fn panelled(dim: usize, count: usize) -> usize {
+    dim.next_multiple_of(PANEL) * count
+}
+
+/// `to[row] = Σ weight · line[term]`, in the order of the lines, and for each in that of the terms. With `more` it is added to
+/// what is there.
+pub(super) fn sum_rows<A: Real>(terms: &Terms, from: Lines<'_, A>, to: RowsMut<'_, A>, more: bool) {
+    vectorized(Sums {
+        terms,
+        from,
+        to,
+        more,
+    });
+}
+
+/// The sum of products of each row of `a` with that of `b`; both have `dim` elements.
+pub(super) fn products_of_rows<A: Real>(a: &[A], b: &[A], dim: usize, out: &mut [A]) {
+    vectorized(Dots { a, b, dim, out });
+}
+
+struct Dots<'a, A> {
+    a: &'a [A],
+    b: &'a [A],
+    dim: usize,
+    out: &'a mut [A],
+}
+
+impl<A: Real> WithSimd for Dots<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        if self.dim == 0 {
+            return;
+        }
+        let rows = self
+            .a
+            .chunks_exact(self.dim)
+            .zip(self.b.chunks_exact(self.dim));
+        for (out, (a, b)) in self.out.iter_mut().zip(rows) {
+            let (x, y) = (A::vectors::<S>(a), A::vectors::<S>(b));
+            let mut sums = A::splat(simd, A::zero());
+            for (x, y) in x.iter().zip(y) {
+                sums = A::mul_add_vec(simd, *x, *y, sums);
+            }
+            *out = A::sum_vec(simd, sums);
+            let ends = a.iter().zip(b).skip(x.len() * A::lanes::<S>());
+            for (a, b) in ends {
+                *out += *a * *b;
+            }
+        }
+    }
+}
+
+struct Sums<'a, A> {
+    terms: &'a Terms,
+    from: Lines<'a, A>,
+    to: RowsMut<'a, A>,
+    more: bool,
+}
+
+impl<A: Real> WithSimd for Sums<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        // Rows that are summed together where their terms lie side by side: as many sums as registers hold.
+        let together = if S::F32_LANES >= 16 { 4 } else { 2 };
+        let rows = &self.terms.rows;
+        let only = |row: usize| match rows[row] {
+            [_, begin, end] if end == begin + 1 => Some(self.terms.runs[begin]),
+            _ => None,
+        };
+        let beside = |first: usize, k: usize| match (only(first), only(first + k)) {
+            (Some([weight, row, count]), Some(other)) => other == [weight + k, row + k, count],
+            _ => false,
+        };
+        let mut row = 0;
+        while row < rows.len() {
+            if row + together <= rows.len() && (1..together).all(|k| beside(row, k)) {
+                if const { S::F32_LANES >= 16 } {
+                    self.rows::<S, 4>(simd, row);
+                } else {
+                    self.rows::<S, 2>(simd, row);
+                }
+                row += together;
+            } else {
+                self.rows::<S, 1>(simd, row);
+                row += 1;
+            }
+        }
+    }
+}
+
+impl<A: Real> Sums<'_, A> {
+    /// `N` rows, of which those after the first have terms beside those of the first.
+    #[inline(always)]
+    fn rows<S: Simd, const N: usize>(&mut self, simd: S, first: usize) {
+        let dim = self.to.dim;
+        let [row, begin, end] = self.terms.rows[first];
+        let runs = &self.terms.runs[begin..end];
+        let to: [usize; N] = core::array::from_fn(|k| self.to.at[0] + (row + k) * self.to.at[1]);
+        for (panel, at) in (0..dim).step_by(PANEL).enumerate() {
+            let live = PANEL.min(dim - at);
+            let mut units = [[A::zero(); PANEL]; N];
+            if self.more {
+                for (unit, to) in units.iter_mut().zip(to) {
+                    unit[..live].copy_from_slice(&self.to.data[to + at..to + at + live]);
+                }
+            }
+            match PANEL / A::lanes::<S>() {
+                2 => self.panel::<S, N, 2>(simd, runs, panel, &mut units),
+                4 => self.panel::<S, N, 4>(simd, runs, panel, &mut units),
+                8 => self.panel::<S, N, 8>(simd, runs, panel, &mut units),
+                _ => self.panel::<S, N, PANEL>(simd, runs, panel, &mut units),
+            }
+            for (unit, to) in units.iter().zip(to) {
+                self.to.data[to + at..to + at + live].copy_from_slice(&unit[..live]);
+            }
+        }
+    }
+
+    /// A panel of `N` rows, in `NV` vectors each.
+    #[inline(always)]
+    fn panel<S: Simd, const N: usize, const NV: usize>(
+        &self,
+        simd: S,
+        runs: &[[usize; 3]],
+        panel: usize,
+        units: &mut [[A; PANEL]; N],
+    ) {
+        let (from, [weight_step, row_step]) = (self.from, self.terms.steps);
+        let mut sums = [[A::splat(simd, A::zero()); NV]; N];
+        for (sums, unit) in sums.iter_mut().zip(units.iter()) {
+            sums.copy_from_slice(A::vectors::<S>(unit));
+        }
+        for &[weights, first] in from.lines {
+            let data = &from.data[first + panel * from.rows * PANEL..][..from.rows * PANEL];
+            let (data, _) = pulp::as_arrays::<NV, A::Vec<S>>(A::vectors::<S>(data));
+            for &[weight, row, count] in runs {
+                let (mut weight, mut row) = (weights + weight, row);
+                for _ in 0..count {
+                    let weights = &from.weights[weight..][..N];
+                    let x = &data[row..][..N];
+                    for k in 0..N {
+                        let weight = A::splat(simd, weights[k]);
+                        for v in 0..NV {
+                            sums[k][v] = A::mul_add_vec(simd, weight, x[k][v], sums[k][v]);
+                        }
+                    }
+                    weight += weight_step;
+                    row = row.wrapping_add(row_step);
+                }
+            }
+        }
+        for (sums, unit) in sums.iter().zip(units) {
+            A::vectors_mut::<S>(unit).copy_from_slice(sums);
+        }
+    }
+}
