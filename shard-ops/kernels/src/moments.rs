@@ -7,6 +7,7 @@ use super::pointwise::vectorized;
 use super::reduce::{BLOCK, COLUMNS, LANES, Split, by_lanes, sum_of_lanes};
 use super::whole::gathered;
 use super::{Dims, Real, View};
+use crate::compiled::compiled;
 use pulp::{Simd, WithSimd};
 
 /// Rows per block where columns are summed side by side.
@@ -38,17 +39,25 @@ pub struct Groups {
     pub groups: usize,
 }
 
-/// Moments of `x` over `dims`, one cell per index of the remaining dims, channels optionally merged into groups.
-///
-/// ```
-/// use shard_kernels::{moments::moments, View};
-/// let m = moments(&View::contiguous(&[1.0f32, 3.0, 10.0, 10.0], &[2, 2]), &[1], None);
-/// assert_eq!((m.count, m.mean, m.m2), (vec![2.0, 2.0], vec![2.0, 10.0], vec![2.0, 0.0]));
-/// ```
-///
-/// # Panics
-/// When a dim is out of range or named twice, or the groups name a reduced dim or channels beyond their count.
-pub fn moments<T: Real>(x: &View<'_, T>, dims: &[usize], groups: Option<Groups>) -> Moments {
+compiled! { trait Compiled for Real: f32 f64; {
+    /// Moments of `x` over `dims`, one cell per index of the remaining dims, channels optionally merged into groups.
+    ///
+    /// ```
+    /// use shard_kernels::{moments::moments, View};
+    /// let m = moments(&View::contiguous(&[1.0f32, 3.0, 10.0, 10.0], &[2, 2]), &[1], None);
+    /// assert_eq!((m.count, m.mean, m.m2), (vec![2.0, 2.0], vec![2.0, 10.0], vec![2.0, 0.0]));
+    /// ```
+    ///
+    /// # Panics
+    /// When a dim is out of range or named twice, or the groups name a reduced dim or channels beyond their count.
+    pub fn moments<T>(
+        x: &View<'_, T>,
+        dims: &[usize],
+        groups: Option<Groups>,
+    ) -> Moments = moments_here;
+} }
+
+fn moments_here<T: Real>(x: &View<'_, T>, dims: &[usize], groups: Option<Groups>) -> Moments {
     let split = Split::new(x.shape(), x.strides(), dims);
     let mut cells = Moments::empty(&split.kept);
     let data = x.data();

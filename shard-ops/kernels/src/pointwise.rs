@@ -5,6 +5,7 @@
 
 use super::view::for_each_row;
 use super::{Real, View, ViewMut};
+use crate::compiled::compiled;
 use pulp::{Arch, Simd, WithSimd};
 use smallvec::SmallVec;
 
@@ -55,21 +56,30 @@ pub enum Binary {
     Shr,
 }
 
-/// `out = op(a, b)` element by element; `a` and `b` have the shape of `out`, broadcast by strides of 0
-/// ([`View::broadcast_to`]).
-///
-/// ```
-/// use shard_kernels::{pointwise::{binary, Binary}, View, ViewMut};
-/// let (a, b) = ([1.0f32, 2.0, 3.0, 4.0], [10.0f32, 20.0]);
-/// let b = View::contiguous(&b, &[2, 1]).broadcast_to(&[2, 2]).unwrap();
-/// let mut out = [0.0; 4];
-/// binary(Binary::Add, &View::contiguous(&a, &[2, 2]), &b, &mut ViewMut::contiguous(&mut out, &[2, 2]));
-/// assert_eq!(out, [11.0, 12.0, 23.0, 24.0]);
-/// ```
-///
-/// # Panics
-/// When the shapes differ; for maps of bits.
-pub fn binary<T: Real>(op: Binary, a: &View<'_, T>, b: &View<'_, T>, out: &mut ViewMut<'_, T>) {
+compiled! { trait Compiled for Real: f32 f64; {
+    /// `out = op(a, b)` element by element; `a` and `b` have the shape of `out`, broadcast by strides of 0
+    /// ([`View::broadcast_to`]).
+    ///
+    /// ```
+    /// use shard_kernels::{pointwise::{binary, Binary}, View, ViewMut};
+    /// let (a, b) = ([1.0f32, 2.0, 3.0, 4.0], [10.0f32, 20.0]);
+    /// let b = View::contiguous(&b, &[2, 1]).broadcast_to(&[2, 2]).unwrap();
+    /// let mut out = [0.0; 4];
+    /// binary(Binary::Add, &View::contiguous(&a, &[2, 2]), &b, &mut ViewMut::contiguous(&mut out, &[2, 2]));
+    /// assert_eq!(out, [11.0, 12.0, 23.0, 24.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// When the shapes differ; for maps of bits.
+    pub fn binary<T>(
+        op: Binary,
+        a: &View<'_, T>,
+        b: &View<'_, T>,
+        out: &mut ViewMut<'_, T>,
+    ) = binary_here;
+} }
+
+fn binary_here<T: Real>(op: Binary, a: &View<'_, T>, b: &View<'_, T>, out: &mut ViewMut<'_, T>) {
     match op {
         Binary::Add => zip(a, b, out, |a, b| a + b),
         Binary::Sub => zip(a, b, out, |a, b| a - b),

@@ -6,6 +6,7 @@
 
 use super::conv::{Taps, lift_extents, lift_view, lift_view_mut};
 use super::{Real, View, ViewMut};
+use crate::compiled::compiled;
 
 #[cfg(test)]
 mod tests;
@@ -77,30 +78,105 @@ pub enum Divisor<'a> {
     Fixed(f64),
 }
 
-/// The largest element of each window and its global flat index in the spatial plane.
-///
-/// As in PyTorch, the first of equal elements wins, and NaN wins over numbers. A window without positions gives -inf and
-/// index -1.
-/// `x` is `[N, C, *S]`; `y` and `index` are `[N, C, *O]`.
-///
-/// ```
-/// use shard_kernels::{conv::Taps, pool::{max_pool, Plane}, View, ViewMut};
-/// let (mut y, mut index) = ([0.0f32; 2], [0i64; 2]);
-/// let shape = [1, 1, 2];
-/// max_pool(
-///     &View::contiguous(&[1.0, 5.0, 2.0, 3.0], &[1, 1, 4]),
-///     &mut ViewMut::contiguous(&mut y, &shape),
-///     &mut ViewMut::contiguous(&mut index, &shape),
-///     &[2],
-///     &Taps::new(&[2], &[1], &[0]),
-///     &Plane::new(&[0], &[4]),
-/// );
-/// assert_eq!((y, index), ([5.0, 3.0], [1, 3]));
-/// ```
-///
-/// # Panics
-/// When the shapes contradict each other.
-pub fn max_pool<T: Real>(
+compiled! { trait Compiled for Real: f32 f64; {
+    /// The largest element of each window and its global flat index in the spatial plane.
+    ///
+    /// As in PyTorch, the first of equal elements wins, and NaN wins over numbers. A window without positions gives -inf and
+    /// index -1.
+    /// `x` is `[N, C, *S]`; `y` and `index` are `[N, C, *O]`.
+    ///
+    /// ```
+    /// use shard_kernels::{conv::Taps, pool::{max_pool, Plane}, View, ViewMut};
+    /// let (mut y, mut index) = ([0.0f32; 2], [0i64; 2]);
+    /// let shape = [1, 1, 2];
+    /// max_pool(
+    ///     &View::contiguous(&[1.0, 5.0, 2.0, 3.0], &[1, 1, 4]),
+    ///     &mut ViewMut::contiguous(&mut y, &shape),
+    ///     &mut ViewMut::contiguous(&mut index, &shape),
+    ///     &[2],
+    ///     &Taps::new(&[2], &[1], &[0]),
+    ///     &Plane::new(&[0], &[4]),
+    /// );
+    /// assert_eq!((y, index), ([5.0, 3.0], [1, 3]));
+    /// ```
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn max_pool<T>(
+        x: &View<'_, T>,
+        y: &mut ViewMut<'_, T>,
+        index: &mut ViewMut<'_, i64>,
+        kernel: &[usize],
+        window: &Taps,
+        plane: &Plane,
+    ) = max_pool_here;
+
+    /// [`max_pool`] over windows of any extents: along spatial dim `d` output `o` sees the positions `windows[d][o]` of the slab, which
+    /// are all in the plane.
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn adaptive_max_pool<T>(
+        x: &View<'_, T>,
+        y: &mut ViewMut<'_, T>,
+        index: &mut ViewMut<'_, i64>,
+        windows: &[Vec<core::ops::Range<usize>>],
+        plane: &Plane,
+    ) = adaptive_max_pool_here;
+
+    /// The gradient of [`max_pool`]: every element of the box `dx` gets the sum of `dy` over the windows whose index names it.
+    ///
+    /// `dy` and `index` must hold all outputs whose window may reach the box; `plane` places `dx`.
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn max_pool_grad<T>(
+        dy: &View<'_, T>,
+        index: &View<'_, i64>,
+        dx: &mut ViewMut<'_, T>,
+        plane: &Plane,
+    ) = max_pool_grad_here;
+
+    /// `y[o] = x[index[o]]` by global flat index: the linear map whose adjoint [`max_pool_grad`] is. Indexes outside the slab give 0.
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn gather_at<T>(
+        x: &View<'_, T>,
+        index: &View<'_, i64>,
+        y: &mut ViewMut<'_, T>,
+        plane: &Plane,
+    ) = gather_at_here;
+
+    /// The mean of each window: the sum over its positions in the slab, divided by `divisor`. Sums of large windows lose no digits
+    /// to their size.
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn avg_pool<T>(
+        x: &View<'_, T>,
+        y: &mut ViewMut<'_, T>,
+        kernel: &[usize],
+        window: &Taps,
+        divisor: Divisor<'_>,
+    ) = avg_pool_here;
+
+    /// The gradient of [`avg_pool`] over the box `dx`: each element gets `dy / divisor` of every window that holds it.
+    ///
+    /// The relation is the same: `i` indexes `dx`, `o` indexes `dy` and the divisor's counts.
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn avg_pool_grad<T>(
+        dy: &View<'_, T>,
+        dx: &mut ViewMut<'_, T>,
+        kernel: &[usize],
+        window: &Taps,
+        divisor: Divisor<'_>,
+    ) = avg_pool_grad_here;
+} }
+
+fn max_pool_here<T: Real>(
     x: &View<'_, T>,
     y: &mut ViewMut<'_, T>,
     index: &mut ViewMut<'_, i64>,
@@ -147,12 +223,7 @@ pub fn max_pool<T: Real>(
     }
 }
 
-/// [`max_pool`] over windows of any extents: along spatial dim `d` output `o` sees the positions `windows[d][o]` of the slab, which
-/// are all in the plane.
-///
-/// # Panics
-/// When the shapes contradict each other.
-pub fn adaptive_max_pool<T: Real>(
+fn adaptive_max_pool_here<T: Real>(
     x: &View<'_, T>,
     y: &mut ViewMut<'_, T>,
     index: &mut ViewMut<'_, i64>,
@@ -207,13 +278,7 @@ pub fn adaptive_max_pool<T: Real>(
     }
 }
 
-/// The gradient of [`max_pool`]: every element of the box `dx` gets the sum of `dy` over the windows whose index names it.
-///
-/// `dy` and `index` must hold all outputs whose window may reach the box; `plane` places `dx`.
-///
-/// # Panics
-/// When the shapes contradict each other.
-pub fn max_pool_grad<T: Real>(
+fn max_pool_grad_here<T: Real>(
     dy: &View<'_, T>,
     index: &View<'_, i64>,
     dx: &mut ViewMut<'_, T>,
@@ -232,11 +297,7 @@ pub fn max_pool_grad<T: Real>(
     });
 }
 
-/// `y[o] = x[index[o]]` by global flat index: the linear map whose adjoint [`max_pool_grad`] is. Indexes outside the slab give 0.
-///
-/// # Panics
-/// When the shapes contradict each other.
-pub fn gather_at<T: Real>(
+fn gather_at_here<T: Real>(
     x: &View<'_, T>,
     index: &View<'_, i64>,
     y: &mut ViewMut<'_, T>,
@@ -275,12 +336,7 @@ pub fn gather_at<T: Real>(
     }
 }
 
-/// The mean of each window: the sum over its positions in the slab, divided by `divisor`. Sums of large windows lose no digits
-/// to their size.
-///
-/// # Panics
-/// When the shapes contradict each other.
-pub fn avg_pool<T: Real>(
+fn avg_pool_here<T: Real>(
     x: &View<'_, T>,
     y: &mut ViewMut<'_, T>,
     kernel: &[usize],
@@ -347,13 +403,7 @@ pub fn avg_pool<T: Real>(
     }
 }
 
-/// The gradient of [`avg_pool`] over the box `dx`: each element gets `dy / divisor` of every window that holds it.
-///
-/// The relation is the same: `i` indexes `dx`, `o` indexes `dy` and the divisor's counts.
-///
-/// # Panics
-/// When the shapes contradict each other.
-pub fn avg_pool_grad<T: Real>(
+fn avg_pool_grad_here<T: Real>(
     dy: &View<'_, T>,
     dx: &mut ViewMut<'_, T>,
     kernel: &[usize],

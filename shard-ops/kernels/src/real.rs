@@ -15,10 +15,14 @@ pub trait Real:
     + Element
     + Exp
     + super::conv::Compiled<Self>
+    + super::moments::Compiled<Self>
     + super::neighbors::CompiledNearest<Self>
     + super::neighbors::CompiledRadius<Self>
     + super::pairwise::Compiled<Self>
+    + super::pointwise::Compiled<Self>
+    + super::pool::Compiled<Self>
     + super::reduce::Compiled<Self>
+    + super::resample::Compiled<Self>
     + super::scan::Compiled<Self>
     + super::unary::Compiled<Self>
 {

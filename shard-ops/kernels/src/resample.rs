@@ -7,6 +7,7 @@
 use super::pointwise::vectorized;
 use super::view::for_each_row;
 use super::{Real, View, ViewMut};
+use crate::compiled::compiled;
 use pulp::{Simd, WithSimd};
 
 /// A sparse matrix by rows: row `r` holds the pairs `(column, weight)` that sum to output `r`.
@@ -188,13 +189,21 @@ pub fn apply_along<T: Real>(x: &View<'_, T>, dim: usize, table: &Table, out: &mu
     );
 }
 
-/// Applies one table per dim, in the order given, through scratch memory between passes.
-///
-/// With no table it is a copy.
-///
-/// # Panics
-/// As [`apply_along`], per pass.
-pub fn resample<T: Real>(x: &View<'_, T>, tables: &[(usize, &Table)], out: &mut ViewMut<'_, T>) {
+compiled! { trait Compiled for Real: f32 f64; {
+    /// Applies one table per dim, in the order given, through scratch memory between passes.
+    ///
+    /// With no table it is a copy.
+    ///
+    /// # Panics
+    /// As [`apply_along`], per pass.
+    pub fn resample<T>(
+        x: &View<'_, T>,
+        tables: &[(usize, &Table)],
+        out: &mut ViewMut<'_, T>,
+    ) = resample_here;
+} }
+
+fn resample_here<T: Real>(x: &View<'_, T>, tables: &[(usize, &Table)], out: &mut ViewMut<'_, T>) {
     let Some((&(dim, table), rest)) = tables.split_first() else {
         super::copy::copy(x, out);
         return;
