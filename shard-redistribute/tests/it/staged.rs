@@ -325,3 +325,32 @@ fn ranks_that_send_messages_take_stages_without_a_model() {
     })
     .unwrap();
 }
+
+/// A plan that was written down has the stages it had; stages that none would have are refused.
+#[cfg(feature = "serde")]
+#[test]
+fn plans_are_written_with_their_stages() {
+    let mesh = DeviceMesh::new(&[24]).unwrap();
+    let layout = |text| Layout::parse(&mesh, &[48, 48], text).unwrap();
+    for (from, to) in [("S(0)", "S(1)"), ("P(sum)", "S(1)")] {
+        let (from, to) = (layout(from), layout(to));
+        let staged = Plan::staged(&from, &to, 3, DType::F64, &slow()).unwrap();
+        let text = serde_json::to_string(&staged).unwrap();
+        let back: Plan = serde_json::from_str(&text).unwrap();
+        assert_eq!(back.forecast(DType::F64), staged.forecast(DType::F64));
+        assert!(messages(&back) < 12, "{text}");
+        let digits = text.split("\"digits\":[").nth(1).unwrap();
+        let digits = format!("\"digits\":[{}]", digits.split(']').next().unwrap());
+        for other in [
+            "[5,5]",
+            "[]",
+            "[24]",
+            "[0,7]",
+            "[18446744073709551615,2]",
+            "[24,1,1]",
+        ] {
+            let text = text.replace(&digits, &format!("\"digits\":{other}"));
+            assert!(serde_json::from_str::<Plan>(&text).is_err(), "{text}");
+        }
+    }
+}
