@@ -95,7 +95,8 @@ impl Stages {
         };
         let by_tree = split.last_first && minor.iter().all(|n| n.is_power_of_two());
         let sums = of.scatter.is_empty() || by_tree;
-        if moving(of) != Some(split.axis) || ranks != numbers || !sums {
+        let idle = split.digits.iter().any(|&n| n < 2);
+        if moving(of) != Some(split.axis) || ranks != numbers || !sums || idle {
             return Ok(None);
         }
         let mesh = split.mesh(of.to.mesh())?;

@@ -2,8 +2,9 @@
 
 use crate::common::{expected, layout, recipe, spread};
 use proptest::prelude::*;
+use shard_comm::backend::Decorator;
 use shard_comm::simulated::SimulatedComm;
-use shard_comm::{Communicator, DType, Machine, Topology, local};
+use shard_comm::{Communicator, DType, Machine, Nodes, Topology, local};
 use shard_redistribute::{Array, CostModel, Forecast, LinkCost, MeshComm, Plan, Step};
 use shard_spec::{DeviceMesh, IndexBox, Layout, Partition};
 use std::rc::Rc;
@@ -267,4 +268,89 @@ fn thousands_of_ranks_have_few_messages() {
         staged.0 <= 7 + 64 && staged.2 < direct.2,
         "{direct:?} {staged:?}"
     );
+}
+
+/// Threads that say they send messages, on nodes of four.
+#[derive(Debug)]
+struct OnNodes {
+    group: Rc<dyn Communicator>,
+    nodes: Option<Nodes>,
+}
+
+impl OnNodes {
+    fn over(group: Rc<dyn Communicator>) -> Rc<dyn Communicator> {
+        let of: Vec<usize> = group.members().iter().map(|rank| rank / 4).collect();
+        let nodes = Nodes::new(&of);
+        Rc::new(Self { group, nodes })
+    }
+}
+
+impl Decorator for OnNodes {
+    fn inner(&self) -> &Rc<dyn Communicator> {
+        &self.group
+    }
+
+    fn decorate(&self, group: Rc<dyn Communicator>) -> Rc<dyn Communicator> {
+        Self::over(group)
+    }
+
+    fn messages(&self) -> Option<LinkCost> {
+        Some(LinkCost::new(1.0, 1e12))
+    }
+
+    fn nodes(&self) -> Option<&Nodes> {
+        self.nodes.as_ref()
+    }
+}
+
+/// Without a model exchanges go in stages by what a communicator says of its messages; what is measured tells nodes apart.
+#[test]
+fn ranks_that_send_messages_take_stages_without_a_model() {
+    let mesh = DeviceMesh::new(&[16]).unwrap();
+    local::run(16, |comm| {
+        let cx = MeshComm::new(&OnNodes::over(Rc::new(comm)), &mesh).unwrap();
+        assert!(cx.planner().model().is_none());
+        let layout = |text| Layout::parse(&mesh, &[32, 48], text).unwrap();
+        let (rows, columns) = (layout("S(0)"), layout("S(1)"));
+        let x = spread(&cx, &rows);
+        let before = cx.world().ledger().snapshot();
+        let y = x.redistribute(&columns).unwrap();
+        let moved = cx.world().ledger().since(&before);
+        assert!(moved.messages < 10 && moved.rounds > 1, "{moved}");
+        assert_eq!(y.to_vec::<f64>().unwrap(), expected(&cx, &columns));
+        let plan = cx.planner().plan(&rows, &columns, DType::F64).unwrap();
+        assert_eq!(messages(&plan), moved.messages);
+        let model = CostModel::measure(&cx).unwrap();
+        assert!(model.to_string().contains("among 4"), "{model}");
+    })
+    .unwrap();
+}
+
+/// A plan that was written down has the stages it had; stages that none would have are refused.
+#[cfg(feature = "serde")]
+#[test]
+fn plans_are_written_with_their_stages() {
+    let mesh = DeviceMesh::new(&[24]).unwrap();
+    let layout = |text| Layout::parse(&mesh, &[48, 48], text).unwrap();
+    for (from, to) in [("S(0)", "S(1)"), ("P(sum)", "S(1)")] {
+        let (from, to) = (layout(from), layout(to));
+        let staged = Plan::staged(&from, &to, 3, DType::F64, &slow()).unwrap();
+        let text = serde_json::to_string(&staged).unwrap();
+        let back: Plan = serde_json::from_str(&text).unwrap();
+        assert_eq!(back.forecast(DType::F64), staged.forecast(DType::F64));
+        assert!(messages(&back) < 12, "{text}");
+        let digits = text.split("\"digits\":[").nth(1).unwrap();
+        let digits = format!("\"digits\":[{}]", digits.split(']').next().unwrap());
+        for other in [
+            "[5,5]",
+            "[]",
+            "[24]",
+            "[0,7]",
+            "[18446744073709551615,2]",
+            "[24,1,1]",
+        ] {
+            let text = text.replace(&digits, &format!("\"digits\":{other}"));
+            assert!(serde_json::from_str::<Plan>(&text).is_err(), "{text}");
+        }
+    }
 }
