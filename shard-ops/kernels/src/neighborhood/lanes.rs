@@ -86,10 +86,9 @@ impl<'a, A: Real> Line<'a, A> {
             to: self.keys,
             wide,
         });
-        for &[slot, lane, key] in &block.instead {
-            let to = self.keys[slot * dim * wide..].chunks_exact_mut(wide);
-            for (to, from) in to.zip(self.turned.chunks_exact(padded)) {
-                to[lane] = from[key];
+        for (i, from) in self.turned.chunks_exact(padded).enumerate() {
+            for &[slot, lane, key] in &block.instead {
+                self.keys[(slot * dim + i) * wide + lane] = from[key];
             }
         }
     }

@@ -3,8 +3,11 @@
 //! Queries are `[batch, spatial..., heads, dim]`, keys `[batch, spatial..., kv heads, dim]`, values
 //! `[batch, spatial..., kv heads, value dim]`, with any strides. Heads are a multiple of kv heads, and query head `h` reads kv
 //! head `h / (heads / kv heads)`. Which keys a query sees is a function of *global* indices ([`Near`]), so boxes may be cut
-//! anywhere. Wherever a box begins, a query's sums run in the order of its window, and a key's sums in the order of the
-//! queries.
+//! anywhere. Wherever a box begins, a query's sums run in the order of its window, and a key's sums in one order of the queries.
+//!
+//! Queries of a line, along the longest dim of the grid, are computed side by side, a lane each: logits, their softmax and their
+//! gradients need no sums across lanes. For these, queries and keys are turned, and keys are copied to the lanes that see them,
+//! once for all lines of queries that meet a line of keys. Sums of values, and gradients, have elements of a head in lanes.
 //!
 //! The gradients with respect to queries and to keys are separate kernels: the first needs the keys around its queries, the
 //! second the queries around its keys, and neither adds to what another rank has.

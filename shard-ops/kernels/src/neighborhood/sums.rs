@@ -36,7 +36,8 @@ pub(super) fn panels<A: Real>(rows: Rows<'_, A>, count: usize, to: &mut [A]) {
     {
         let live = PANEL.min(rows.dim - first);
         for (number, to) in to.chunks_exact_mut(PANEL).enumerate() {
-            to[..live].copy_from_slice(&rows.row(number)[first..first + live]);
+            let row = &rows.row(number)[first..first + live];
+            copy(row, &mut to[..live]);
             to[live..].fill(A::zero());
         }
     }
@@ -150,7 +151,7 @@ impl<A: Real> Sums<'_, A> {
             let mut units = [[A::zero(); PANEL]; N];
             if self.more {
                 for (unit, to) in units.iter_mut().zip(to) {
-                    unit[..live].copy_from_slice(&self.to.data[to + at..to + at + live]);
+                    copy(&self.to.data[to + at..to + at + live], &mut unit[..live]);
                 }
             }
             match PANEL / A::lanes::<S>() {
@@ -160,7 +161,7 @@ impl<A: Real> Sums<'_, A> {
                 _ => self.panel::<S, N, PANEL>(simd, runs, panel, &mut units),
             }
             for (unit, to) in units.iter().zip(to) {
-                self.to.data[to + at..to + at + live].copy_from_slice(&unit[..live]);
+                copy(&unit[..live], &mut self.to.data[to + at..to + at + live]);
             }
         }
     }
@@ -201,5 +202,15 @@ impl<A: Real> Sums<'_, A> {
         for (sums, unit) in sums.iter().zip(units) {
             A::vectors_mut::<S>(unit).copy_from_slice(sums);
         }
+    }
+}
+
+/// Copies numbers of a panel, without a call where they are a whole one.
+#[inline(always)]
+fn copy<A: Real>(from: &[A], to: &mut [A]) {
+    let (from_whole, _) = pulp::as_arrays::<PANEL, A>(from);
+    match (from_whole, pulp::as_arrays_mut::<PANEL, A>(to).0) {
+        ([from], [to]) => *to = *from,
+        _ => to.copy_from_slice(from),
     }
 }
