@@ -106,20 +106,12 @@ impl Host {
         dv: &Strided,
     ) -> Result<()> {
         check_pair("copy", src.len(), sv, dst.len(), dv)?;
-        let (from, to, read, written) = (
-            src.dtype(),
-            dst.dtype(),
-            src.as_bytes()?,
-            dst.as_mut_bytes()?,
-        );
+        let to = dst.dtype();
         self.metered(
             "copy",
-            || Work::of_view(from, sv, 1) + Work::of_view(to, dv, 1),
-            || {
-                kernel::copy(from, read, sv, to, written, dv);
-            },
-        );
-        Ok(())
+            || work_of_copy(src.dtype(), sv, to, dv),
+            || copy_unaccounted(src, sv, dst, dv),
+        )
     }
 
     fn out_of_memory(&self, dtype: DType, len: usize) -> DeviceError {
@@ -131,6 +123,17 @@ impl Host {
             len,
         }
     }
+}
+
+fn work_of_copy(from: DType, sv: &Strided, to: DType, dv: &Strided) -> Work {
+    Work::of_view(from, sv, 1) + Work::of_view(to, dv, 1)
+}
+
+/// A copy between views that fit.
+fn copy_unaccounted(src: &Buffer, sv: &Strided, dst: &mut BufferMut, dv: &Strided) -> Result<()> {
+    let (from, to, read) = (src.dtype(), dst.dtype(), src.as_bytes()?);
+    kernel::copy(from, read, sv, to, dst.as_mut_bytes()?, dv);
+    Ok(())
 }
 
 impl Device for Host {
@@ -198,6 +201,27 @@ impl Device for Host {
         }
         let (sv, dv) = (Strided::run_at(start, len), Strided::run_at(to, len));
         self.copy_in_loops(src, &sv, dst, &dv)
+    }
+
+    /// Accounted for as one copy, which it is on GPUs.
+    fn copy_pieces(
+        &self,
+        pieces: &[(&Buffer, Strided, Strided)],
+        dst: &mut BufferMut,
+    ) -> Result<()> {
+        if self.meter.is_none() {
+            return (pieces.iter()).try_for_each(|(src, sv, dv)| self.copy(src, sv, dst, dv));
+        }
+        for (src, sv, dv) in pieces {
+            check_pair("copy", src.len(), sv, dst.len(), dv)?;
+        }
+        let to = dst.dtype();
+        let works = (pieces.iter()).map(|(src, sv, dv)| work_of_copy(src.dtype(), sv, to, dv));
+        self.metered(
+            "copy",
+            || works.sum(),
+            || (pieces.iter()).try_for_each(|(src, sv, dv)| copy_unaccounted(src, sv, dst, dv)),
+        )
     }
 
     fn fold(

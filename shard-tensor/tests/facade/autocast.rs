@@ -268,6 +268,8 @@ fn train(ranks: usize, to: DType, steps: usize) -> Run {
         let mut adam = AdamW::new(net.parameters(), 1e-2)?;
         let (mut losses, mut kept, mut moved) = (Vec::new(), 0, 0);
         for _ in 0..steps {
+            // Another value, as the next batch would be: of the same one the halo has stayed.
+            let x = x.mul_scalar(1.0)?;
             let before = (ctx.device().memory().live, ctx.ledger().snapshot());
             let (out, loss) = ctx.autocast(to, || {
                 let out = forward(&net, &x)?;
