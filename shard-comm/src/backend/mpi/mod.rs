@@ -49,6 +49,8 @@
 //! about checksums. `progress.rs` has the operations in flight, `raw.rs` the calls to MPI. What is unsafe is in `raw.rs` and `node.rs`.
 
 mod all_gather;
+#[expect(unsafe_code, reason = "asks a C library for a text")]
+mod codes;
 mod details;
 mod member;
 mod moving;
@@ -67,6 +69,7 @@ mod progress;
 mod raw;
 mod record;
 mod records;
+mod sending;
 mod short;
 mod summary;
 mod sums;
