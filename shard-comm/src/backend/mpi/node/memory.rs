@@ -48,13 +48,13 @@ pub(super) fn first_of(comm: ffi::MPI_Comm, me: usize, size: usize) -> Result<Rc
 
 impl Memory {
     /// Makes the segments; none if the processes of this node cannot share memory, or there is one only. `shape` tells for a number of
-    /// processes on a node how long segments are, and how long the part is that begins with zeros. All processes of the job call
-    /// this, once.
+    /// processes on a node, and the bytes that it has free for what they share, how long segments are, and how long the part is that
+    /// begins with zeros; nothing if there is not enough for them. All processes of the job call this, once.
     pub(super) fn open(
         comm: ffi::MPI_Comm,
         me: usize,
         size: usize,
-        shape: impl FnOnce(usize) -> (usize, usize),
+        shape: impl FnOnce(usize, usize) -> Option<(usize, usize)>,
     ) -> Result<Option<Self>> {
         let mut segments = vec![ptr::null_mut(); size].into_boxed_slice();
         // SAFETY: constants of the library.
@@ -81,8 +81,12 @@ impl Memory {
                 return Ok(None);
             }
             cores = cores_of(near)?;
-            let zeros;
-            (bytes, zeros) = shape(here);
+            // An MPI that finds too little room for a window may leave some of the processes waiting for ever.
+            let Some((length, zeros)) = shape(here, free_of(near)?) else {
+                ffi::MPI_Comm_free(&raw mut near);
+                return Ok(None);
+            };
+            bytes = length;
             let code = ffi::MPI_Win_allocate_shared(
                 bytes as ffi::MPI_Aint,
                 1,
@@ -232,6 +236,29 @@ fn cores_of(comm: ffi::MPI_Comm) -> Result<usize> {
     };
     check(code, "MPI_Allreduce")?;
     Ok(all.iter().map(|word| word.count_ones() as usize).sum())
+}
+
+/// How many bytes the file system has free in which the processes of a group share memory, where that is known.
+fn free_of(comm: ffi::MPI_Comm) -> Result<usize> {
+    let mut own = u64::MAX;
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: a path that ends with a zero, and a struct of numbers for the system to fill.
+        unsafe {
+            let mut found: libc::statvfs = std::mem::zeroed();
+            if libc::statvfs(c"/dev/shm".as_ptr(), &raw mut found) == 0 {
+                own = u64::from(found.f_bavail).saturating_mul(found.f_frsize);
+            }
+        }
+    }
+    let mut least = 0_u64;
+    // SAFETY: one number each; all processes of the group make this call.
+    let code = unsafe {
+        let (from, to) = ((&raw const own).cast(), (&raw mut least).cast());
+        ffi::MPI_Allreduce(from, to, 1, ffi::RSMPI_UINT64_T, ffi::RSMPI_MIN, comm)
+    };
+    check(code, "MPI_Allreduce")?;
+    Ok(usize::try_from(least).unwrap_or(usize::MAX))
 }
 
 /// The segments of a window's processes; none if some are not as they should be.

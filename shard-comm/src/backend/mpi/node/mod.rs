@@ -36,8 +36,9 @@ use memory::Memory;
 
 pub(super) use board::{Board, Gathered, Parcel, Place, Told};
 
-/// How many bytes the segments of a node may take together.
+/// How many bytes the segments of a node may take together: not more than that, nor more than this part of what is free.
 const BUDGET: usize = 32 << 20;
+const PART: usize = 2;
 
 /// The most bytes of elements that a slot has room for, beside the header of a record.
 const LITTLE: usize = 4 << 10;
@@ -79,9 +80,9 @@ struct Division {
 }
 
 impl Division {
-    /// The division of the segments of a node with this many processes.
-    fn new(processes: usize) -> Self {
-        let share = BUDGET / processes.max(1);
+    /// The division of the segments of a node with this many processes and bytes to share.
+    fn new(processes: usize, free: usize) -> Self {
+        let share = BUDGET.min(free / PART) / processes.max(1);
         // Slots take half of a small segment, and a small part of a large one.
         let little = share / (2 * AREAS * DEPTH as usize);
         let little = match little.checked_ilog2() {
@@ -162,14 +163,17 @@ impl Node {
     /// Makes the segments; none if the processes of this node cannot share memory, or there is one only. All processes of the job
     /// call this, once.
     pub(super) fn open(comm: ffi::MPI_Comm, me: usize, size: usize) -> Result<Option<Rc<Self>>> {
-        let shape = |processes: usize| {
-            let division = Division::new(processes);
-            (division.areas() + division.hall, division.areas())
+        let mut chosen = None;
+        let shape = |processes: usize, free: usize| {
+            let division = Division::new(processes, free);
+            chosen = Some(division);
+            let bytes = division.areas() + division.hall;
+            (bytes * processes <= free / PART).then_some((bytes, division.areas()))
         };
-        let Some(memory) = Memory::open(comm, me, size, shape)? else {
-            return Ok(None);
+        let (memory, division) = match (Memory::open(comm, me, size, shape)?, chosen) {
+            (Some(memory), Some(division)) => (memory, division),
+            _ => return Ok(None),
         };
-        let division = Division::new(memory.size());
         Ok(Some(Rc::new(Self {
             memory,
             division,
@@ -282,16 +286,20 @@ mod tests {
     #[test]
     fn segments_stay_within_the_budget() {
         for processes in 2..=2048 {
-            let division = Division::new(processes);
-            let bytes = division.areas() + division.hall;
-            if processes <= 512 {
-                assert!(bytes * processes <= BUDGET, "{processes}: {division:?}");
+            for free in [1 << 20, 64 << 20, usize::MAX] {
+                let division = Division::new(processes, free);
+                let bytes = division.areas() + division.hall;
+                if free == usize::MAX && processes <= 256 {
+                    assert!(bytes * processes <= BUDGET, "{processes}: {division:?}");
+                }
+                assert!(division.most_laid() * 3 <= division.hall, "{processes}");
+                assert!(division.at(AREAS - 1, DEPTH - 1) + division.slot <= division.areas());
+                assert!(division.laid(EXCHANGES) <= division.slot);
+                assert!(division.laid(0) + 32 <= division.laid(1));
             }
-            assert!(division.most_laid() * 3 <= division.hall, "{processes}");
-            assert!(division.at(AREAS - 1, DEPTH - 1) + division.slot <= division.areas());
-            assert!(division.laid(EXCHANGES) <= division.slot);
         }
-        let eight = Division::new(8);
+        // What containers have by default is enough.
+        let eight = Division::new(8, 64 << 20);
         assert_eq!((eight.little, eight.most()), (LITTLE, MOST));
         assert!(eight.most_laid() >= 1 << 20, "{eight:?}");
     }
