@@ -356,12 +356,9 @@ impl Op {
             records.keep(rank);
         }
         match then {
-            Then::Done(result, leaving) => {
-                rank.see_off(leaving)?;
-                self.end_stage(rank, state, result, &plan, &Found::new())
-            }
+            Then::Done(result) => self.end_stage(rank, state, result, &plan, &Found::new()),
             Then::Moving(moving) => {
-                state.step = Step::Moving(Box::new(moving));
+                state.step = Step::Moving(moving);
                 Ok(())
             }
         }

@@ -30,10 +30,10 @@ pub(super) struct Sending {
 
 /// What becomes of an exchange when all have told how their elements get here.
 pub(super) enum Then {
-    /// It is done; messages may still be leaving.
-    Done(Option<Buffer>, Mail),
+    /// It is done.
+    Done(Option<Buffer>),
     /// Elements are to be received, or more is to be done with them.
-    Moving(Moving),
+    Moving(Box<Moving>),
 }
 
 impl Sending {
@@ -117,7 +117,8 @@ impl Sending {
                 Target::Write(dst) => Some(dst.freeze()),
                 _ => None,
             };
-            return Ok(Then::Done(result, self.out));
+            rank.see_off(self.out)?;
+            return Ok(Then::Done(result));
         }
         let mut inlined = Vec::new();
         if let (Target::Write(dst), Some(_)) = (&self.stage.target, records) {
@@ -136,7 +137,8 @@ impl Sending {
             inlined,
             out: Some(self.out),
         };
-        Moving::new(start, self.stage, self.wire).map(Then::Moving)
+        let moving = Moving::new(start, self.stage, self.wire)?;
+        Ok(Then::Moving(Box::new(moving)))
     }
 }
 

@@ -101,10 +101,7 @@ impl Wire {
         for message in self.outgoing.iter().filter(|message| message.peer != me) {
             let span = message.span(&plan.send)?;
             sent += message.elements;
-            all = Some(match all {
-                None => span,
-                Some(all) => all.start.min(span.start)..all.end.max(span.end),
-            });
+            all = Some(around(all, span));
         }
         let (all, size) = (all?, source.dtype().size());
         let pays = all.len() * size <= few || all.len() <= 2 * sent;
@@ -140,15 +137,15 @@ impl WireMessage {
     /// The elements of the sender's one source from the first that is read to the last; nothing if there are several sources.
     pub(super) fn span(&self, pieces: &Pieces) -> Option<Range<usize>> {
         let span = self.span.get_or_init(|| {
-            let mut all = usize::MAX..0;
-            for piece in self.of(pieces) {
-                let one = span(piece.src_offset, piece.shape, piece.src_strides).ok()?;
-                all = all.start.min(one.start)..all.end.max(one.end);
+            let mut all: Option<Range<usize>> = None;
+            for piece in self.of(pieces).filter(|piece| piece.numel() > 0) {
                 if piece.source > 0 {
                     return None;
                 }
+                let one = span(piece.src_offset, piece.shape, piece.src_strides).ok()?;
+                all = Some(around(all, one));
             }
-            (!all.is_empty()).then_some(all)
+            all
         });
         span.clone()
     }
@@ -184,6 +181,14 @@ impl WireMessage {
             drop(self.regions.set(make()?));
         }
         Ok(self.regions.get().map_or(&[], |r| &r[..]))
+    }
+}
+
+/// The least range that has both.
+fn around(a: Option<Range<usize>>, b: Range<usize>) -> Range<usize> {
+    match a {
+        None => b,
+        Some(a) => a.start.min(b.start)..a.end.max(b.end),
     }
 }
 

@@ -47,7 +47,7 @@ impl Place {
         Some(Self::new(process, area as usize, note >> 8))
     }
 
-    fn stamp(&self, count: u64) -> u64 {
+    pub(super) fn stamp(&self, count: u64) -> u64 {
         self.salt << COUNT_BITS | count & COUNT
     }
 

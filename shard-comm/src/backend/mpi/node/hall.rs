@@ -109,3 +109,50 @@ impl Hall {
         well
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::super::board::Place;
+    use super::*;
+
+    /// Room is given to one use at a time, and again when every member has read what was there.
+    #[test]
+    fn room_is_used_again() {
+        let memory = Memory::of_one(2, 64 + 1024);
+        let hall = Hall::new(64, 1024);
+        let places = [Place::new(0, 0, 1), Place::new(1, 0, 1)];
+        let book = Rc::new(Book::new(places[..].into(), [0, 0][..].into(), 0));
+        let has_read = |member: usize, count: u64| {
+            let word = memory.word(member, 0);
+            word.store(places[member].stamp(count), Ordering::Release);
+        };
+        let take = |sequence, len| hall.take(&memory, &book, sequence, len);
+        assert_eq!(take(0, 100), Some(64));
+        // The next line after it.
+        assert_eq!(take(1, 512), Some(64 + 128));
+        assert_eq!(take(2, 512), None, "there are 384 left");
+        assert_eq!(take(2, 384), Some(64 + 640));
+        has_read(0, 2);
+        assert_eq!(take(3, 64), None, "the other may still read");
+        has_read(1, 1);
+        assert_eq!(take(3, 129), None, "of the first operation there are 128");
+        assert_eq!(take(3, 128), Some(64));
+        has_read(1, 2);
+        assert_eq!(take(4, 512), Some(64 + 128));
+        assert_eq!(take(5, 1), None);
+        // A member that uses its area for another group has read everything.
+        for (member, place) in [Place::new(0, 0, 2), Place::new(1, 0, 2)]
+            .iter()
+            .enumerate()
+        {
+            let word = memory.word(member, 0);
+            word.store(place.stamp(0), Ordering::Release);
+        }
+        assert_eq!(take(6, 1024), Some(64));
+        assert_eq!(take(7, 1), Some(64));
+        hall.tidy(&memory);
+        assert_eq!(Rc::strong_count(&book), 1);
+    }
+}

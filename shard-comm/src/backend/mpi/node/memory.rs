@@ -151,6 +151,21 @@ impl Memory {
         }))
     }
 
+    /// Segments of this many processes, all of them in this one.
+    #[cfg(test)]
+    pub(super) fn of_one(processes: usize, bytes: usize) -> Self {
+        let segment = || Box::leak(vec![0_u64; bytes / 8].into_boxed_slice()).as_mut_ptr();
+        Self {
+            segments: (0..processes).map(|_| segment().cast()).collect(),
+            bytes: bytes / 8 * 8,
+            me: 0,
+            crowded: false,
+            // SAFETY: a constant of the library.
+            window: unsafe { ffi::RSMPI_WIN_NULL },
+            _thread: PhantomData,
+        }
+    }
+
     /// Gives the memory back, when all processes leave: nobody reads or writes it any more.
     pub(super) fn close(&self) {
         let mut window = self.window;
@@ -241,13 +256,13 @@ fn cores_of(comm: ffi::MPI_Comm) -> Result<usize> {
 /// How many bytes the file system has free in which the processes of a group share memory, where that is known.
 fn free_of(comm: ffi::MPI_Comm) -> Result<usize> {
     let mut own = u64::MAX;
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     {
         // SAFETY: a path that ends with a zero, and a struct of numbers for the system to fill.
         unsafe {
             let mut found: libc::statvfs = std::mem::zeroed();
             if libc::statvfs(c"/dev/shm".as_ptr(), &raw mut found) == 0 {
-                own = u64::from(found.f_bavail).saturating_mul(found.f_frsize);
+                own = found.f_bavail.saturating_mul(found.f_frsize);
             }
         }
     }

@@ -170,9 +170,9 @@ impl Node {
             let bytes = division.areas() + division.hall;
             (bytes * processes <= free / PART).then_some((bytes, division.areas()))
         };
-        let (memory, division) = match (Memory::open(comm, me, size, shape)?, chosen) {
-            (Some(memory), Some(division)) => (memory, division),
-            _ => return Ok(None),
+        let memory = Memory::open(comm, me, size, shape)?;
+        let (Some(memory), Some(division)) = (memory, chosen) else {
+            return Ok(None);
         };
         Ok(Some(Rc::new(Self {
             memory,
