@@ -41,7 +41,7 @@ const BUDGET: usize = 32 << 20;
 const PART: usize = 2;
 
 /// The most bytes of elements that a slot has room for, beside the header of a record.
-const LITTLE: usize = 4 << 10;
+const LITTLE: usize = 8 << 10;
 
 /// The most bytes of each member that it may be best to bring to all of them in one round, and of all members together.
 const MOST: usize = 64 << 10;
