@@ -17,12 +17,16 @@ const ROUNDS: usize = 30;
 
 /// Doubles that are summed up, how many sums are timed together, and how often: short enough that some rounds are free of other
 /// work.
-const SUMS: [(usize, usize, usize); 6] = [
+const SUMS: [(usize, usize, usize); 10] = [
     (1, 200, 300),
     (1 << 7, 200, 150),
     (1 << 10, 100, 150),
     (1 << 13, 20, 150),
+    (1 << 14, 10, 100),
+    (1 << 15, 5, 100),
+    (1 << 16, 4, 70),
     (1 << 17, 2, 50),
+    (1 << 19, 1, 30),
     (1 << 23, 1, 7),
 ];
 

@@ -3,6 +3,9 @@
 //! `OMPI_MCA_pml=ucx OMPI_MCA_pml_ucx_tls=any OMPI_MCA_pml_ucx_devices=any` Open MPI goes over UCX, as on most clusters, which
 //! has fewer tags.
 
+#[path = "mpi/large.rs"]
+mod large;
+
 use shard_comm::{
     Checks, CommError, Communicator, DType, Fault, FaultKind, HostOptions, LaunchError, Monoid,
     checked, contract, faulty, mpi,
@@ -26,7 +29,7 @@ const PERMISSIONS: [(&str, &str); 4] = [
 ];
 
 /// Name, rank counts, and whether the job is to end well.
-const SCENARIOS: [(&str, &[usize], bool); 23] = [
+const SCENARIOS: [(&str, &[usize], bool); 29] = [
     // More than 8 ranks agree by what their records come to: 10, 13 and 16 need a second round for it.
     ("contract", &[1, 2, 3, 4, 8, 9, 10, 13, 16], true),
     ("more_groups_than_places", &[3, 8], true),
@@ -36,6 +39,12 @@ const SCENARIOS: [(&str, &[usize], bool); 23] = [
         &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
         true,
     ),
+    ("large_like_threads", &[2, 3, 4, 5, 6, 7, 8], true),
+    ("large_in_a_crowd", &[3, 4, 8], true),
+    ("large_of_other_lengths", &[2, 5, 8], true),
+    ("large_and_metered", &[3], true),
+    ("large_dies_on_the_way", &[2, 3, 8], false),
+    ("share_or_not", &[2, 4], false),
     ("many_groups", &[3], true),
     ("group_number_in_use", &[3], true),
     ("every_color", &[3], true),
@@ -160,6 +169,24 @@ fn be_a_rank(scenario: &str) {
         "out_of_step" => out_of_step(&options),
         "wrong_count" => run(&wrong_count).expect("a run").expect("a rank"),
         "some_ranks" => some_ranks(&options, me),
+        "large_like_threads" => {
+            run(&|comm| large::like_threads(&**comm))
+                .expect("a run")
+                .expect("a rank");
+        }
+        "large_in_a_crowd" => {
+            run(&|comm| large::crowd(&**comm))
+                .expect("a run")
+                .expect("a rank");
+        }
+        "large_of_other_lengths" => {
+            run(&|comm| large::differ(&**comm))
+                .expect("a run")
+                .expect("a rank");
+        }
+        "large_and_metered" => large::metered(&options),
+        "large_dies_on_the_way" => large::dies_on_the_way(&options, me),
+        "share_or_not" => large::share_or_not(&options, me),
         "many_groups" => run(&many_groups).expect("groups").expect("a rank"),
         "group_number_in_use" => run(&group_number_in_use).expect("a run").expect("a rank"),
         "every_color" => run(&every_color).expect("a run").expect("a rank"),
@@ -232,6 +259,10 @@ fn be_a_rank(scenario: &str) {
             | "more_groups_than_places"
             | "one_is_late"
             | "few_messages"
+            | "large_like_threads"
+            | "large_in_a_crowd"
+            | "large_of_other_lengths"
+            | "large_and_metered"
             | "some_ranks"
             | "many_groups"
             | "group_number_in_use"

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use shard_spec::ReduceOp;
 
-use super::raw::failure;
+use super::codes::failure;
 use super::wire::{Wire, WireMessage};
 use crate::fingerprint::Fingerprint;
 use crate::plan::Traffic;

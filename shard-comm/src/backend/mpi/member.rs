@@ -118,6 +118,9 @@ impl MpiComm {
             Some(node) if members.len() <= FEW => node.of_run(run, &members)?,
             _ => None,
         };
+        if let (Some(node), None) = (rank.world().node(), rank.node()) {
+            node.stay_out(run)?;
+        }
         // The first number of a run, which is free.
         Ok(Self::new(
             rank,

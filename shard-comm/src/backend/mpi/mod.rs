@@ -16,13 +16,16 @@
 //! # How an operation goes
 //!
 //! Every rank has a record: 48 bytes of fingerprints of what must agree, and the rank's elements if they are few. Up to eight ranks of
-//! one node write theirs to memory that they share, where the others read them, with up to 64 KiB of elements each: such operations
-//! need no message (`node.rs`). Up to eight ranks of several nodes send them to each other, with up to 32 bytes of elements, or up to
+//! one node write theirs to memory that they share, where the others read it, and lay the elements that others read there too
+//! (`node/`). What all of them have read makes room for more; a rank that finds none there, or has more than a few MiB to lay, says so and
+//! sends messages. So each exchange of an operation brings elements where they belong by a copy in and a copy out, and sums are formed
+//! straight from what lies there. Up to eight ranks of several nodes send each other their records, with up to 32 bytes of elements, or up to
 //! 4 KiB if every other rank reads all of them. More ranks tell each other what the records of more and more of them come to, 80
-//! bytes at a time, so that messages and bytes grow with the logarithm of their number (`summary.rs`). If all records agree, each pair of ranks that share
-//! elements exchanges one message. MPI reads its pieces where they lie, by a datatype (nothing is packed by hand), and receives them where they belong unless they are to be
-//! combined. If the records do not agree, all ranks exchange the details and find the same error as the
-//! [`local`](crate::local) backend would, call sites included; and the group goes on. Results are the same bits as there.
+//! bytes at a time, so that messages and bytes grow with the logarithm of their number (`summary.rs`). If all records agree, each pair of
+//! ranks that share other elements exchanges one message. MPI reads its pieces where they lie, by a datatype (nothing is packed by hand),
+//! and receives them where they belong unless they are to be combined. If the records do not agree, all ranks exchange the details and
+//! find the same error as the [`local`](crate::local) backend would, call sites included; and the group goes on. Results are the same
+//! bits as there.
 //!
 //! Only messages between two processes are used, and that memory, with tags of their own per group and operation, so operations of any
 //! groups make progress in any order whenever the process waits for one of them. Nothing moves while the process computes, except
@@ -45,10 +48,13 @@
 //! Between polls a process that waits keeps its core, unless the node has fewer cores than processes.
 //!
 //! `member.rs` has the communicator, `short.rs` the beginning of an operation and `op.rs` the rest of it. `record.rs`,
-//! `records.rs`, `node.rs`, `summary.rs`, `all_gather.rs` and `details.rs` are about how ranks agree, `wire.rs` and `moving.rs` about how elements move, and `sums.rs`
-//! about checksums. `progress.rs` has the operations in flight, `raw.rs` the calls to MPI. What is unsafe is in `raw.rs` and `node.rs`.
+//! `records.rs`, `node/`, `summary.rs`, `all_gather.rs` and `details.rs` are about how ranks agree, `wire.rs`, `sending.rs` and `moving.rs` about how
+//! elements move, and `sums.rs` about checksums. `progress.rs` has the operations in flight, `raw.rs` the calls to MPI. What is unsafe is in
+//! `raw.rs`, `codes.rs` and `node/`.
 
 mod all_gather;
+#[expect(unsafe_code, reason = "asks a C library for a text")]
+mod codes;
 mod details;
 mod member;
 mod moving;
@@ -67,6 +73,7 @@ mod progress;
 mod raw;
 mod record;
 mod records;
+mod sending;
 mod short;
 mod summary;
 mod sums;
@@ -98,8 +105,8 @@ pub struct MpiOptions {
     /// there can be fewer groups at a time, from 1022 down to 62, and fewer operations of a group in flight: later ones begin
     /// when earlier ones are done.
     pub greatest_tag: Option<i32>,
-    /// Whether up to eight ranks of one node agree, and bring each other few elements, in memory that they share (by default), or by
-    /// messages as those of several nodes.
+    /// Whether up to eight ranks of one node agree, and bring each other up to a few MiB, in memory that they share (by default), or by
+    /// messages as those of several nodes. Ranks of which only some share memory are told so by the first operation of all of them.
     pub shared_memory: bool,
 }
 

@@ -52,8 +52,8 @@ pub(super) struct Start<'a> {
     pub(super) own: &'a SmallVec<[Buffer; 1]>,
     /// The sources of other ranks that have come already, by participant.
     pub(super) inlined: Vec<Option<Buffer>>,
-    /// Whether this rank's own source has been sent already.
-    pub(super) silent: bool,
+    /// The messages of this rank, if all has been sent already.
+    pub(super) out: Option<Mail>,
 }
 
 impl Moving {
@@ -61,7 +61,10 @@ impl Moving {
     pub(super) fn new(mut start: Start<'_>, stage: Stage, wire: Rc<Wire>) -> Result<Self> {
         let Stage { plan, target } = stage;
         start.inlined.resize(start.tags.members.len(), None);
-        let out = start.send(&plan, &wire)?;
+        let out = match start.out.take() {
+            Some(out) => out,
+            None => send(start.rank, start.tags, start.phase, start.own, &plan, &wire)?,
+        };
         let (mail, landing) = match target {
             Target::Write(dst) if wire.packed.is_none() => start.receive(&plan, &wire, dst)?,
             Target::Write(dst) => start.receive_packed(&plan, &wire, dst)?,
@@ -140,6 +143,27 @@ impl Moving {
     }
 }
 
+/// Posts the messages that this rank sends in a phase.
+pub(super) fn send(
+    rank: &Rank,
+    tags: &Tags,
+    phase: Phase,
+    own: &SmallVec<[Buffer; 1]>,
+    plan: &ExchangePlan,
+    wire: &Wire,
+) -> Result<Mail> {
+    let mut out = Mail::of_buffers(own.clone());
+    let me = tags.index;
+    let size = own.first().map_or(1, |source| source.dtype().size());
+    for message in wire.outgoing.iter().filter(|message| message.peer != me) {
+        let regions = message.sent(&plan.send, size)?;
+        let parts: SmallVec<[_; 1]> = regions.iter().map(|(s, r)| (*s, r)).collect();
+        let (to, tag) = (tags.members[message.peer], tags.of(phase, me));
+        out.send(rank.world(), to, tag, &parts)?;
+    }
+    Ok(out)
+}
+
 /// Checksums of what came from each peer. `at` tells where a piece is now, given how many elements of its peer come
 /// before it.
 fn sums<'a>(
@@ -162,23 +186,6 @@ fn sums<'a>(
 }
 
 impl Start<'_> {
-    /// Posts the messages that this rank sends.
-    fn send(&self, plan: &ExchangePlan, wire: &Wire) -> Result<Mail> {
-        let mut out = Mail::of_buffers(self.own.clone());
-        if self.silent {
-            return Ok(out);
-        }
-        let (tags, me) = (self.tags, self.tags.index);
-        let size = self.own.first().map_or(1, |source| source.dtype().size());
-        for message in wire.outgoing.iter().filter(|message| message.peer != me) {
-            let regions = message.sent(&plan.send, size)?;
-            let parts: SmallVec<[_; 1]> = regions.iter().map(|(s, r)| (*s, r)).collect();
-            let (to, tag) = (tags.members[message.peer], tags.of(self.phase, me));
-            out.send(self.rank.world(), to, tag, &parts)?;
-        }
-        Ok(out)
-    }
-
     /// Posts receives straight into the destination.
     fn receive(
         &self,

@@ -8,16 +8,15 @@ use smallvec::SmallVec;
 
 use super::all_gather::AllGather;
 use super::details::{Details, Own, disagreement};
-use super::moving::{Moving, Start};
+use super::moving::Moving;
 use super::progress::Rank;
-use super::record::Carriage;
 use super::records::Records;
+use super::sending::{Sending, Then};
 use super::short::Begun;
 use super::sums::{self, Found};
 use super::tags::{Phase, Tags};
 use super::wire::{Wire, WireCache};
-use crate::guard::{Guard, PeerSum, sum_of};
-use crate::run;
+use crate::guard::{Guard, PeerSum};
 use crate::{AgreedError, Buffer, DType, ErrorClass, ExchangePlan, Past, Result, Site, SiteText};
 use crate::{Direct, Request, Stage, Target};
 
@@ -58,6 +57,8 @@ pub(super) struct State {
     direct: Option<Direct>,
     /// Every rank's error, if ranks exchanged their errors.
     pub(super) statuses: Vec<Option<AgreedError>>,
+    /// Where members find each other's elements, until all that this rank reads is here.
+    records: Option<Records>,
     pub(super) result: Option<Result<Option<Buffer>>>,
     pub(super) dropped: bool,
 }
@@ -71,6 +72,8 @@ enum Step {
     Details(AllGather),
     /// With the records, if the exchange may find its elements in them.
     Sums(AllGather, Option<Records>),
+    /// Waits until the ranks of the node have told how their elements get here.
+    Sending(Box<Sending>),
     Moving(Box<Moving>),
     /// With the result of the exchange that the verdicts are about.
     Verdicts(AllGather, Option<Buffer>),
@@ -111,6 +114,7 @@ impl State {
             past: None,
             direct: None,
             statuses: Vec::new(),
+            records: None,
             result: None,
             dropped: false,
         }
@@ -146,7 +150,7 @@ impl Op {
 
     /// Makes progress as far as possible without waiting. An error here is a failure of this rank.
     pub(super) fn advance(&self, rank: &Rank) -> Result<()> {
-        let mut state = self.state.borrow_mut();
+        let state = &mut *self.state.borrow_mut();
         while state.result.is_none() {
             let ready = match &mut state.step {
                 Step::Held(..) => !rank.is_held(&self.tags),
@@ -155,6 +159,7 @@ impl Op {
                 | Step::Details(all_gather)
                 | Step::Sums(all_gather, _)
                 | Step::Verdicts(all_gather, _) => all_gather.advance(rank.world(), &self.tags)?,
+                Step::Sending(sending) => sending.is_told(&self.tags, state.records.as_ref()),
                 Step::Moving(moving) => moving.is_there()?,
                 Step::Done => true,
             };
@@ -174,10 +179,10 @@ impl Op {
                             let sums = sums::tell(rank.world(), &self.tags, state.sums.as_ref())?;
                             state.step = Step::Sums(sums, Some(records));
                         } else {
-                            self.move_on(rank, &mut state, records)?;
+                            self.move_on(rank, state, records)?;
                         }
                     } else {
-                        let details = self.details(&state).to_bytes()?;
+                        let details = self.details(state).to_bytes()?;
                         let size = (details.len() as u64).to_le_bytes();
                         let sizes = AllGather::new(rank.world(), &self.tags, Phase::Sizes, &size)?;
                         state.step = Step::Sizes(sizes, details);
@@ -213,34 +218,39 @@ impl Op {
                 Step::Sums(peer_sums, records) => {
                     state.peer_sums = Some(peer_sums);
                     match records {
-                        Some(records) => self.move_on(rank, &mut state, records)?,
-                        None => self.begin_stage(rank, &mut state, None)?,
+                        Some(records) => self.move_on(rank, state, records)?,
+                        None => self.begin_stage(rank, state)?,
                     }
                 }
+                Step::Sending(sending) => self.receive(rank, state, *sending)?,
                 Step::Moving(moving) => {
                     let plan = Arc::clone(moving.plan());
                     let (result, leaving, found) =
                         moving.finish(rank.device(), state.peer_sums.is_some())?;
                     rank.see_off(leaving)?;
-                    self.end_stage(rank, &mut state, result, &plan, &found)?;
+                    self.end_stage(rank, state, result, &plan, &found)?;
                 }
                 Step::Verdicts(all, result) => match sums::verdict(&all, &self.tags) {
                     Some(error) => {
                         rank.fail_all(error.clone());
                         state.result = Some(Err(error));
                     }
-                    None => self.next_stage(rank, &mut state, result)?,
+                    None => self.next_stage(rank, state, result)?,
                 },
                 Step::Done => state.result = Some(Ok(None)),
             }
         }
+        // Others write there again.
+        state.records = None;
         Ok(())
     }
 
     /// The processes that the operation waits for.
     pub(super) fn peers(&self) -> Vec<usize> {
-        match &self.state.borrow().step {
+        let state = self.state.borrow();
+        match &state.step {
             Step::Records(records) => records.peers(),
+            Step::Sending(sending) => sending.peers(&self.tags, state.records.as_ref()),
             Step::Sizes(all_gather, _)
             | Step::Details(all_gather)
             | Step::Sums(all_gather, _)
@@ -315,133 +325,47 @@ impl Op {
             state.result = Some(Ok(sums.transpose()?.flatten()));
             return Ok(());
         }
-        if !self.finish_at_once(rank, state, &records)? {
-            self.begin_stage(rank, state, Some(&records))?;
-        }
-        records.keep(rank);
-        Ok(())
+        state.records = Some(records);
+        self.begin_stage(rank, state)
     }
 
-    /// Finishes the first exchange if all that this rank reads has come with the `records`, and all that others read has
-    /// been sent: small exchanges need nothing more.
-    fn finish_at_once(&self, rank: &Rank, state: &mut State, records: &Records) -> Result<bool> {
-        let me = self.tags.index;
-        let Some((_, wire)) = state.stages.last() else {
-            return Ok(false);
-        };
-        let gone = state.complete || wire.outgoing.iter().all(|message| message.peer == me);
-        if !gone {
-            return Ok(false);
-        }
-        for message in wire.incoming.iter().filter(|message| message.peer != me) {
-            if records.carried(&self.tags, message.peer)?.is_none() {
-                return Ok(false);
-            }
-        }
-        let Some((stage, wire)) = state.stages.pop() else {
-            return Ok(false);
-        };
-        let own = std::mem::take(&mut state.sources);
-        let mut found = Found::new();
-        let result = match stage.target {
-            Target::Nothing | Target::Elsewhere => None,
-            Target::Keep(result) => Some(result),
-            Target::Same => own.first().cloned(),
-            Target::Write(mut dst) => {
-                // All elements that came are put in one buffer, of which each participant's source is a part.
-                let (device, dtype) = (rank.device(), dst.dtype());
-                let others = || {
-                    wire.incoming
-                        .iter()
-                        .map(|message| message.peer)
-                        .filter(|&r| r != me)
-                };
-                let mut bytes: SmallVec<[u8; 256]> = SmallVec::new();
-                let mut ends: SmallVec<[usize; 8]> = SmallVec::new();
-                for peer in others() {
-                    let brought = records.carried(&self.tags, peer)?.unwrap_or(&[]);
-                    bytes.extend_from_slice(brought);
-                    ends.push(bytes.len() / dtype.size());
-                }
-                let all = device.upload(dtype, &bytes)?;
-                let mut sources: SmallVec<[Buffer; 8]> = SmallVec::new();
-                let mut start = 0;
-                for (peer, end) in others().zip(ends) {
-                    sources.resize(peer, all.slice(0..0));
-                    sources.push(all.try_slice(start..end)?);
-                    start = end;
-                }
-                let source = |peer: usize, k: usize| match own.get(k) {
-                    Some(own) if peer == me => own,
-                    _ => sources.get(peer).unwrap_or(&all),
-                };
-                if state.peer_sums.is_some() {
-                    for piece in stage.plan.recv.iter() {
-                        let source = source(piece.peer, piece.source);
-                        sums::add(&mut found, piece.peer, sum_of(device, piece, source)?);
-                    }
-                }
-                run::run(device, &stage.plan, source, &mut dst)?;
-                Some(dst.freeze())
-            }
-        };
-        state.begun += 1;
-        self.count(rank, &stage.plan);
-        self.end_stage(rank, state, result, &stage.plan, &found)?;
-        Ok(true)
-    }
-
-    /// Posts an exchange. Elements that came with the `records` need no message.
-    fn begin_stage(&self, rank: &Rank, state: &mut State, records: Option<&Records>) -> Result<()> {
+    /// Begins an exchange. Elements that came with the records, or lie in the memory of the node, need no message.
+    fn begin_stage(&self, rank: &Rank, state: &mut State) -> Result<()> {
         let Some((stage, wire)) = state.stages.pop() else {
             state.result = Some(Ok(None));
             return Ok(());
         };
-        let mut inlined: Vec<Option<Buffer>> = Vec::new();
-        if let (Some(records), Some(dtype)) = (records, self.moves)
-            && Records::carriage(&self.tags) != Carriage::None
-        {
-            for r in 0..self.ranks() {
-                let brought = records.carried(&self.tags, r)?;
-                inlined.push(self.inlined(rank, brought, r, &wire, dtype)?);
-            }
-        }
-        let silent = records.is_some() && state.complete;
         let sources = std::mem::take(&mut state.sources);
-        let start = Start {
-            rank,
-            tags: &self.tags,
-            phase: Phase::Stage(state.begun),
-            own: &sources,
-            inlined,
-            silent,
-        };
+        let number = state.begun;
         state.begun += 1;
         self.count(rank, &stage.plan);
-        let moving = Moving::new(start, stage, wire)?;
-        state.step = Step::Moving(Box::new(moving));
+        let gone = number == 0 && state.complete;
+        let records = state.records.as_ref();
+        let exchange = (stage, wire);
+        let sending = Sending::new(rank, &self.tags, records, exchange, sources, (number, gone))?;
+        state.step = Step::Sending(Box::new(sending));
         Ok(())
+    }
+
+    /// Reads what is here of an exchange, once all have told how their elements get here, and receives the rest.
+    fn receive(&self, rank: &Rank, state: &mut State, sending: Sending) -> Result<()> {
+        let (plan, summed) = (Arc::clone(sending.plan()), state.peer_sums.is_some());
+        let then = sending.go_on(rank, &self.tags, state.records.as_ref(), summed)?;
+        // Only in the memory of a node is there anything for later exchanges.
+        if let Some(records) = state.records.take_if(|records| records.near().is_none()) {
+            records.keep(rank);
+        }
+        match then {
+            Then::Done(result) => self.end_stage(rank, state, result, &plan, &Found::new()),
+            Then::Moving(moving) => {
+                state.step = Step::Moving(moving);
+                Ok(())
+            }
+        }
     }
 
     fn count(&self, rank: &Rank, plan: &ExchangePlan) {
         (rank.ledger()).moved(self.name_of_call(), plan, self.tags.index, self.moves);
-    }
-
-    /// The source of participant `r`, if it came with its record and is read here.
-    fn inlined(
-        &self,
-        rank: &Rank,
-        brought: Option<&[u8]>,
-        r: usize,
-        wire: &Wire,
-        dtype: DType,
-    ) -> Result<Option<Buffer>> {
-        match brought {
-            Some(bytes) if r != self.tags.index && wire.from(r).is_some() => {
-                Ok(Some(rank.device().upload(dtype, bytes)?))
-            }
-            _ => Ok(None),
-        }
     }
 
     /// Ends an exchange. With checksums, all ranks first tell each other whether they found what was sent.
@@ -487,6 +411,6 @@ impl Op {
             return Ok(());
         }
         state.sources = sources;
-        self.begin_stage(rank, state, None)
+        self.begin_stage(rank, state)
     }
 }

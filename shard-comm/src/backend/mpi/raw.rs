@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use mpi::ffi;
 use smallvec::SmallVec;
 
+use super::codes::{check, failure};
 use super::node::Node;
-use crate::{Buffer, BufferMut, CommError, Result};
+use crate::{Buffer, BufferMut, Result};
 
 /// Set when this process cannot leave MPI in good order: it ends the whole job instead.
 static BROKEN: AtomicBool = AtomicBool::new(false);
@@ -34,26 +35,6 @@ pub(super) struct World {
     /// The first process on the node of each.
     nodes: Rc<[usize]>,
     _thread: PhantomData<Rc<()>>,
-}
-
-pub(super) fn check(code: c_int, call: &'static str) -> Result<()> {
-    if code == ffi::MPI_SUCCESS as c_int {
-        return Ok(());
-    }
-    let mut text = [0_u8; ffi::MPI_MAX_ERROR_STRING as usize + 1];
-    let mut length = 0;
-    // SAFETY: the text is as long as MPI may write, and one more.
-    unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast(), &raw mut length) };
-    let length = usize::try_from(length).unwrap_or(0).min(text.len());
-    Err(failure(call, &String::from_utf8_lossy(&text[..length])))
-}
-
-pub(super) fn failure(call: &'static str, cause: &str) -> CommError {
-    CommError::Backend {
-        backend: "mpi",
-        call,
-        cause: cause.into(),
-    }
 }
 
 /// Initializes MPI, if this process has not done so, for calls from this thread only, and arranges for MPI to be finalized

@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use super::raw::failure;
+use super::codes::failure;
+use super::node::Parcel;
 use super::summary::Summary;
 use super::tags::Tags;
 use super::wire::Wire;
@@ -19,6 +20,9 @@ const LENGTH: usize = 32;
 /// The offset of the byte that says whether this rank computes checksums for its peers.
 const SUMMED: usize = 36;
 
+/// The offset of the byte that says whether parts of the rank's source lie in the memory of the node.
+pub(super) const LAID: usize = 37;
+
 /// The offset of a count that records in the memory of a node have.
 pub(super) const READ: usize = 40;
 
@@ -33,12 +37,14 @@ pub(super) struct Record<'a> {
     pub(super) header: [u8; HEADER],
     /// The bytes of the rank's source, if they travel along.
     pub(super) source: Option<&'a [u8]>,
+    /// Where those that others read lie in the memory of the node, if they do.
+    pub(super) laid: Option<Parcel>,
 }
 
 impl Record<'_> {
-    /// Whether the rank's source travels along.
+    /// Whether others have all that they read of the rank's source when they have the record.
     pub(super) fn carries(&self) -> bool {
-        self.source.is_some()
+        self.source.is_some() || self.laid.is_some()
     }
 
     /// What this record alone comes to.
@@ -101,20 +107,28 @@ pub(super) fn record<'a>(
     for (bytes, word) in header.chunks_exact_mut(8).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
-    let mut along = None;
+    let (mut along, mut laid) = (None, None);
     if request.status.is_ok()
         && !request.is_elsewhere()
         && let [source] = &request.sources[..]
-        && source.bytes() <= most_carried(tags, wires, carriage, source.len())
     {
-        let length = 1 + source.bytes() as u32;
-        header[LENGTH..LENGTH + 4].copy_from_slice(&length.to_le_bytes());
-        along = Some(source.as_bytes()?);
+        if source.bytes() <= most_carried(tags, wires, carriage, source.len()) {
+            let length = 1 + source.bytes() as u32;
+            header[LENGTH..LENGTH + 4].copy_from_slice(&length.to_le_bytes());
+            along = Some(source.as_bytes()?);
+        } else if let (Some(board), Some(wire), Some(stage)) =
+            (&tags.board, wires.first(), request.stages.first())
+            && let Some(range) = wire.lies(&stage.plan, tags.index, source, board.most())
+        {
+            let bytes = &source.as_bytes()?[range.clone()];
+            laid = board.lay(tags.sequence, range.start, bytes);
+        }
     }
     header[SUMMED] = u8::from(request.guard.sums.is_some());
     Ok(Record {
         header,
         source: along,
+        laid,
     })
 }
 
@@ -122,7 +136,7 @@ pub(super) fn record<'a>(
 fn most_carried(tags: &Tags, wires: &[Rc<Wire>], carriage: Carriage, len: usize) -> usize {
     match carriage {
         Carriage::None => 0,
-        Carriage::Node => tags.board.as_ref().map_or(0, |board| board.most()),
+        Carriage::Node => tags.board.as_ref().map_or(0, |board| board.little()),
         // As many elements as the exchange sends in any case.
         Carriage::Mail => {
             let outgoing = wires.first().map_or(&[][..], |wire| &wire.outgoing);

@@ -2,15 +2,35 @@
 //! their node; more of them get the summary.
 
 use super::all_gather::{AllGather, FACTOR};
-use super::node::Gathered;
+use super::node::{Gathered, Told};
 use super::progress::Rank;
 use super::record::{Carriage, HEADER, MOST_SENT, Record, agree, carried, is_summed};
 use super::summary::{Summary, Summing};
 use super::tags::Tags;
-use crate::Result;
+use crate::{Buffer, DType, DeviceRef, Result};
 
 /// Up to this many ranks get every record, in one round.
 pub(super) const FEW: usize = FACTOR;
+
+/// Part of a participant's source.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Brought<'a> {
+    pub(super) bytes: &'a [u8],
+    /// The first byte's place in the source.
+    pub(super) start: usize,
+}
+
+impl Brought<'_> {
+    /// A buffer that has these elements where the source has them. Nothing may be read elsewhere in it.
+    pub(super) fn to_buffer(self, device: &DeviceRef, dtype: DType) -> Result<Buffer> {
+        if self.start == 0 {
+            return Ok(device.upload(dtype, self.bytes)?);
+        }
+        let mut buffer = device.alloc(dtype, (self.start + self.bytes.len()) / dtype.size())?;
+        buffer.as_mut_bytes()?[self.start..].copy_from_slice(self.bytes);
+        Ok(buffer.freeze())
+    }
+}
 
 /// The agreement of all ranks, on its way or done.
 #[derive(Debug)]
@@ -38,7 +58,7 @@ impl Records {
         let world = rank.world();
         let source = record.source.unwrap_or(&[]);
         if let Some(board) = &tags.board {
-            let near = board.post(tags.sequence, &record.header, source)?;
+            let near = board.post(tags.sequence, &record.header, source, record.laid)?;
             rank.ledger().heard(tags.members.len() - 1);
             return Ok(Self::Near(near));
         }
@@ -56,7 +76,7 @@ impl Records {
     pub(super) fn advance(&mut self, rank: &Rank, tags: &Tags) -> Result<bool> {
         match self {
             Self::Each(all) => all.advance(rank.world(), tags),
-            Self::Near(near) => Ok(near.advance()),
+            Self::Near(near) => near.advance(),
             Self::Summary(summing, all) => {
                 if all.is_none() {
                     *all = summing.advance(rank.world(), tags)?;
@@ -94,9 +114,38 @@ impl Records {
         }
     }
 
-    /// The bytes that came with a participant's record, if any did.
-    pub(super) fn carried(&self, tags: &Tags, participant: usize) -> Result<Option<&[u8]>> {
-        carried(self.record(tags, participant))
+    /// The bytes of a participant's source that are here for an exchange: they came with its record, or lie in the memory of the node.
+    pub(super) fn brought(
+        &self,
+        tags: &Tags,
+        exchange: usize,
+        participant: usize,
+    ) -> Result<Option<Brought<'_>>> {
+        let record = match exchange {
+            0 => self.record(tags, participant),
+            _ => &[],
+        };
+        if let Some(bytes) = carried(record)? {
+            return Ok(Some(Brought { bytes, start: 0 }));
+        }
+        let Some(near) = self.near() else {
+            return Ok(None);
+        };
+        Ok(match near.told(participant, exchange) {
+            Told::Laid(parcel) => Some(Brought {
+                bytes: near.laid(participant, parcel),
+                start: parcel.start,
+            }),
+            Told::Sent | Told::Nothing => None,
+        })
+    }
+
+    /// The records in the memory of the node, if they are there.
+    pub(super) fn near(&self) -> Option<&Gathered> {
+        match self {
+            Self::Near(near) => Some(near),
+            Self::Each(_) | Self::Summary(..) => None,
+        }
     }
 
     /// The processes that this waits for.

@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 
 use super::progress::Rank;
 use super::record::record;
-use super::records::Records;
+use super::records::{Brought, Records};
 use super::tags::Tags;
 use super::wire::{Wire, WireCache};
 use crate::plan::Collisions;
-use crate::{Buffer, BufferMut, DType, ExchangePlan, Result, kernel};
+use crate::{Buffer, BufferMut, DType, ExchangePlan, PieceRef, Result, kernel};
 use crate::{Request, Stage, Target};
 
 /// An operation that has begun: its record is under way, and nothing else.
@@ -64,7 +64,7 @@ impl Begun {
     ) -> Result<Option<Option<Buffer>>> {
         let records = &self.records;
         let moves = request.moves();
-        let ([_], Some(stage)) = (&self.wires[..], request.stages.last_mut()) else {
+        let ([wire], Some(stage)) = (&self.wires[..], request.stages.last_mut()) else {
             return Ok(None);
         };
         if !records.agree(tags) || records.any_sums(tags) {
@@ -77,7 +77,8 @@ impl Begun {
             Target::Same => request.sources.first().cloned(),
             Target::Write(dst) => {
                 let own = &request.sources;
-                if !rank.is_plain() || !run(&stage.plan, records, tags, own, dst)? {
+                let brought = |peer| records.brought(tags, 0, peer);
+                if !rank.is_plain() || !run(&stage.plan, wire, brought, tags.index, own, dst)? {
                     return Ok(None);
                 }
                 None
@@ -92,59 +93,70 @@ impl Begun {
     }
 }
 
-/// Runs a plan straight on the bytes that came with the records. If the plan needs more than that, does nothing and returns
-/// false.
-fn run(
+/// Runs a plan straight on the bytes that are here: this rank's own source, and those that `brought` finds of others. If the plan
+/// needs more than that, does nothing and returns false.
+pub(super) fn run<'a>(
     plan: &ExchangePlan,
-    records: &Records,
-    tags: &Tags,
-    own: &[Buffer],
+    wire: &Wire,
+    brought: impl Fn(usize) -> Result<Option<Brought<'a>>>,
+    me: usize,
+    own: &'a [Buffer],
     dst: &mut BufferMut,
 ) -> Result<bool> {
     let (dtype, overlap) = (dst.dtype(), plan.collisions());
-    let copies = plan.fold.is_none() || overlap == Collisions::Disjoint;
+    let (size, copies) = (
+        dtype.size(),
+        plan.fold.is_none() || overlap == Collisions::Disjoint,
+    );
     if plan.fill.is_some() || overlap == Collisions::Mixed || !plan.covers(dst.len()) {
         return Ok(false);
     }
-    let mut sources: SmallVec<[&[u8]; 8]> = SmallVec::new();
+    // Bytes, and the place of the first of their elements in the source.
+    let mut sources: SmallVec<[(&[u8], usize); 8]> = SmallVec::new();
     for traffic in plan.incoming() {
-        let bytes = match &own {
-            [own] if traffic.peer == tags.index => own.as_bytes()?,
-            _ if traffic.peer == tags.index => return Ok(false),
-            _ => records.carried(tags, traffic.peer)?.unwrap_or(&[]),
+        let found = match &own {
+            [own] if traffic.peer == me => Some((own.as_bytes()?, 0)),
+            _ if traffic.peer == me => None,
+            _ => brought(traffic.peer)?.map(|part| (part.bytes, part.start)),
+        };
+        let Some((bytes, start)) = found else {
+            return Ok(false);
         };
         let fits =
-            |&(source, end): &(usize, usize)| source == 0 && end * dtype.size() <= bytes.len();
-        let aligned = bytes.as_ptr().addr().is_multiple_of(dtype.size());
-        if !aligned || !traffic.extents.iter().all(fits) {
+            |&(source, end): &(usize, usize)| source == 0 && end * size <= start + bytes.len();
+        let begins = start == 0
+            || (wire.from(traffic.peer))
+                .and_then(|message| message.span(&plan.recv))
+                .is_some_and(|span| start <= span.start * size);
+        let aligned = (bytes.as_ptr().addr() | start).is_multiple_of(size);
+        if !aligned || !begins || !traffic.extents.iter().all(fits) {
             return Ok(false);
         }
-        sources.push(bytes);
+        sources.push((bytes, start / size));
     }
     let source = |peer: usize| {
         let at = plan.incoming().iter().position(|t| t.peer == peer);
-        at.map_or(&[][..], |at| sources[at])
+        at.map_or((&[][..], 0), |at| sources[at])
     };
     let written = dst.as_mut_bytes()?;
     if copies {
         for piece in plan.recv.iter() {
-            let (from, to) = (piece.src_view(), piece.dst_view());
-            kernel::copy(dtype, source(piece.peer), &from, dtype, written, &to);
+            let (bytes, start) = source(piece.peer);
+            let (mut from, to) = (piece.src_view(), piece.dst_view());
+            from.offset -= start;
+            kernel::copy(dtype, bytes, &from, dtype, written, &to);
         }
     } else if let Some(op) = plan.fold {
         for stack in plan.stacks() {
             let pieces = || stack.iter().filter_map(|&at| plan.recv.get(at));
-            let terms: SmallVec<[_; 8]> =
-                pieces().map(|p| (source(p.peer), p.src_offset)).collect();
+            let term = |piece: PieceRef<'_>| {
+                let (bytes, start) = source(piece.peer);
+                (bytes, piece.src_offset - start)
+            };
+            let terms: SmallVec<[_; 8]> = pieces().map(term).collect();
             if let Some(first) = pieces().next() {
-                kernel::reduce(
-                    op,
-                    dtype,
-                    &terms,
-                    first.src_strides,
-                    written,
-                    &first.dst_view(),
-                );
+                let to = first.dst_view();
+                kernel::reduce(op, dtype, &terms, first.src_strides, written, &to);
             }
         }
     }

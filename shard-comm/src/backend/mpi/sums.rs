@@ -18,14 +18,6 @@ const WORD: usize = 8;
 /// The checksums of what an exchange read from each peer, by participant.
 pub(super) type Found = Vec<(usize, u64)>;
 
-/// Adds the checksum of one more piece.
-pub(super) fn add(found: &mut Found, peer: usize, sum: u64) {
-    match found.iter_mut().find(|(known, _)| *known == peer) {
-        Some((_, total)) => *total = total.wrapping_add(sum),
-        None => found.push((peer, sum)),
-    }
-}
-
 /// Sends all ranks the checksums of what they should find, if this rank computes them.
 pub(super) fn tell(world: &World, tags: &Tags, sums: Option<&Arc<[PeerSum]>>) -> Result<AllGather> {
     let mut record = vec![0; WORD * (1 + tags.members.len())];

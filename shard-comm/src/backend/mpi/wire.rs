@@ -2,17 +2,18 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::VecDeque;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use shard_device::view::span;
 use smallvec::SmallVec;
 
 use super::raw::{Datatype, Region};
 use crate::fingerprint::Fingerprint;
 use crate::plan::Collisions;
 use crate::plan::{Message, messages_of};
-use crate::{ExchangePlan, PieceRef, Pieces, Result};
+use crate::{Buffer, ExchangePlan, PieceRef, Pieces, Result};
 
 /// The messages of a plan; made once per plan and group.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(super) struct WireMessage {
     message: Message,
     /// The regions of each source, or of the one destination.
     regions: OnceCell<SmallVec<[(usize, Region); 1]>>,
+    /// The elements of the one source from the first that is read to the last.
+    span: OnceCell<Option<Range<usize>>>,
 }
 
 impl Wire {
@@ -84,6 +87,27 @@ impl Wire {
         }
     }
 
+    /// The bytes of this rank's one source that others read, if they are worth laying where all can read them: not more than `few`,
+    /// or most of them are read.
+    pub(super) fn lies(
+        &self,
+        plan: &ExchangePlan,
+        me: usize,
+        source: &Buffer,
+        few: usize,
+    ) -> Option<Range<usize>> {
+        let mut all: Option<Range<usize>> = None;
+        let mut sent = 0;
+        for message in self.outgoing.iter().filter(|message| message.peer != me) {
+            let span = message.span(&plan.send)?;
+            sent += message.elements;
+            all = Some(around(all, span));
+        }
+        let (all, size) = (all?, source.dtype().size());
+        let pays = all.len() * size <= few || all.len() <= 2 * sent;
+        (pays && all.end <= source.len()).then(|| all.start * size..all.end * size)
+    }
+
     /// The messages from a participant.
     pub(super) fn from(&self, peer: usize) -> Option<&WireMessage> {
         let at = self
@@ -106,7 +130,24 @@ impl WireMessage {
         Self {
             message,
             regions: OnceCell::new(),
+            span: OnceCell::new(),
         }
+    }
+
+    /// The elements of the sender's one source from the first that is read to the last; nothing if there are several sources.
+    pub(super) fn span(&self, pieces: &Pieces) -> Option<Range<usize>> {
+        let span = self.span.get_or_init(|| {
+            let mut all: Option<Range<usize>> = None;
+            for piece in self.of(pieces).filter(|piece| piece.numel() > 0) {
+                if piece.source > 0 {
+                    return None;
+                }
+                let one = span(piece.src_offset, piece.shape, piece.src_strides).ok()?;
+                all = Some(around(all, one));
+            }
+            all
+        });
+        span.clone()
     }
 
     /// The regions to send, by source: where the pieces are read.
@@ -140,6 +181,14 @@ impl WireMessage {
             drop(self.regions.set(make()?));
         }
         Ok(self.regions.get().map_or(&[], |r| &r[..]))
+    }
+}
+
+/// The least range that has both.
+fn around(a: Option<Range<usize>>, b: Range<usize>) -> Range<usize> {
+    match a {
+        None => b,
+        Some(a) => a.start.min(b.start)..a.end.max(b.end),
     }
 }
 
