@@ -9,8 +9,8 @@ use crate::caller::{Calling, called};
 use crate::guard::Guard;
 use crate::plan::Fit;
 use crate::{
-    AgreedError, Buffer, BufferMut, CommError, DType, ExchangePlan, Past, Piece, Pieces, Result,
-    Site,
+    AgreedError, Buffer, BufferMut, CommError, DType, ExchangePlan, Past, Piece, Pieces, PlanCache,
+    Result, Site,
 };
 
 /// One operation of a group, as [`Communicator::post`](crate::Communicator::post) takes it: exchanges that feed one another.
@@ -262,6 +262,9 @@ impl fmt::Debug for Direct {
     }
 }
 
+/// The name of the plan of a message.
+const MESSAGE: &str = "message";
+
 /// One side of a message between two ranks.
 #[derive(Debug)]
 pub struct Link {
@@ -329,16 +332,22 @@ impl Link {
             LinkSide::Send(data) => (Pieces::new(), run(1, data.len())),
             LinkSide::Recv(dst) => (run(0, dst.len()), Pieces::new()),
         };
-        ExchangePlan::new("message", 0, recv, send, None, None)
+        ExchangePlan::new(MESSAGE, 0, recv, send, None, None)
     }
 
-    /// The message as an operation of its two participants, in a group of `size`.
+    /// The message as an operation of its two participants, in a group of `size` that keeps these plans.
     ///
     /// # Errors
     /// [`CommError::Invalid`] if the peer is not in the group.
-    pub fn into_request(self, size: usize) -> Result<Request> {
+    pub fn into_request(self, size: usize, plans: &PlanCache) -> Result<Request> {
         check_peer(self.name(), self.peer, size)?;
-        let plan = Arc::new(self.plan());
+        let len = match &self.side {
+            LinkSide::Send(data) => data.len(),
+            LinkSide::Recv(dst) => dst.len(),
+        };
+        let plan = plans.get(MESSAGE, None, &[len, self.participant()], &[], || {
+            self.plan()
+        });
         let (dtype, elsewhere) = (self.side.dtype(), self.elsewhere);
         let (sources, target) = match self.side {
             LinkSide::Send(data) => (smallvec![data.clone()], Target::Keep(data)),

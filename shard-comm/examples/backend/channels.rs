@@ -509,7 +509,7 @@ impl Communicator for ChannelComm {
 
     fn post_link(&self, link: Link) -> Result<Handle> {
         let (op, side, [from, to]) = (link.name(), link.participant(), link.ends(self.me));
-        let request = link.into_request(self.size())?;
+        let request = link.into_request(self.size(), self.plans())?;
         let ends = [self.members[from], self.members[to]].into();
         self.rank.start(
             op,

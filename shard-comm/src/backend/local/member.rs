@@ -126,7 +126,7 @@ impl Communicator for LocalComm {
         let this = &*self.0;
         let (op, index) = (link.name(), link.participant());
         let [from, to] = link.ends(this.index);
-        let mut request = link.into_request(self.size())?;
+        let mut request = link.into_request(self.size(), self.plans())?;
         let meeting = Meeting {
             slot: self.next_message(from, to, index),
             members: [this.members[from], this.members[to]].into(),

@@ -211,7 +211,7 @@ impl Communicator for MpiComm {
 
     fn post_link(&self, link: Link) -> Result<Handle> {
         let ([from, to], index) = (link.ends(self.rank()), link.participant());
-        let request = link.into_request(self.size())?;
+        let request = link.into_request(self.size(), self.plans())?;
         let members = &self.0.group.members;
         let tags = Tags {
             members: [members[from], members[to]].into(),

@@ -384,7 +384,7 @@ impl Communicator for NcclComm {
             LinkSide::Send(data) => LinkSide::Send(self.stand_in(data.dtype(), data.len())?),
             LinkSide::Recv(dst) => LinkSide::Recv(this.nothing.alloc(dst.dtype(), dst.len())?),
         };
-        let request = link.into_request(self.size())?.checked(2);
+        let request = link.into_request(self.size(), self.plans())?.checked(2);
         this.rank.open(name)?;
         let lane = match from == to {
             true => Lane::Myself,

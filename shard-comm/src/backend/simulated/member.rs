@@ -321,7 +321,7 @@ impl Communicator for SimulatedComm {
         let (op, site) = (link.name(), link.site);
         let _off = self.0.rank.clock.off();
         let (topology, peer) = (self.0.rank.clock.topology(), link.peer);
-        let request = link.into_request(self.size())?;
+        let request = link.into_request(self.size(), self.plans())?;
         let bytes = (request.stages.first()).map_or(0, |stage| match &stage.target {
             Target::Write(dst) => dst.bytes(),
             Target::Keep(data) => data.bytes(),
