@@ -2,7 +2,7 @@
 //! their node; more of them get the summary.
 
 use super::all_gather::{AllGather, FACTOR};
-use super::node::{Gathered, Told};
+use super::node::{Gathered, Whereabouts};
 use super::progress::Rank;
 use super::record::{Carriage, HEADER, MOST_SENT, Record, agree, carried, is_summed};
 use super::summary::{Summary, Summing};
@@ -132,11 +132,11 @@ impl Records {
             return Ok(None);
         };
         Ok(match near.told(participant, exchange) {
-            Told::Laid(parcel) => Some(Brought {
+            Whereabouts::Laid(parcel) => Some(Brought {
                 bytes: near.laid(participant, parcel),
                 start: parcel.start,
             }),
-            Told::Sent | Told::Nothing => None,
+            Whereabouts::Sent | Whereabouts::Nothing => None,
         })
     }
 

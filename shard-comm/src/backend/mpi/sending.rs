@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::moving::{Moving, Start, send};
-use super::node::{Gathered, Told};
+use super::node::{Gathered, Whereabouts};
 use super::progress::Rank;
 use super::raw::Mail;
 use super::records::Records;
@@ -85,7 +85,7 @@ impl Sending {
         peers.filter(move |&peer| {
             let near = records.and_then(Records::near);
             let told = near.map(|near: &Gathered| near.told(peer, self.number));
-            peer != tags.index && told == Some(Told::Nothing)
+            peer != tags.index && told == Some(Whereabouts::Nothing)
         })
     }
 

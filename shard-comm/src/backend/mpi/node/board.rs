@@ -147,7 +147,7 @@ impl Book {
     }
 }
 
-/// Elements that a member has laid into its hall for others: where in its segment, and which bytes of its source these are.
+/// Elements that a member has laid into its arena for others: where in its segment, and which bytes of its source these are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) struct Parcel {
     at: usize,
@@ -158,7 +158,7 @@ pub(in super::super) struct Parcel {
 
 /// What a member tells about its elements for an exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) enum Told {
+pub(in super::super) enum Whereabouts {
     /// Nothing yet.
     Nothing,
     /// They come by messages.
@@ -201,7 +201,7 @@ impl Board {
         self.node.division.most()
     }
 
-    /// The most bytes that may be laid into the hall at a time.
+    /// The most bytes that may be laid into the arena at a time.
     pub(in super::super) fn most_laid(&self) -> usize {
         self.node.division.most_laid()
     }
@@ -236,8 +236,8 @@ impl Board {
         }
         let memory = &self.node.memory;
         let len = bytes.len();
-        let at = (self.node.hall).take(memory, &self.book, sequence, len)?;
-        // SAFETY: the hall has no other use for these bytes, and no process reads them before it is told where they are.
+        let at = (self.node.arena).take(memory, &self.book, sequence, len)?;
+        // SAFETY: the arena has no other use for these bytes, and no process reads them before it is told where they are.
         unsafe { memory.write(at, bytes) };
         Some(Parcel { at, start, len })
     }
@@ -390,7 +390,7 @@ impl Gathered {
         }
         let board = &self.board;
         let at = board.slot(board.me, self.sequence) + board.node.division.laid(exchange);
-        // A place of zero is in no hall, as segments begin with areas.
+        // A place of zero is in no arena, as segments begin with areas.
         let none = Parcel {
             at: 0,
             start: 0,
@@ -411,13 +411,13 @@ impl Gathered {
     }
 
     /// What a member has told about its elements for an exchange. Before all records are there: nothing.
-    pub(in super::super) fn told(&self, member: usize, exchange: usize) -> Told {
+    pub(in super::super) fn told(&self, member: usize, exchange: usize) -> Whereabouts {
         let board = &self.board;
         let Some(place) = (board.book.places.get(member)).filter(|_| self.missing == 0) else {
-            return Told::Nothing;
+            return Whereabouts::Nothing;
         };
         if exchange >= EXCHANGES {
-            return Told::Sent;
+            return Whereabouts::Sent;
         }
         let (node, start) = (&board.node, board.slot(member, self.sequence));
         let at = start + node.division.laid(exchange);
@@ -425,15 +425,15 @@ impl Gathered {
         let laid = match exchange {
             0 => self.record(member).get(LAID) == Some(&1),
             _ if word(0).load(Ordering::Acquire) != place.stamp(self.sequence + 1) => {
-                return Told::Nothing;
+                return Whereabouts::Nothing;
             }
             _ => word(1).load(Ordering::Relaxed) > 0,
         };
         if !laid {
-            return Told::Sent;
+            return Whereabouts::Sent;
         }
         let [at, start, len] = [1, 2, 3].map(|k| word(k).load(Ordering::Relaxed) as usize);
-        Told::Laid(Parcel { at, start, len })
+        Whereabouts::Laid(Parcel { at, start, len })
     }
 
     /// What a member has laid.

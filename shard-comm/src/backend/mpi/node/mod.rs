@@ -5,17 +5,17 @@
 //! writes its record to a slot, and then the operation's number to the slot's flag. It writes to the slot again only when every
 //! member has read what was there before, which each tells by a count of its own.
 //!
-//! The rest of a segment is the *hall*, which all groups use together. There a member lays what others read of it, and tells them in its
+//! The rest of a segment is the *arena*, which all groups use together. There a member lays what others read of it, and tells them in its
 //! slot where: so much for each exchange of an operation. If there is no room it tells them that it sends messages instead, so nobody
 //! ever waits for room. What all members have read makes room again.
 //!
 //! Areas are used by one group after the other. A salt, greater from use to use, is part of every number in an area, so that what an
 //! earlier group left there says nothing to a later one.
 //!
-//! `memory.rs` has the segments, `board.rs` the records of a group's operations, and `hall.rs` tells which parts of the hall are in use.
+//! `memory.rs` has the segments, `board.rs` the records of a group's operations, and `arena.rs` tells which parts of the arena are in use.
 
+mod arena;
 mod board;
-mod hall;
 mod memory;
 
 use std::cell::RefCell;
@@ -30,11 +30,11 @@ use smallvec::SmallVec;
 use super::codes::failure;
 use super::record::HEADER;
 use crate::Result;
+use arena::Arena;
 use board::Book;
-use hall::Hall;
 use memory::Memory;
 
-pub(super) use board::{Board, Gathered, Parcel, Place, Told};
+pub(super) use board::{Board, Gathered, Parcel, Place, Whereabouts};
 
 /// How many bytes the segments of a node may take together: not more than that, nor more than this part of what is free.
 const BUDGET: usize = 32 << 20;
@@ -47,13 +47,13 @@ const LITTLE: usize = 8 << 10;
 const MOST: usize = 64 << 10;
 const AT_ONCE: usize = 512 << 10;
 
-/// The most bytes that an operation lays into the hall at a time: more go faster by messages.
+/// The most bytes that an operation lays into the arena at a time: more go faster by messages.
 const MOST_LAID: usize = 4 << 20;
 
 /// How many operations of a group may have their records in a segment at once. Later ones begin when earlier ones were read.
 const DEPTH: u64 = 4;
 
-/// How many exchanges of an operation may find their elements in the hall. Later ones send messages.
+/// How many exchanges of an operation may find their elements in the arena. Later ones send messages.
 const EXCHANGES: usize = 8;
 
 /// A process can be in this many groups at once that share its segment; others agree by messages.
@@ -68,15 +68,15 @@ const LINE: usize = 64;
 /// they would get in each other's way in caches.
 const STAGGER: usize = 73;
 
-/// How a segment is divided: areas, of a line for the count of what was read and [`DEPTH`] slots each; and the hall.
+/// How a segment is divided: areas, of a line for the count of what was read and [`DEPTH`] slots each; and the arena.
 #[derive(Clone, Copy, Debug)]
 struct Division {
     /// The most bytes of elements that a slot holds beside the header of a record.
     little: usize,
     /// The bytes of a slot.
     slot: usize,
-    /// The bytes of the hall.
-    hall: usize,
+    /// The bytes of the arena.
+    arena: usize,
 }
 
 impl Division {
@@ -92,11 +92,11 @@ impl Division {
         let mut division = Self {
             little,
             slot: 0,
-            hall: 0,
+            arena: 0,
         };
         division.slot = (division.laid(EXCHANGES)).next_multiple_of(LINE);
         let lines = (share / LINE).saturating_sub(STAGGER);
-        division.hall = (lines * LINE).saturating_sub(division.areas());
+        division.arena = (lines * LINE).saturating_sub(division.areas());
         division
     }
 
@@ -124,15 +124,15 @@ impl Division {
 
     /// The most bytes of a source that travel with the record if all members read all of it.
     fn most(self) -> usize {
-        match (self.hall / 8).checked_ilog2() {
+        match (self.arena / 8).checked_ilog2() {
             Some(bits) => MOST.min(1 << bits).max(self.little),
             None => self.little,
         }
     }
 
-    /// The most bytes that are laid into the hall at a time: two operations in flight find room.
+    /// The most bytes that are laid into the arena at a time: two operations in flight find room.
     fn most_laid(self) -> usize {
-        MOST_LAID.min(self.hall / 3)
+        MOST_LAID.min(self.arena / 3)
     }
 }
 
@@ -145,7 +145,7 @@ pub(super) struct Node {
     division: Division,
     /// The last group that used each area of this process' segment.
     areas: RefCell<[Option<Rc<Book>>; AREAS]>,
-    hall: Hall,
+    arena: Arena,
 }
 
 impl fmt::Debug for Node {
@@ -167,7 +167,7 @@ impl Node {
         let shape = |processes: usize, free: usize| {
             let division = Division::new(processes, free);
             chosen = Some(division);
-            let bytes = division.areas() + division.hall;
+            let bytes = division.areas() + division.arena;
             (bytes * processes <= free / PART).then_some((bytes, division.areas()))
         };
         let memory = Memory::open(comm, me, size, shape)?;
@@ -178,7 +178,7 @@ impl Node {
             memory,
             division,
             areas: RefCell::default(),
-            hall: Hall::new(division.areas(), division.hall),
+            arena: Arena::new(division.areas(), division.arena),
         })))
     }
 
@@ -194,7 +194,7 @@ impl Node {
 
     /// Takes an area for a group that may be made, if one is free.
     pub(super) fn offer(self: &Rc<Self>) -> Option<Offer> {
-        self.hall.tidy(&self.memory);
+        self.arena.tidy(&self.memory);
         let mut areas = self.areas.borrow_mut();
         let free = (WORLDS..AREAS).find(|&at| {
             let unused = |book: &Rc<Book>| {
@@ -288,11 +288,11 @@ mod tests {
         for processes in 2..=2048 {
             for free in [1 << 20, 64 << 20, usize::MAX] {
                 let division = Division::new(processes, free);
-                let bytes = division.areas() + division.hall;
+                let bytes = division.areas() + division.arena;
                 if free == usize::MAX && processes <= 256 {
                     assert!(bytes * processes <= BUDGET, "{processes}: {division:?}");
                 }
-                assert!(division.most_laid() * 3 <= division.hall, "{processes}");
+                assert!(division.most_laid() * 3 <= division.arena, "{processes}");
                 assert!(division.at(AREAS - 1, DEPTH - 1) + division.slot <= division.areas());
                 assert!(division.laid(EXCHANGES) <= division.slot);
                 assert!(division.laid(0) + 32 <= division.laid(1));

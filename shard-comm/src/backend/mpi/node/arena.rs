@@ -7,9 +7,9 @@ use std::rc::Rc;
 use super::board::Book;
 use super::memory::Memory;
 
-/// Which parts of this process' hall are in use.
+/// Which parts of this process' arena are in use.
 #[derive(Debug)]
-pub(super) struct Hall {
+pub(super) struct Arena {
     /// Where it begins in the segment.
     start: usize,
     /// How many bytes of it can be used: fewer once the system has refused some.
@@ -27,7 +27,7 @@ struct Kept {
     sequence: u64,
 }
 
-impl Hall {
+impl Arena {
     /// Parts begin at multiples of a line.
     const LINE: usize = 64;
 
@@ -121,14 +121,14 @@ mod tests {
     #[test]
     fn room_is_used_again() {
         let memory = Memory::of_one(2, 64 + 1024);
-        let hall = Hall::new(64, 1024);
+        let arena = Arena::new(64, 1024);
         let places = [Place::new(0, 0, 1), Place::new(1, 0, 1)];
         let book = Rc::new(Book::new(places[..].into(), [0, 0][..].into(), 0));
         let has_read = |member: usize, count: u64| {
             let word = memory.word(member, 0);
             word.store(places[member].stamp(count), Ordering::Release);
         };
-        let take = |sequence, len| hall.take(&memory, &book, sequence, len);
+        let take = |sequence, len| arena.take(&memory, &book, sequence, len);
         assert_eq!(take(0, 100), Some(64));
         // The next line after it.
         assert_eq!(take(1, 512), Some(64 + 128));
@@ -152,7 +152,7 @@ mod tests {
         }
         assert_eq!(take(6, 1024), Some(64));
         assert_eq!(take(7, 1), Some(64));
-        hall.tidy(&memory);
+        arena.tidy(&memory);
         assert_eq!(Rc::strong_count(&book), 1);
     }
 }
