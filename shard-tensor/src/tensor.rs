@@ -512,6 +512,9 @@ impl ShardTensor {
     }
 }
 
+/// An op of two tensors.
+type Op2<'a> = dyn Fn(&dyn Exec, &Value, &Value) -> Result<Value, OpError> + 'a;
+
 impl ShardTensor {
     /// The layout that placements give this tensor, if it can be moved there.
     pub(crate) fn target(&self, placements: impl Into<Placements>) -> Result<Layout> {
@@ -570,11 +573,7 @@ impl ShardTensor {
     }
 
     #[track_caller]
-    fn run2_any(
-        &self,
-        other: &Self,
-        f: &dyn Fn(&dyn Exec, &Value, &Value) -> Result<Value, OpError>,
-    ) -> Result<Self> {
+    fn run2_any(&self, other: &Self, f: &Op2<'_>) -> Result<Self> {
         let _call = Calling::here();
         let tape = self.ctx.tape();
         let (this, other) = (self.held(), other.held());
