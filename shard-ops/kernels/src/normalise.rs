@@ -2,11 +2,13 @@
 
 mod cells;
 
+pub(crate) use self::cells::CompiledCells;
 pub use self::cells::{CellGrad, Whole, cell_grad, normalise_cells};
 
 use super::Real;
 use super::pointwise::vectorized;
 use super::reduce::{BLOCK, LANES, sum_of_lanes};
+use crate::compiled::compiled;
 use pulp::{Simd, WithSimd};
 
 /// A factor or summand of a run's elements.
@@ -46,11 +48,44 @@ impl<T: Real> Scale<T> {
     }
 }
 
-/// `out = (x - mean) * rstd * gain + shift`
-///
-/// # Panics
-/// When a slice is shorter than `out`.
-pub fn normalise<T: Real>(
+compiled! { trait Compiled for Real: f32 f64; {
+    /// `out = (x - mean) * rstd * gain + shift`
+    ///
+    /// # Panics
+    /// When a slice is shorter than `out`.
+    pub fn normalise<T>(
+        x: &[T],
+        out: &mut [T],
+        scale: Scale<T>,
+        gain: Along<'_, T>,
+        shift: Along<'_, T>,
+    ) = normalise_here;
+
+    /// Σ gain·dy and Σ gain·dy·x̂, with x̂ = (x - mean) * rstd.
+    ///
+    /// # Panics
+    /// When a slice is shorter than `x`.
+    pub fn cell_sums<T>(
+        x: &[T],
+        dy: &[T],
+        scale: Scale<T>,
+        gain: Along<'_, T>,
+    ) -> (f64, f64) = cell_sums_here;
+
+    /// `sums += dy`, `along += dy * x̂`, element by element.
+    ///
+    /// # Panics
+    /// When a slice is shorter than `x`.
+    pub fn add_weight_sums<T>(
+        x: &[T],
+        dy: &[T],
+        scale: Scale<T>,
+        sums: &mut [f64],
+        along: &mut [f64],
+    ) = add_weight_sums_here;
+} }
+
+fn normalise_here<T: Real>(
     x: &[T],
     out: &mut [T],
     scale: Scale<T>,
@@ -67,20 +102,12 @@ pub fn normalise<T: Real>(
     });
 }
 
-/// Σ gain·dy and Σ gain·dy·x̂, with x̂ = (x - mean) * rstd.
-///
-/// # Panics
-/// When a slice is shorter than `x`.
-pub fn cell_sums<T: Real>(x: &[T], dy: &[T], scale: Scale<T>, gain: Along<'_, T>) -> (f64, f64) {
+fn cell_sums_here<T: Real>(x: &[T], dy: &[T], scale: Scale<T>, gain: Along<'_, T>) -> (f64, f64) {
     let dy = &dy[..x.len()];
     vectorized(CellSums { x, dy, scale, gain })
 }
 
-/// `sums += dy`, `along += dy * x̂`, element by element.
-///
-/// # Panics
-/// When a slice is shorter than `x`.
-pub fn add_weight_sums<T: Real>(
+fn add_weight_sums_here<T: Real>(
     x: &[T],
     dy: &[T],
     scale: Scale<T>,

@@ -18,12 +18,16 @@ pub trait Real:
     + super::moments::Compiled<Self>
     + super::neighbors::CompiledNearest<Self>
     + super::neighbors::CompiledRadius<Self>
+    + super::normalise::Compiled<Self>
+    + super::normalise::CompiledCells<Self>
     + super::pairwise::Compiled<Self>
     + super::pointwise::Compiled<Self>
     + super::pool::Compiled<Self>
     + super::reduce::Compiled<Self>
     + super::resample::Compiled<Self>
     + super::scan::Compiled<Self>
+    + super::softmax::Compiled<Self>
+    + super::softmax::CompiledRows<Self>
     + super::unary::Compiled<Self>
 {
     /// The vector of this element on instruction set `S`.

@@ -6,6 +6,7 @@
 
 mod rows;
 
+pub(crate) use self::rows::CompiledRows;
 pub use self::rows::{softmax_rows, softmax_rows_grad};
 
 use super::cells::cell_steps;
@@ -15,25 +16,56 @@ use super::reduce::{BLOCK, COLUMNS, LANES, Split, by_lanes, halve};
 use super::view::for_each_row;
 use super::whole::{CHUNK, gathered};
 use super::{Real, View, ViewMut};
+use crate::compiled::compiled;
 use core::marker::PhantomData;
 use pulp::{Simd, WithSimd};
 
 /// Rows per block where columns are side by side.
 const ROWS: usize = 64;
 
-/// The maximum of every cell of `x` over `dims` and the sum of exponentials of its elements less the maximum, as pairs, row-major
-/// over the remaining dims. Of no elements that is (-∞, 0). Elements equal to an infinite maximum count 1 each, all others 0.
-///
-/// ```
-/// use shard_kernels::{softmax::max_sum_exp, View};
-/// let mut pairs = [0.0; 4];
-/// max_sum_exp(&View::contiguous(&[0.0f32, 0.0, 7.0, -1000.0], &[2, 2]), &[1], &mut pairs);
-/// assert_eq!(pairs, [0.0, 2.0, 7.0, 1.0]);
-/// ```
-///
-/// # Panics
-/// When a dim is out of range or named twice, or `pairs` has another number of elements.
-pub fn max_sum_exp<T: Real>(x: &View<'_, T>, dims: &[usize], pairs: &mut [f64]) {
+compiled! { trait Compiled for Real: f32 f64; {
+    /// The maximum of every cell of `x` over `dims` and the sum of exponentials of its elements less the maximum, as pairs, row-major
+    /// over the remaining dims. Of no elements that is (-∞, 0). Elements equal to an infinite maximum count 1 each, all others 0.
+    ///
+    /// ```
+    /// use shard_kernels::{softmax::max_sum_exp, View};
+    /// let mut pairs = [0.0; 4];
+    /// max_sum_exp(&View::contiguous(&[0.0f32, 0.0, 7.0, -1000.0], &[2, 2]), &[1], &mut pairs);
+    /// assert_eq!(pairs, [0.0, 2.0, 7.0, 1.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// When a dim is out of range or named twice, or `pairs` has another number of elements.
+    pub fn max_sum_exp<T>(x: &View<'_, T>, dims: &[usize], pairs: &mut [f64]) = max_sum_exp_here;
+
+    /// `exp(x - max) / sum`, or with `log` its logarithm, of the elements of `x` with the pairs of their cells over `dims`, which are
+    /// row-major. As in PyTorch, a cell whose maximum is infinite has no softmax: NaN.
+    ///
+    /// # Panics
+    /// When the shapes differ or `pairs` has another number of elements.
+    pub fn softmax<T>(
+        log: bool,
+        x: &View<'_, T>,
+        dims: &[usize],
+        pairs: &[f64],
+        out: &mut ViewMut<'_, T>,
+    ) = softmax_here;
+
+    /// The derivative, given the result `y`, its cotangent, and the sums of cells: `y (dy - Σ y dy)`, or with `log`
+    /// `dy - exp(y) Σ dy`. All operands have the shape of `out`, the sums by strides of 0.
+    ///
+    /// # Panics
+    /// When the shapes differ.
+    pub fn softmax_grad<T>(
+        log: bool,
+        y: &View<'_, T>,
+        dy: &View<'_, T>,
+        sums: &View<'_, T>,
+        out: &mut ViewMut<'_, T>,
+    ) = softmax_grad_here;
+} }
+
+fn max_sum_exp_here<T: Real>(x: &View<'_, T>, dims: &[usize], pairs: &mut [f64]) {
     let split = Split::new(x.shape(), x.strides(), dims);
     assert!(
         pairs.len() == 2 * split.cells(),
@@ -180,12 +212,7 @@ fn join([a, s]: [f64; 2], [b, t]: [f64; 2]) -> [f64; 2] {
     [max, scaled(a, s) + scaled(b, t)]
 }
 
-/// `exp(x - max) / sum`, or with `log` its logarithm, of the elements of `x` with the pairs of their cells over `dims`, which are
-/// row-major. As in PyTorch, a cell whose maximum is infinite has no softmax: NaN.
-///
-/// # Panics
-/// When the shapes differ or `pairs` has another number of elements.
-pub fn softmax<T: Real>(
+fn softmax_here<T: Real>(
     log: bool,
     x: &View<'_, T>,
     dims: &[usize],
@@ -207,12 +234,7 @@ pub fn softmax<T: Real>(
     each::<T, Values>(log, [x, &of_cells(&most), &of_cells(&terms)], out);
 }
 
-/// The derivative, given the result `y`, its cotangent, and the sums of cells: `y (dy - Σ y dy)`, or with `log`
-/// `dy - exp(y) Σ dy`. All operands have the shape of `out`, the sums by strides of 0.
-///
-/// # Panics
-/// When the shapes differ.
-pub fn softmax_grad<T: Real>(
+fn softmax_grad_here<T: Real>(
     log: bool,
     y: &View<'_, T>,
     dy: &View<'_, T>,

@@ -5,8 +5,8 @@
 use super::block::{Block, Group, Meeting};
 use super::lanes::{Line, Rows, gradients, turn};
 use super::near::Near;
-use super::room::Room;
 use super::rows::{Extents, Part, into, rows};
+use super::scratch::Scratch;
 use super::sums::{Lines, RowsMut, panelled, panels, products_of_rows, sum_rows};
 use crate::attention::Stored;
 use crate::{Real, View, ViewMut};
@@ -198,19 +198,19 @@ impl Where<'_> {
         windows + dims.iter().chain(&self.rows()).sum::<usize>()
     }
 
-    fn take<'r, A: Real>(&self, mut room: Room<'r, A>) -> Kept<'r, A> {
+    fn take<'r, A: Real>(&self, mut scratch: Scratch<'r, A>) -> Kept<'r, A> {
         let (e, block) = (self.extents, self.block);
         let lanes = self.lines() * block.wide;
         Kept {
-            keys: Line::new(&mut room, block, e.dim),
-            values: Line::new(&mut room, block, e.value_dim),
-            queries: room.take(lanes * e.dim),
-            cotangents: room.take(lanes * e.value_dim),
-            lse: room.take(lanes),
-            delta: room.take(lanes),
-            logits: room.take(lanes * e.places * block.slots),
-            grads: room.take(lanes * e.places * block.slots),
-            rows: self.rows().map(|numbers| room.take(numbers)),
+            keys: Line::new(&mut scratch, block, e.dim),
+            values: Line::new(&mut scratch, block, e.value_dim),
+            queries: scratch.take(lanes * e.dim),
+            cotangents: scratch.take(lanes * e.value_dim),
+            lse: scratch.take(lanes),
+            delta: scratch.take(lanes),
+            logits: scratch.take(lanes * e.places * block.slots),
+            grads: scratch.take(lanes * e.places * block.slots),
+            rows: self.rows().map(|numbers| scratch.take(numbers)),
         }
     }
 }
@@ -228,8 +228,8 @@ impl<A: Real> Pass<'_, A> {
                     by_keys,
                 };
                 for part in e.parts() {
-                    Room::with(at.numbers::<A>(), |room| {
-                        let mut kept = at.take(room);
+                    Scratch::with(at.numbers::<A>(), |scratch| {
+                        let mut kept = at.take(scratch);
                         self.turn(at, &part, &mut kept);
                         self.keys(at, &part, &mut kept, to);
                         if let To::Queries { dq } = to {

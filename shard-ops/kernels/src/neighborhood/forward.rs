@@ -3,8 +3,8 @@
 use super::block::{Block, Group};
 use super::lanes::{Line, Rows, softmax, turn};
 use super::near::Near;
-use super::room::Room;
 use super::rows::{Extents, Part, into, rows};
+use super::scratch::Scratch;
 use super::sums::{Lines, RowsMut, panelled, panels, sum_rows};
 use crate::attention::Stored;
 use crate::{Real, View, ViewMut};
@@ -89,22 +89,22 @@ impl<A: Real> Pass<'_, A> {
                 let line = Line::<A>::numbers(block, e.dim);
                 let numbers = lanes * per_query + values + line + block.wide;
                 for part in e.parts() {
-                    Room::with(numbers, |room| self.group(block, &group, &part, room));
+                    Scratch::with(numbers, |scratch| self.group(block, &group, &part, scratch));
                 }
             }
         }
     }
 
-    fn group(&mut self, block: &Block, group: &Group, part: &Part, mut room: Room<'_, A>) {
+    fn group(&mut self, block: &Block, group: &Group, part: &Part, mut scratch: Scratch<'_, A>) {
         let Extents { dim, value_dim, .. } = self.extents;
         let heads = self.extents.together();
         let (turned, size) = (dim * block.wide, block.slots * block.wide);
         let window = self.extents.places * size;
         let number = group.queries.len() * heads;
         // Scaled queries of each line and head, `[dim][wide]`, and their logits, `[line of keys][slot][wide]`.
-        let queries = room.take(number * turned);
-        let logits = room.take(number * window);
-        let mut keys = Line::new(&mut room, block, dim);
+        let queries = scratch.take(number * turned);
+        let logits = scratch.take(number * window);
+        let mut keys = Line::new(&mut scratch, block, dim);
         let at = |i: usize, dim| part.queries(block, [group.queries[i / heads], i % heads], dim);
         for i in 0..number {
             let (data, at) = (self.q, at(i, dim));
@@ -132,13 +132,13 @@ impl<A: Real> Pass<'_, A> {
         }
         // Values of a head lie far from each other, in few sets of a cache.
         let line = panelled(value_dim, block.keys.len());
-        let values = room.take(group.keys.len() * line);
+        let values = scratch.take(group.keys.len() * line);
         for (place, &key) in group.keys.iter().enumerate() {
             let (data, at, dim) = (self.v, part.keys(block, key, value_dim), value_dim);
             let to = &mut values[place * line..][..line];
             panels(Rows { data, at, dim }, block.keys.len(), to);
         }
-        let (sums, mut lines) = (room.take(block.wide), Vec::new());
+        let (sums, mut lines) = (scratch.take(block.wide), Vec::new());
         for i in 0..number {
             let seen = &group.seen[i / heads];
             let logits = &mut logits[i * window..][..seen.len() * size];

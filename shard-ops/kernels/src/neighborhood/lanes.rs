@@ -1,7 +1,7 @@
 //! Loops over queries side by side: one lane per query, so that nothing is summed across lanes.
 
 use super::block::{Block, MARGIN, UNIT};
-use super::room::Room;
+use super::scratch::Scratch;
 use crate::Real;
 use crate::exp::exp_in;
 use crate::pointwise::vectorized;
@@ -64,10 +64,10 @@ impl<'a, A: Real> Line<'a, A> {
         dim * (block.padded() + block.slots * block.wide)
     }
 
-    pub(super) fn new(room: &mut Room<'a, A>, block: &Block, dim: usize) -> Self {
+    pub(super) fn new(scratch: &mut Scratch<'a, A>, block: &Block, dim: usize) -> Self {
         Self {
-            turned: room.take(dim * block.padded()),
-            keys: room.take(block.slots * dim * block.wide),
+            turned: scratch.take(dim * block.padded()),
+            keys: scratch.take(block.slots * dim * block.wide),
         }
     }
 

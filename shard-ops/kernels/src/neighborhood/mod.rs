@@ -17,8 +17,8 @@ mod block;
 mod forward;
 mod lanes;
 mod near;
-mod room;
 mod rows;
+mod scratch;
 mod sums;
 #[cfg(test)]
 mod tests;

@@ -194,7 +194,7 @@ impl<A: Real> Sums<'_, A> {
                             sums[k][v] = A::mul_add_vec(simd, weight, x[k][v], sums[k][v]);
                         }
                     }
-                    weight += weight_step;
+                    weight = weight.wrapping_add(weight_step);
                     row = row.wrapping_add(row_step);
                 }
             }

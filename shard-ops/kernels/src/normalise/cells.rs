@@ -3,6 +3,7 @@
 
 use super::{Along, CellSums, InputGrad, Normalised, Scale, WeightSums};
 use crate::Real;
+use crate::compiled::compiled;
 use crate::moments::of_runs;
 use crate::pointwise::vectorized;
 use pulp::{Simd, WithSimd};
@@ -168,12 +169,16 @@ pub struct CellGrad<'a, T> {
     pub weights: Option<[&'a mut [T]; 2]>,
 }
 
-/// `rstd * (gain * dy - a - x̂ * b)` with the means `a` and `b` of `gain * dy` and `gain * dy * x̂` over a cell, `a` being 0 about
-/// zero; and the sums of `dy * x̂` and `dy` of every weight.
-///
-/// # Panics
-/// As [`normalise_cells`].
-pub fn cell_grad<T: Real>(cells: Whole, grad: CellGrad<'_, T>) {
+compiled! { trait CompiledCells for Real: f32 f64; {
+    /// `rstd * (gain * dy - a - x̂ * b)` with the means `a` and `b` of `gain * dy` and `gain * dy * x̂` over a cell, `a` being 0 about
+    /// zero; and the sums of `dy * x̂` and `dy` of every weight.
+    ///
+    /// # Panics
+    /// As [`normalise_cells`].
+    pub fn cell_grad<T>(cells: Whole, grad: CellGrad<'_, T>) = cell_grad_here;
+} }
+
+fn cell_grad_here<T: Real>(cells: Whole, grad: CellGrad<'_, T>) {
     let CellGrad {
         x,
         stats,

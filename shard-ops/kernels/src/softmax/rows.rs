@@ -3,6 +3,7 @@
 
 use super::above;
 use crate::Real;
+use crate::compiled::compiled;
 use crate::exp::exp_in;
 use crate::pointwise::vectorized;
 use crate::reduce::{BLOCK, LANES, by_lanes, halve, sum_of_lanes};
@@ -15,30 +16,42 @@ const TOGETHER: usize = 4;
 /// Elements of these rows, at most, unless one row has more: what a first-level cache holds with the results.
 const IN_CACHE: usize = 4096;
 
-/// The softmax, or with `log` its logarithm, of every row of `n` elements. A row whose maximum is infinite has none: NaN.
-///
-/// ```
-/// use shard_kernels::softmax::softmax_rows;
-/// let mut y = [0.0f32; 4];
-/// softmax_rows(false, &[0.0, 0.0, 7.0, -1000.0], 2, &mut y);
-/// assert_eq!(y, [0.5, 0.5, 1.0, 0.0]);
-/// ```
-///
-/// # Panics
-/// When `x` and `out` are not equally many whole rows.
-pub fn softmax_rows<T: Real>(log: bool, x: &[T], n: usize, out: &mut [T]) {
+compiled! { trait CompiledRows for Real: f32 f64; {
+    /// The softmax, or with `log` its logarithm, of every row of `n` elements. A row whose maximum is infinite has none: NaN.
+    ///
+    /// ```
+    /// use shard_kernels::softmax::softmax_rows;
+    /// let mut y = [0.0f32; 4];
+    /// softmax_rows(false, &[0.0, 0.0, 7.0, -1000.0], 2, &mut y);
+    /// assert_eq!(y, [0.5, 0.5, 1.0, 0.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// When `x` and `out` are not equally many whole rows.
+    pub fn softmax_rows<T>(log: bool, x: &[T], n: usize, out: &mut [T]) = softmax_rows_here;
+
+    /// The derivative of [`softmax_rows`], given its result `y` and the cotangent: `y (dy - Σ y dy)`, or with `log`
+    /// `dy - exp(y) Σ dy`, summed over rows of `n` elements.
+    ///
+    /// # Panics
+    /// When the slices are not equally many whole rows.
+    pub fn softmax_rows_grad<T>(
+        log: bool,
+        y: &[T],
+        dy: &[T],
+        n: usize,
+        out: &mut [T],
+    ) = softmax_rows_grad_here;
+} }
+
+fn softmax_rows_here<T: Real>(log: bool, x: &[T], n: usize, out: &mut [T]) {
     check(&[x.len()], n, out.len());
     if n > 0 {
         vectorized(Values { log, x, n, out });
     }
 }
 
-/// The derivative of [`softmax_rows`], given its result `y` and the cotangent: `y (dy - Σ y dy)`, or with `log`
-/// `dy - exp(y) Σ dy`, summed over rows of `n` elements.
-///
-/// # Panics
-/// When the slices are not equally many whole rows.
-pub fn softmax_rows_grad<T: Real>(log: bool, y: &[T], dy: &[T], n: usize, out: &mut [T]) {
+fn softmax_rows_grad_here<T: Real>(log: bool, y: &[T], dy: &[T], n: usize, out: &mut [T]) {
     check(&[y.len(), dy.len()], n, out.len());
     if n > 0 {
         vectorized(Gradients { log, y, dy, n, out });

@@ -15,22 +15,22 @@ thread_local! {
 
 /// Numbers to be taken in parts. They may be anything.
 #[derive(Debug)]
-pub(super) struct Room<'a, A>(&'a mut [A]);
+pub(super) struct Scratch<'a, A>(&'a mut [A]);
 
-impl<A: Real> Room<'_, A> {
-    /// Calls `f` with room for so many numbers. Parts that are whole units begin at cache lines.
-    pub(super) fn with(numbers: usize, f: impl FnOnce(Room<'_, A>)) {
+impl<A: Real> Scratch<'_, A> {
+    /// Calls `f` with so many numbers. Parts that are whole units begin at cache lines.
+    pub(super) fn with(numbers: usize, f: impl FnOnce(Scratch<'_, A>)) {
         let lines = (numbers * size_of::<A>()).div_ceil(size_of::<CacheLine>());
         let mut kept = KEPT.take();
         if kept.len() < lines {
             kept.resize(lines, CacheLine::zeroed());
         }
-        f(Room(bytemuck::cast_slice_mut(&mut kept)));
+        f(Scratch(bytemuck::cast_slice_mut(&mut kept)));
         KEPT.set(kept);
     }
 }
 
-impl<'a, A> Room<'a, A> {
+impl<'a, A> Scratch<'a, A> {
     pub(super) fn take(&mut self, numbers: usize) -> &'a mut [A] {
         let (taken, rest) = std::mem::take(&mut self.0).split_at_mut(numbers);
         self.0 = rest;
