@@ -275,7 +275,7 @@ fn be_a_rank(scenario: &str) {
             | LARGE
     ) && !leaves
     {
-        std::thread::sleep(Duration::from_millis(700));
+        std::thread::sleep(Duration::from_millis(1500));
     }
 }
 

@@ -91,9 +91,9 @@ impl Array {
 
     /// What [`keep`](Self::keep) was given under this key by this array or a clone of it.
     ///
-    /// An array is a value, so what was derived from its elements, this rank's or others', holds as long as it lives. Whether anything is kept under a
-    /// key follows from the program alone, which is the same on all ranks, and never from where elements happen to lie in
-    /// memory.
+    /// An array is a value, so what was derived from its elements, this rank's or others', holds as long as it lives. Whether
+    /// anything is kept under a key follows from the program alone, which is the same on all ranks, and never from where elements
+    /// happen to lie in memory.
     pub fn kept<T: 'static>(&self, key: u128) -> Option<Rc<T>> {
         let derived = self.derived.as_ref()?.borrow();
         let found = derived.iter().find(|(k, _)| *k == key)?;
@@ -218,9 +218,16 @@ impl Array {
         self.number
     }
 
-    /// The same under another number: of [what a call made](MeshComm::record).
+    /// The same under another number: of [what a call made](MeshComm::record). Under another number it is another value, for which
+    /// nothing was [kept](Self::keep): ranks that make it of the same elements, and ranks that make it of new ones, then have as much.
     #[must_use]
     pub fn with_number(mut self, number: u64) -> Self {
+        if number != self.number
+            && let Some(derived) = &self.derived
+            && (Rc::strong_count(derived) > 1 || !derived.borrow().is_empty())
+        {
+            self.derived = Some(Rc::default());
+        }
         self.number = number;
         self
     }

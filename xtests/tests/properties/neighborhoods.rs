@@ -176,7 +176,7 @@ fn sixteen_bits_round_once() {
     }
 }
 
-/// Nothing moves but halos: keys and values forward; with them, for the gradients, a halo of queries, of two sums per
+/// Nothing moves but halos: keys and values forward, which stay for the gradients; and for these a halo of queries, of two sums per
 /// query, and of cotangents.
 fn halos_are_all_that_moves() {
     let mesh = DeviceMesh::new(&[3]).unwrap();
@@ -207,7 +207,7 @@ fn halos_are_all_that_moves() {
         let sums = 2 * row / 4;
         assert_eq!(
             moved[rank][1],
-            rows * (2 * row + 2 * row + sums),
+            rows * (2 * row + sums),
             "backward on {rank}"
         );
     }
