@@ -279,8 +279,6 @@ impl Rank {
     }
 
     /// Returns the result; an error becomes a failure of this rank.
-    // Inlined, because what it passes on would be copied while writes that others wait for are still on their way.
-    #[inline(always)]
     fn or_fail<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| self.fail(&error.to_string()))
     }

@@ -54,7 +54,6 @@ impl Records {
     }
 
     /// Begins with this rank's record.
-    #[inline]
     pub(super) fn begin(rank: &Rank, tags: &Tags, record: &Record<'_>) -> Result<Self> {
         let world = rank.world();
         let source = record.source.unwrap_or(&[]);

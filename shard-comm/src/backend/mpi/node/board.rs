@@ -18,6 +18,9 @@ const COUNT_BITS: u32 = 46;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 pub(super) const LAST_SALT: u64 = u64::MAX >> COUNT_BITS;
 
+/// At most so many bytes of elements are asked back before they are written to again.
+const EAGER: usize = 1 << 10;
+
 /// Where a member of a group has its records: an area of its segment, and the salt of this use of it.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Place {
@@ -176,6 +179,8 @@ pub(in super::super) struct Board {
     /// This process has read the records of all operations before this one, and of those after it that have a bit in `ahead`.
     read: Cell<u64>,
     ahead: Cell<u64>,
+    /// How much of its slot this process wrote last; it is likely to write as much next.
+    recent: Cell<usize>,
 }
 
 impl Board {
@@ -186,6 +191,7 @@ impl Board {
             me,
             read: Cell::new(0),
             ahead: Cell::new(0),
+            recent: Cell::new(0),
         };
         board.tell_read();
         board
@@ -271,6 +277,7 @@ impl Board {
         self.raise(start, sequence);
         let posted = self.book.posted.get();
         self.book.posted.set(posted.max(sequence + 1));
+        self.recent.set(8 + HEADER + source.len().min(EAGER));
         Ok(Gathered {
             board: Rc::clone(self),
             sequence,
@@ -308,6 +315,8 @@ impl Board {
         self.ahead.set(ahead);
         self.read.set(self.read.get() + u64::from(done));
         self.tell_read();
+        let next = self.slot(self.me, sequence + 1);
+        (self.node.memory).take_back(next, self.recent.get());
     }
 
     fn tell_read(&self) {
