@@ -102,6 +102,27 @@ impl Array {
 
     /// Keeps what was derived from the elements until the last clone of this array is dropped, or until 16 others have been
     /// kept since. Arrays of less than three dims whose type is neither `i64` nor `i32` keep nothing.
+    ///
+    /// ```
+    /// # use shard_comm::Communicator;
+    /// # use shard_redistribute::{Array, MeshComm};
+    /// # use shard_spec::{DeviceMesh, Layout};
+    /// # use std::rc::Rc;
+    /// # shard_comm::local::run(2, |comm| {
+    /// #     let world: Rc<dyn Communicator> = Rc::new(comm);
+    /// #     let mesh = DeviceMesh::new(&[2])?;
+    /// #     let cx = MeshComm::new(&world, &mesh)?;
+    /// let rows = Layout::parse(&mesh, &[6], "S(0)")?;
+    /// let x = Array::from_fn::<i64>(&cx, &rows, |i| i[0] as i64)?;
+    /// x.keep(7, Rc::new("sorted"));
+    /// assert!(x.clone().kept::<&str>(7).is_some());
+    /// // Of the same elements as another value, nothing is known.
+    /// let other = x.clone().with_number(x.number() ^ 1);
+    /// assert!(other.kept::<&str>(7).is_none() && x.kept::<&str>(7).is_some());
+    /// #     Ok::<_, shard_redistribute::RedistributeError>(())
+    /// # }).unwrap().into_iter().for_each(|r| r.unwrap());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn keep<T: 'static>(&self, key: u128, value: Rc<T>) {
         const MOST: usize = 16;
         if let Some(derived) = &self.derived {
