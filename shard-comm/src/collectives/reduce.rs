@@ -1,6 +1,7 @@
 //! Collectives that combine, in the order of a tree over the ranks.
 
 use std::panic::Location;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -103,9 +104,18 @@ impl dyn Communicator + '_ {
         if self.is_trivial(ALL_REDUCE, mine, op) {
             return Ok(mine.clone());
         }
-        let sum = self.run(ALL_REDUCE, Location::caller(), |site| {
-            self.all_reduce_request(mine, op, site)
-        })?;
+        let site = Location::caller();
+        // The request of the shortest one is made where it is used, as it is large.
+        let sum = match self.all_reduce_at_once(mine, op) {
+            Ok(Some((plan, target))) => {
+                let mut request = Request::exchange(plan, std::slice::from_ref(mine), target, site);
+                request.argument = length_of(mine);
+                self.call_for(request)
+            }
+            _ => self.run(ALL_REDUCE, site, |site| {
+                self.all_reduce_request(mine, op, site)
+            }),
+        }?;
         staged::narrow(sum, mine.dtype())
     }
 
@@ -240,46 +250,65 @@ impl dyn Communicator + '_ {
         self.size() == 1 && check_reduction(name, mine, op).is_ok()
     }
 
+    /// The plan and the target of an all-reduce in one round, if that is known to be best.
     #[inline]
+    fn all_reduce_at_once(
+        &self,
+        mine: &Buffer,
+        op: Monoid,
+    ) -> Result<Option<(Arc<ExchangePlan>, Target)>> {
+        check_reduction(ALL_REDUCE, mine, op)?;
+        let bytes = mine.len() * staged::moves(mine.dtype(), op).size();
+        let most = self.at_once();
+        if bytes > most
+            || self.messages().is_some() && !staged::is_at_once(self.size(), bytes, most)
+        {
+            return Ok(None);
+        }
+        let plan = self.whole_plan(mine.len(), op);
+        Ok(Some((plan, self.target(mine.dtype(), mine.len())?)))
+    }
+
+    /// The plan by which every rank combines all elements of all.
+    #[inline]
+    fn whole_plan(&self, len: usize, op: Monoid) -> Arc<ExchangePlan> {
+        self.plans().get(ALL_REDUCE, Some(op), &[len], &[], || {
+            let ranks = 0..self.size();
+            let pieces: Pieces = ranks.map(|j| Piece::run(j, 0, len, 0, 0)).collect();
+            // The length is compared as an argument of its own, and the plan follows from it.
+            let id = len as u128 + 1;
+            ExchangePlan::new(ALL_REDUCE, id, pieces.clone(), pieces, Some(op), None)
+                .alike()
+                .shaped(Shape::AllReduce)
+        })
+    }
+
     fn all_reduce_request(&self, mine: &Buffer, op: Monoid, site: Site) -> Result<Request> {
         const NAME: &str = ALL_REDUCE;
-        check_reduction(NAME, mine, op)?;
-        let (ranks, me, len) = (self.size(), self.rank(), mine.len());
         let sources = std::slice::from_ref(mine);
-        let argument = Some(("length", len as u128));
+        if let Some((plan, target)) = self.all_reduce_at_once(mine, op)? {
+            let mut request = Request::exchange(plan, sources, target, site);
+            request.argument = length_of(mine);
+            return Ok(request);
+        }
+        let (ranks, me, len) = (self.size(), self.rank(), mine.len());
         let moves = staged::moves(mine.dtype(), op);
-        let (size, most) = (moves.size(), self.at_once());
-        if let Some(link) = self.messages()
-            && !staged::is_at_once(ranks, len * size, most)
-        {
+        let size = moves.size();
+        if let Some(link) = self.messages() {
             let steps = self.plans().staged(NAME, Some(op), &[len, size], &[], || {
                 let way = Way::new(ranks, len * size, link);
                 staged::all_reduce(NAME, way, me, ranks, len, op)
             });
             if !steps.is_empty() {
                 let mut request = staged::summed(self, &steps, mine, moves, site)?;
-                request.argument = argument;
+                request.argument = length_of(mine);
                 return Ok(request);
             }
         }
-        if mine.bytes() <= most {
-            let plan = self.plans().get(NAME, Some(op), &[len], &[], || {
-                let pieces: Pieces = (0..ranks).map(|j| Piece::run(j, 0, len, 0, 0)).collect();
-                // The length is compared as an argument of its own, and the plan follows from it.
-                ExchangePlan::new(
-                    NAME,
-                    len as u128 + 1,
-                    pieces.clone(),
-                    pieces,
-                    Some(op),
-                    None,
-                )
-                .alike()
-                .shaped(Shape::AllReduce)
-            });
+        if mine.bytes() <= self.at_once() {
             let target = self.target(mine.dtype(), len)?;
-            let mut request = Request::exchange(plan, sources, target, site);
-            request.argument = argument;
+            let mut request = Request::exchange(self.whole_plan(len, op), sources, target, site);
+            request.argument = length_of(mine);
             return Ok(request);
         }
         let counts = chunks(len, ranks, op.width());
@@ -296,9 +325,14 @@ impl dyn Communicator + '_ {
             plan: gather,
             target: whole,
         });
-        request.argument = argument;
+        request.argument = length_of(mine);
         Ok(request)
     }
+}
+
+/// What the ranks of an all-reduce compare.
+fn length_of(mine: &Buffer) -> Option<(&'static str, u128)> {
+    Some(("length", mine.len() as u128))
 }
 
 /// Every rank's whole buffer, combined at the root.

@@ -31,16 +31,21 @@ impl Nest {
     /// Where the destination visits no element twice, the order is free: its steps are sorted and made positive.
     /// Otherwise the loops keep row-major order, which is the order that folds promise.
     pub(crate) fn new(sv: &Strided, dv: &Strided) -> Option<Self> {
-        if sv.shape.contains(&0) {
+        Self::of((sv.offset, &sv.strides), dv)
+    }
+
+    /// As [`Nest::new`], with where a source of the destination's shape begins, and its strides.
+    pub(super) fn of((offset, strides): (usize, &[isize]), dv: &Strided) -> Option<Self> {
+        if dv.shape.contains(&0) {
             return None;
         }
         let mut nest = Self {
             axes: SmallVec::new(),
-            src: sv.offset as isize,
+            src: offset as isize,
             dst: dv.offset as isize,
             free: steps_apart(&dv.shape, &dv.strides),
         };
-        for ((&extent, &src), &dst) in sv.shape.iter().zip(&sv.strides).zip(&dv.strides) {
+        for ((&extent, &src), &dst) in dv.shape.iter().zip(strides).zip(&dv.strides) {
             if extent > 1 {
                 nest.axes.push(Axis { extent, src, dst });
             }

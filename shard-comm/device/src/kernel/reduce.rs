@@ -35,12 +35,7 @@ pub fn reduce(
     let Some(&(_, offset)) = terms.first() else {
         return;
     };
-    let (shape, steps) = (
-        SmallVec::from_slice(&dv.shape),
-        SmallVec::from_slice(strides),
-    );
-    let sv = Strided::new(offset, shape, steps);
-    let Some(nest) = Nest::new(&sv, dv) else {
+    let Some(nest) = Nest::of((offset, strides), dv) else {
         return;
     };
     let terms: SmallVec<[Term<'_>; 8]> = terms

@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use super::node::{Board, Node, Place};
-use super::progress::{InFlight, Rank};
+use super::progress::{Called, InFlight, Rank};
 use super::records::FEW;
 use super::tags::{CONTEXTS, Context, Lane, Tags};
 use super::wire::WireCache;
@@ -206,7 +206,13 @@ impl Communicator for MpiComm {
     fn call(&self, mut request: Request) -> Result<Option<Buffer>> {
         let this = &*self.0;
         request.check_own(self.size());
-        this.rank.call(this.group.next(), request, &this.wires)
+        let (rank, tags) = (&this.rank, this.group.next());
+        let op = match rank.call(&tags, &mut request, &this.wires)? {
+            Called::Done(result) => return Ok(result),
+            Called::Begun(begun) => rank.set_off(tags, request, begun)?,
+            Called::Held => rank.start(tags, request, &this.wires)?,
+        };
+        rank.wait(&op)
     }
 
     fn post_link(&self, link: Link) -> Result<Handle> {

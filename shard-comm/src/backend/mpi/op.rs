@@ -174,8 +174,9 @@ impl Op {
                     state.dropped = dropped;
                 }
                 Step::Records(records) => {
-                    if state.status.is_ok() && records.agree(&self.tags) {
-                        if records.any_sums(&self.tags) {
+                    let accord = records.accord(&self.tags);
+                    if state.status.is_ok() && accord.agrees {
+                        if accord.summed {
                             let sums = sums::tell(rank.world(), &self.tags, state.sums.as_ref())?;
                             state.step = Step::Sums(sums, Some(records));
                         } else {

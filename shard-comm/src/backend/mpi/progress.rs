@@ -77,6 +77,16 @@ pub(super) struct Rank {
     contexts: Rc<Contexts>,
 }
 
+/// How far an operation has come that its caller waits for.
+pub(super) enum Called {
+    /// It cannot begin yet.
+    Held,
+    /// It has begun.
+    Begun(Begun),
+    /// Its result.
+    Done(Option<Buffer>),
+}
+
 impl Rank {
     pub(super) fn new(
         world: World,
@@ -174,7 +184,8 @@ impl Rank {
         mut request: Request,
         wires: &Rc<WireCache>,
     ) -> Result<Rc<Op>> {
-        self.check_in(&tags, &request)?;
+        self.check_open(&request)?;
+        self.note(&tags, &request);
         if self.is_held(&tags) {
             let op = Rc::new(Op::held(tags, request, Rc::clone(wires)));
             self.flying.borrow_mut().push(Rc::clone(&op));
@@ -184,45 +195,49 @@ impl Rank {
         self.set_off(tags, request, begun)
     }
 
-    /// Runs an operation and waits for it.
+    /// Begins an operation that the caller waits for, and finishes it if everything comes with the records: then it need not be listed
+    /// as in flight. The request stays where it is, as it is large.
     ///
     /// # Errors
     /// Whatever went wrong.
     pub(super) fn call(
         &self,
-        tags: Tags,
-        mut request: Request,
-        wires: &Rc<WireCache>,
-    ) -> Result<Option<Buffer>> {
-        if self.is_held(&tags) {
-            let op = self.start(tags, request, wires)?;
-            return self.wait(&op);
+        tags: &Tags,
+        request: &mut Request,
+        wires: &WireCache,
+    ) -> Result<Called> {
+        if self.is_held(tags) {
+            return Ok(Called::Held);
         }
-        self.check_in(&tags, &request)?;
-        let mut begun = self.or_fail(Begun::new(self, &tags, &mut request, wires))?;
-        // If everything comes with the records, the operation need not be listed as in flight.
-        if begun.is_short(&tags, &request) {
-            let done = self.finish_short(&tags, &mut request, &mut begun);
+        self.check_open(request)?;
+        let begun = Begun::new(self, tags, request, wires);
+        // Only now, while the record is under way.
+        self.note(tags, request);
+        let mut begun = self.or_fail(begun)?;
+        if begun.is_short(tags, request) {
+            let done = self.finish_short(tags, request, &mut begun);
             if let Some(done) = self.or_fail(done)? {
                 begun.records.keep(self);
-                return Ok(done);
+                return Ok(Called::Done(done));
             }
         }
-        let op = self.set_off(tags, request, begun)?;
-        self.wait(&op)
+        Ok(Called::Begun(begun))
     }
 
-    /// Registers an operation, if operations may begin.
-    fn check_in(&self, tags: &Tags, request: &Request) -> Result<()> {
-        let op = request.name();
+    /// Whether operations may begin.
+    fn check_open(&self, request: &Request) -> Result<()> {
         if let Some(root) = &*self.root.borrow() {
             return Err(root.clone());
         }
         if self.closed.get() {
-            return Err(CommError::Closed { op });
+            return Err(CommError::Closed { op: request.name() });
         }
-        self.ledger.posted(op, tags.sequence, request.site);
         Ok(())
+    }
+
+    /// Tells the flight recorder of an operation.
+    fn note(&self, tags: &Tags, request: &Request) {
+        (self.ledger).posted(request.name(), tags.sequence, request.site);
     }
 
     /// Whether an operation cannot begin yet: before other ones are done, because they have the same tags, or before all have read the
@@ -244,7 +259,7 @@ impl Rank {
     }
 
     /// Puts an operation in flight.
-    fn set_off(&self, tags: Tags, request: Request, begun: Begun) -> Result<Rc<Op>> {
+    pub(super) fn set_off(&self, tags: Tags, request: Request, begun: Begun) -> Result<Rc<Op>> {
         let complete = begun.complete;
         let op = Rc::new(Op::new(tags, request, begun));
         // Once the operation has begun, more of it may be posted, unless everything has gone with the record.

@@ -32,9 +32,12 @@ const LITTLE: usize = 32;
 /// Sources of at most this many bytes travel with records that are sent if every other rank reads all of them.
 pub(super) const MOST_SENT: usize = ONE_ROUND_BYTES;
 
+/// The header of a record, as words of which the least byte is first.
+pub(super) type Header = [u64; HEADER / 8];
+
 /// One rank's record.
 pub(super) struct Record<'a> {
-    pub(super) header: [u8; HEADER],
+    pub(super) header: Header,
     /// The bytes of the rank's source, if they travel along.
     pub(super) source: Option<&'a [u8]>,
     /// Where those that others read lie in the memory of the node, if they do.
@@ -49,12 +52,12 @@ impl Record<'_> {
 
     /// What this record alone comes to.
     pub(super) fn summary(&self) -> Summary {
-        let words = |at: usize| [word(&self.header, at), word(&self.header, at + 8)];
+        let [a, b, c, d, ..] = self.header;
         Summary {
-            print: words(0),
-            balance: words(16),
+            print: [a, b],
+            balance: [c, d],
             alike: true,
-            summed: self.header[SUMMED] > 0,
+            summed: self.header[SUMMED / 8] & byte(SUMMED, 1) > 0,
         }
     }
 }
@@ -79,16 +82,26 @@ pub(super) fn record<'a>(
 ) -> Result<Record<'a>> {
     let mut print = Fingerprint::new();
     print.word(tags.sequence);
-    print.word(request.guard.turn.map_or(0, |turn| turn.wrapping_add(1)));
-    print.text(request.argument.map_or("", |a| a.0));
-    print.wide(request.argument.map_or(0, |a| a.1));
-    print.word(
-        request
-            .past
-            .as_ref()
-            .map_or(0, |past| past.print().wrapping_add(1)),
-    );
-    print.word(request.dtype.map_or(0, |t| t as u64 + 1));
+    // What an operation has of these, and then those that it has: most have few.
+    let Request {
+        guard,
+        argument,
+        past,
+        ..
+    } = request;
+    let has = [guard.turn.is_some(), argument.is_some(), past.is_some()];
+    let has = has.iter().fold(0, |word, &has| word << 1 | u64::from(has));
+    print.word(has << 8 | request.dtype.map_or(0, |t| t as u64 + 1));
+    if let Some(turn) = guard.turn {
+        print.word(turn);
+    }
+    if let Some((name, value)) = *argument {
+        print.text(name);
+        print.wide(value);
+    }
+    if let Some(past) = past {
+        print.word(past.print());
+    }
     let mut balance = [0_u64; 2];
     for (at, wire) in wires.iter().enumerate() {
         print.print(wire.print);
@@ -102,19 +115,16 @@ pub(super) fn record<'a>(
         print.word(!(tags.index as u64));
         print.text("error");
     }
-    let mut header = [0; HEADER];
-    let words = print.done().into_iter().chain(balance);
-    for (bytes, word) in header.chunks_exact_mut(8).zip(words) {
-        bytes.copy_from_slice(&word.to_le_bytes());
-    }
+    let ([a, b], [c, d]) = (print.done(), balance);
+    let mut header = [a, b, c, d, 0, 0];
+    header[SUMMED / 8] |= byte(SUMMED, u8::from(request.guard.sums.is_some()));
     let (mut along, mut laid) = (None, None);
     if request.status.is_ok()
         && !request.is_elsewhere()
         && let [source] = &request.sources[..]
     {
         if source.bytes() <= most_carried(tags, wires, carriage, source.len()) {
-            let length = 1 + source.bytes() as u32;
-            header[LENGTH..LENGTH + 4].copy_from_slice(&length.to_le_bytes());
+            header[LENGTH / 8] |= 1 + source.bytes() as u64;
             along = Some(source.as_bytes()?);
         } else if let (Some(board), Some(wire), Some(stage)) =
             (&tags.board, wires.first(), request.stages.first())
@@ -124,7 +134,7 @@ pub(super) fn record<'a>(
             laid = board.lay(tags.sequence, range.start, bytes);
         }
     }
-    header[SUMMED] = u8::from(request.guard.sums.is_some());
+    header[LAID / 8] |= byte(LAID, u8::from(laid.is_some()));
     Ok(Record {
         header,
         source: along,
@@ -150,25 +160,39 @@ fn most_carried(tags: &Tags, wires: &[Rc<Wire>], carriage: Carriage, len: usize)
     }
 }
 
-/// Whether all records' fingerprints are equal and all pairs balanced.
-pub(super) fn agree<'a>(mut records: impl Iterator<Item = &'a [u8]>) -> bool {
-    let mut first: Option<&[u8]> = None;
-    let mut sums = [0_u64; 2];
-    let alike = records.all(|record| {
-        if record.len() < HEADER || record[..16] != first.get_or_insert(record)[..16] {
-            return false;
-        }
-        for (sum, bytes) in sums.iter_mut().zip(record[16..LENGTH].chunks_exact(8)) {
-            *sum = sum.wrapping_add(word(bytes, 0));
-        }
-        true
-    });
-    alike && sums == [0; 2]
+/// What the records of all ranks come to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Accord {
+    /// Whether all fingerprints are equal and all pairs balanced.
+    pub(super) agrees: bool,
+    /// Whether any rank computes checksums for its peers.
+    pub(super) summed: bool,
 }
 
-/// Whether the rank of a record computes checksums for its peers.
-pub(super) fn is_summed(record: &[u8]) -> bool {
-    record.get(SUMMED).is_some_and(|&summed| summed > 0)
+/// What records come to.
+pub(super) fn accord<'a>(records: impl Iterator<Item = &'a [u8]>) -> Accord {
+    let mut first: Option<[u64; 2]> = None;
+    let mut sums = [0_u64; 2];
+    let (mut alike, mut summed) = (true, false);
+    for record in records {
+        let Some(header) = record.first_chunk::<HEADER>() else {
+            alike = false;
+            continue;
+        };
+        let [a, b, c, d] = [0, 8, 16, 24].map(|at| word(header, at));
+        alike &= *first.get_or_insert([a, b]) == [a, b];
+        sums = [sums[0].wrapping_add(c), sums[1].wrapping_add(d)];
+        summed |= header[SUMMED] > 0;
+    }
+    Accord {
+        agrees: alike && sums == [0; 2],
+        summed,
+    }
+}
+
+/// A byte of a header, where it lies in its word.
+const fn byte(at: usize, value: u8) -> u64 {
+    (value as u64) << (8 * (at % 8))
 }
 
 /// How many source bytes follow a header, if a source does.
@@ -190,7 +214,7 @@ pub(super) fn carried(record: &[u8]) -> Result<Option<&[u8]>> {
 }
 
 /// The word that begins at a byte.
-fn word(bytes: &[u8], at: usize) -> u64 {
+fn word(bytes: &[u8; HEADER], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(word)

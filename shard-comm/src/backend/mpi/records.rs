@@ -4,7 +4,7 @@
 use super::all_gather::{AllGather, FACTOR};
 use super::node::{Gathered, Whereabouts};
 use super::progress::Rank;
-use super::record::{Carriage, HEADER, MOST_SENT, Record, agree, carried, is_summed};
+use super::record::{Accord, Carriage, HEADER, MOST_SENT, Record, accord, carried};
 use super::summary::{Summary, Summing};
 use super::tags::Tags;
 use crate::{Buffer, DType, DeviceRef, Result};
@@ -58,13 +58,15 @@ impl Records {
         let world = rank.world();
         let source = record.source.unwrap_or(&[]);
         if let Some(board) = &tags.board {
-            let near = board.post(tags.sequence, &record.header, source, record.laid)?;
+            let near = board.post(tags.sequence, record.header, source, record.laid)?;
             rank.ledger().heard(tags.members.len() - 1);
             return Ok(Self::Near(near));
         }
         if tags.members.len() <= FEW {
             let mut all = rank.spare();
-            all.begin_few(world, tags, &[&record.header, source], HEADER + MOST_SENT)?;
+            let header = record.header.map(u64::to_le);
+            let parts = [bytemuck::bytes_of(&header), source];
+            all.begin_few(world, tags, &parts, HEADER + MOST_SENT)?;
             rank.ledger().heard(tags.members.len() - 1);
             return Ok(Self::Each(all));
         }
@@ -98,19 +100,15 @@ impl Records {
         }
     }
 
-    /// Whether all fingerprints are equal and all pairs balanced.
-    pub(super) fn agree(&self, tags: &Tags) -> bool {
+    /// What they come to, once the ranks have heard of each other.
+    pub(super) fn accord(&self, tags: &Tags) -> Accord {
         match self {
-            Self::Summary(_, all) => all.is_some_and(|all| all.agrees()),
-            _ => agree((0..tags.members.len()).map(|r| self.record(tags, r))),
-        }
-    }
-
-    /// Whether any rank computes checksums for its peers.
-    pub(super) fn any_sums(&self, tags: &Tags) -> bool {
-        match self {
-            Self::Summary(_, all) => all.is_some_and(|all| all.summed),
-            _ => (0..tags.members.len()).any(|r| is_summed(self.record(tags, r))),
+            Self::Summary(_, all) => Accord {
+                agrees: all.is_some_and(|all| all.agrees()),
+                summed: all.is_some_and(|all| all.summed),
+            },
+            Self::Each(_) => accord((0..tags.members.len()).map(|r| self.record(tags, r))),
+            Self::Near(near) => accord((0..tags.members.len()).map(|r| near.header(r))),
         }
     }
 

@@ -67,7 +67,8 @@ impl Begun {
         let ([wire], Some(stage)) = (&self.wires[..], request.stages.last_mut()) else {
             return Ok(None);
         };
-        if !records.agree(tags) || records.any_sums(tags) {
+        let accord = records.accord(tags);
+        if !accord.agrees || accord.summed {
             return Ok(None);
         }
         let result = match &mut stage.target {

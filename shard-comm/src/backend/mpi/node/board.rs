@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::super::codes::failure;
-use super::super::record::{HEADER, LAID, READ, length_of};
+use super::super::record::{HEADER, Header, LAID, READ, length_of};
 use super::memory::Memory;
-use super::{AT_ONCE, DEPTH, EXCHANGES, Node, SPINS};
+use super::{AT_ONCE, DEPTH, EXCHANGES, LINE, Node, SPINS};
 use crate::Result;
 
 /// The bits of a count, enough for years; the bits above are the salt. An area whose salts are used up is not used any more.
@@ -18,7 +18,7 @@ const COUNT_BITS: u32 = 46;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 pub(super) const LAST_SALT: u64 = u64::MAX >> COUNT_BITS;
 
-/// At most so many bytes of elements are asked back before they are written to again.
+/// At most so many bytes of elements are asked for before they are read, and asked back before they are written to again.
 const EAGER: usize = 1 << 10;
 
 /// Where a member of a group has its records: an area of its segment, and the salt of this use of it.
@@ -179,7 +179,7 @@ pub(in super::super) struct Board {
     /// This process has read the records of all operations before this one, and of those after it that have a bit in `ahead`.
     read: Cell<u64>,
     ahead: Cell<u64>,
-    /// How much of its slot this process wrote last; it is likely to write as much next.
+    /// How much of its slot this process wrote last: others are likely to have written as much, and it is to write as much next.
     recent: Cell<usize>,
 }
 
@@ -253,7 +253,7 @@ impl Board {
     pub(in super::super) fn post(
         self: &Rc<Self>,
         sequence: u64,
-        header: &[u8; HEADER],
+        mut header: Header,
         source: &[u8],
         laid: Option<Parcel>,
     ) -> Result<Gathered> {
@@ -261,27 +261,33 @@ impl Board {
         if source.len() > division.little || !self.has_room(sequence) {
             return Err(failure("record", "no room in the memory of the node"));
         }
-        let mut header = *header;
-        header[READ..READ + 8].copy_from_slice(&self.read.get().to_le_bytes());
-        header[LAID] = u8::from(laid.is_some());
+        header[READ / 8] = self.read.get();
         let start = self.slot(self.me, sequence);
         if let Some(parcel) = laid {
             self.write_parcel(start + division.laid(0), parcel);
         }
-        // SAFETY: the slot is in this process' own segment and as long as both together. No other process reads it now: all have
+        // Others look at the flag's line meanwhile, and take it away from this process' cache each time: what else is in it is written
+        // last, at once with the flag.
+        let (near, far) = source.split_at(source.len().min(LINE - 8 - HEADER));
+        // SAFETY: the slot is in this process' own segment and as long as all of it together. No other process reads it now: all have
         // read the record before, and look at the flag before they read this one.
         unsafe {
-            node.memory.write(start + 8, &header);
-            node.memory.write(start + 8 + HEADER, source);
+            node.memory.write(start + LINE, far);
+            node.memory.write_words(start + 8, header.map(u64::to_le));
+            node.memory.write(start + 8 + HEADER, near);
         }
         self.raise(start, sequence);
         let posted = self.book.posted.get();
         self.book.posted.set(posted.max(sequence + 1));
         self.recent.set(8 + HEADER + source.len().min(EAGER));
+        // The record takes a while to be seen: meanwhile what the next operation writes comes here.
+        let next = self.slot(self.me, sequence + 1);
+        node.memory.take_back(next, self.recent.get());
         Ok(Gathered {
             board: Rc::clone(self),
             sequence,
             missing: u64::MAX >> (u64::BITS as usize - self.book.places.len()),
+            read: u64::MAX,
         })
     }
 
@@ -315,8 +321,6 @@ impl Board {
         self.ahead.set(ahead);
         self.read.set(self.read.get() + u64::from(done));
         self.tell_read();
-        let next = self.slot(self.me, sequence + 1);
-        (self.node.memory).take_back(next, self.recent.get());
     }
 
     fn tell_read(&self) {
@@ -334,6 +338,8 @@ pub(in super::super) struct Gathered {
     sequence: u64,
     /// A bit for each member whose record is not there yet.
     missing: u64,
+    /// How much the members whose records are there had read when they wrote them: the least of them.
+    read: u64,
 }
 
 impl Gathered {
@@ -372,9 +378,27 @@ impl Gathered {
                 }
                 return Ok(false);
             }
+            let at = board.slot(member, self.sequence) + 8 + READ;
+            let read = memory.word(place.process, at).load(Ordering::Relaxed);
+            self.read = self.read.min(u64::from_le(read));
+            if member != board.me {
+                let likely = board.recent.get();
+                memory.fetch(place.process, board.slot(member, self.sequence), likely);
+            }
             self.missing &= self.missing - 1;
         }
         Ok(true)
+    }
+
+    /// The header of a member's record, once all are there.
+    pub(in super::super) fn header(&self, member: usize) -> &[u8] {
+        let board = &self.board;
+        let Some(place) = (board.book.places.get(member)).filter(|_| self.missing == 0) else {
+            return &[];
+        };
+        let start = board.slot(member, self.sequence) + 8;
+        // SAFETY: as in `record`.
+        unsafe { (board.node.memory).read(place.process, start, HEADER) }
     }
 
     /// The record of a member, once all are there.
@@ -468,13 +492,7 @@ impl Drop for Gathered {
     fn drop(&mut self) {
         // What all members have read when they wrote this: mostly enough for the next operations to begin.
         if self.missing == 0 {
-            let read = |member: usize| {
-                let mut word = [0; 8];
-                word.copy_from_slice(&self.record(member)[READ..READ + 8]);
-                u64::from_le_bytes(word)
-            };
-            let all = (0..self.board.book.places.len()).map(read).min();
-            self.board.book.learn(all.unwrap_or(0));
+            self.board.book.learn(self.read);
         }
         self.board.release(self.sequence);
     }

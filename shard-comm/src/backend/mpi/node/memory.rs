@@ -88,8 +88,9 @@ impl Memory {
                 return Ok(None);
             };
             bytes = length;
+            // MPI aligns segments to words; a record of one line must not lie on two.
             let code = ffi::MPI_Win_allocate_shared(
-                bytes as ffi::MPI_Aint,
+                (bytes + LINE) as ffi::MPI_Aint,
                 1,
                 info,
                 near,
@@ -97,9 +98,12 @@ impl Memory {
                 &raw mut window,
             );
             let found = match code == ffi::MPI_SUCCESS as c_int && !base.is_null() {
-                true => found(window, here, bytes).filter(|_| populate(base, 0, zeros)),
+                true => found(window, here, bytes + LINE),
                 false => None,
             };
+            let shift = base.addr().next_multiple_of(LINE) - base.addr();
+            let base = base.wrapping_add(shift);
+            let found = found.filter(|_| populate(base, 0, zeros));
             let mine = i32::from(found.is_some());
             check(
                 ffi::MPI_Allreduce(
@@ -115,24 +119,25 @@ impl Memory {
             let Some(found) = found.filter(|_| made > 0) else {
                 return Ok(None);
             };
-            let mut ranks = vec![0_i32; here];
-            let own = me as i32;
+            // Who has a segment, and where the first line in it begins.
+            let mut told = vec![[0_i32; 2]; here];
+            let own = [me as i32, shift as i32];
             check(
                 ffi::MPI_Allgather(
-                    (&raw const own).cast(),
-                    1,
+                    own.as_ptr().cast(),
+                    2,
                     ffi::RSMPI_INT32_T,
-                    ranks.as_mut_ptr().cast(),
-                    1,
+                    told.as_mut_ptr().cast(),
+                    2,
                     ffi::RSMPI_INT32_T,
                     near,
                 ),
                 "MPI_Allgather",
             )?;
-            for (rank, segment) in ranks.into_iter().zip(found) {
-                let rank = usize::try_from(rank).unwrap_or(usize::MAX);
+            for (told, segment) in told.into_iter().zip(found) {
+                let [rank, shift] = told.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
                 if let Some(known) = segments.get_mut(rank) {
-                    *known = segment;
+                    *known = segment.wrapping_add(shift.min(LINE));
                 }
             }
             // Pages of a new window are zeros, but MPI does not say so. No process reads before all have written.
@@ -234,6 +239,19 @@ impl Memory {
         let _ = start;
     }
 
+    /// Asks for bytes of a process' segment that are about to be read, all at once: one after the other each would be waited for.
+    pub(super) fn fetch(&self, process: usize, at: usize, len: usize) {
+        let start = self.at(process, at, len);
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        for line in (0..len).step_by(LINE) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint, which reads nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast()) };
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = start;
+    }
+
     /// Writes to this process' own segment.
     ///
     /// # Safety
@@ -242,6 +260,20 @@ impl Memory {
         let to = self.at(self.me, at, bytes.len());
         // SAFETY: the bytes lie in the segment, and nobody else uses them now.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// As [`Memory::write`], words at a multiple of 8: straight from registers, as they have just been computed.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline]
+    pub(super) unsafe fn write_words<const N: usize>(&self, at: usize, words: [u64; N]) {
+        assert!(at.is_multiple_of(8), "half a word");
+        let to: *mut u64 = self.at(self.me, at, 8 * N).cast();
+        for (k, word) in words.into_iter().enumerate() {
+            // SAFETY: the words lie in the segment, which begins at a multiple of 8, and nobody else uses them now.
+            unsafe { to.add(k).write_volatile(word) };
+        }
     }
 
     /// Bytes of a process' segment.
