@@ -169,25 +169,35 @@ pub(super) struct Accord {
     pub(super) summed: bool,
 }
 
-/// What records come to.
-pub(super) fn accord<'a>(records: impl Iterator<Item = &'a [u8]>) -> Accord {
+/// What records come to, by their headers; a record that is none agrees with no other.
+#[inline]
+pub(super) fn accord(headers: impl Iterator<Item = Option<Header>>) -> Accord {
     let mut first: Option<[u64; 2]> = None;
     let mut sums = [0_u64; 2];
     let (mut alike, mut summed) = (true, false);
-    for record in records {
-        let Some(header) = record.first_chunk::<HEADER>() else {
+    for header in headers {
+        let Some([a, b, c, d, more, _]) = header else {
             alike = false;
             continue;
         };
-        let [a, b, c, d] = [0, 8, 16, 24].map(|at| word(header, at));
         alike &= *first.get_or_insert([a, b]) == [a, b];
         sums = [sums[0].wrapping_add(c), sums[1].wrapping_add(d)];
-        summed |= header[SUMMED] > 0;
+        summed |= more & byte(SUMMED, u8::MAX) > 0;
     }
     Accord {
         agrees: alike && sums == [0; 2],
         summed,
     }
+}
+
+/// The header with which a record begins.
+pub(super) fn header_of(record: &[u8]) -> Option<Header> {
+    let (words, _) = record.first_chunk::<HEADER>()?.as_chunks::<8>();
+    let mut header = Header::default();
+    for (word, bytes) in header.iter_mut().zip(words) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    Some(header)
 }
 
 /// A byte of a header, where it lies in its word.
@@ -211,11 +221,4 @@ pub(super) fn carried(record: &[u8]) -> Result<Option<&[u8]>> {
     source
         .map(Some)
         .ok_or_else(|| failure("record", "a length beyond its end"))
-}
-
-/// The word that begins at a byte.
-fn word(bytes: &[u8; HEADER], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(word)
 }

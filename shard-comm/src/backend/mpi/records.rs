@@ -4,7 +4,7 @@
 use super::all_gather::{AllGather, FACTOR};
 use super::node::{Gathered, Whereabouts};
 use super::progress::Rank;
-use super::record::{Accord, Carriage, HEADER, MOST_SENT, Record, accord, carried};
+use super::record::{Accord, Carriage, HEADER, MOST_SENT, Record, accord, carried, header_of};
 use super::summary::{Summary, Summing};
 use super::tags::Tags;
 use crate::{Buffer, DType, DeviceRef, Result};
@@ -107,8 +107,10 @@ impl Records {
                 agrees: all.is_some_and(|all| all.agrees()),
                 summed: all.is_some_and(|all| all.summed),
             },
-            Self::Each(_) => accord((0..tags.members.len()).map(|r| self.record(tags, r))),
-            Self::Near(near) => accord((0..tags.members.len()).map(|r| near.header(r))),
+            Self::Each(_) => {
+                accord((0..tags.members.len()).map(|r| header_of(self.record(tags, r))))
+            }
+            Self::Near(near) => near.accord(),
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::super::codes::failure;
-use super::super::record::{HEADER, Header, LAID, READ, length_of};
+use super::super::record::{Accord, HEADER, Header, LAID, READ, accord, length_of};
 use super::memory::Memory;
 use super::{AT_ONCE, DEPTH, EXCHANGES, LINE, Node, SPINS};
 use crate::Result;
@@ -76,8 +76,8 @@ impl Place {
 pub(super) struct Book {
     salt: u64,
     places: SmallVec<[Place; 8]>,
-    /// Where the counts of what members have read are in their segments.
-    counts: SmallVec<[usize; 8]>,
+    /// Where the members' areas begin in their segments: with the counts of what they have read.
+    areas: SmallVec<[usize; 8]>,
     /// How many records this process has written.
     posted: Cell<u64>,
     /// All members are known to have read the records of all operations before this one.
@@ -88,13 +88,13 @@ impl Book {
     /// The use of an area by a group with these places.
     pub(super) fn new(
         places: SmallVec<[Place; 8]>,
-        counts: SmallVec<[usize; 8]>,
+        areas: SmallVec<[usize; 8]>,
         me: usize,
     ) -> Self {
         Self {
             salt: places[me].salt,
             places,
-            counts,
+            areas,
             posted: Cell::new(0),
             known: Cell::new(0),
         }
@@ -105,7 +105,7 @@ impl Book {
         Self {
             salt,
             places: SmallVec::new(),
-            counts: SmallVec::new(),
+            areas: SmallVec::new(),
             posted: Cell::new(0),
             known: Cell::new(0),
         }
@@ -122,7 +122,7 @@ impl Book {
 
     /// How much each member has read.
     fn read(&self, memory: &Memory) -> impl Iterator<Item = (usize, u64)> {
-        let places = self.places.iter().zip(&self.counts);
+        let places = self.places.iter().zip(&self.areas);
         places.map(|(place, &at)| (place.process, place.count(memory, at)))
     }
 
@@ -286,6 +286,7 @@ impl Board {
         Ok(Gathered {
             board: Rc::clone(self),
             sequence,
+            slot: division.slot_of(sequence),
             missing: u64::MAX >> (u64::BITS as usize - self.book.places.len()),
             read: u64::MAX,
         })
@@ -293,8 +294,7 @@ impl Board {
 
     /// Where the slot of an operation begins in a member's segment.
     fn slot(&self, member: usize, sequence: u64) -> usize {
-        let place = &self.book.places[member];
-        self.node.division.at(place.area, sequence)
+        self.book.areas[member] + self.node.division.slot_of(sequence)
     }
 
     /// Says by a flag of this member that what it stands for is written.
@@ -324,7 +324,7 @@ impl Board {
     }
 
     fn tell_read(&self) {
-        let (place, at) = (&self.book.places[self.me], self.book.counts[self.me]);
+        let (place, at) = (&self.book.places[self.me], self.book.areas[self.me]);
         let word = self.node.memory.word(place.process, at);
         word.store(place.stamp(self.read.get()), Ordering::Release);
     }
@@ -336,6 +336,8 @@ impl Board {
 pub(in super::super) struct Gathered {
     board: Rc<Board>,
     sequence: u64,
+    /// Where the operation's slot begins in the area of each member.
+    slot: usize,
     /// A bit for each member whose record is not there yet.
     missing: u64,
     /// How much the members whose records are there had read when they wrote them: the least of them.
@@ -366,7 +368,8 @@ impl Gathered {
         while self.missing > 0 {
             let member = self.missing.trailing_zeros() as usize;
             let place = &board.book.places[member];
-            let flag = memory.word(place.process, board.slot(member, self.sequence));
+            let start = board.book.areas[member] + self.slot;
+            let flag = memory.word(place.process, start);
             let flag = flag.load(Ordering::Acquire);
             if flag != place.stamp(self.sequence + 1) {
                 if flag == place.never() {
@@ -378,27 +381,30 @@ impl Gathered {
                 }
                 return Ok(false);
             }
-            let at = board.slot(member, self.sequence) + 8 + READ;
-            let read = memory.word(place.process, at).load(Ordering::Relaxed);
+            let read = memory
+                .word(place.process, start + 8 + READ)
+                .load(Ordering::Relaxed);
             self.read = self.read.min(u64::from_le(read));
             if member != board.me {
                 let likely = board.recent.get();
-                memory.fetch(place.process, board.slot(member, self.sequence), likely);
+                memory.fetch(place.process, start, likely);
             }
             self.missing &= self.missing - 1;
         }
         Ok(true)
     }
 
-    /// The header of a member's record, once all are there.
-    pub(in super::super) fn header(&self, member: usize) -> &[u8] {
-        let board = &self.board;
-        let Some(place) = (board.book.places.get(member)).filter(|_| self.missing == 0) else {
-            return &[];
-        };
-        let start = board.slot(member, self.sequence) + 8;
-        // SAFETY: as in `record`.
-        unsafe { (board.node.memory).read(place.process, start, HEADER) }
+    /// What the records come to, once all are there.
+    pub(in super::super) fn accord(&self) -> Accord {
+        let members = self.board.book.places.iter().zip(&self.board.book.areas);
+        accord(members.map(|(place, area)| {
+            let start = area + self.slot + 8;
+            let header = || {
+                let words = self.board.node.memory.words(place.process, start);
+                words.map(u64::from_le)
+            };
+            (self.missing == 0).then(header)
+        }))
     }
 
     /// The record of a member, once all are there.
@@ -407,7 +413,7 @@ impl Gathered {
         let Some(place) = (board.book.places.get(member)).filter(|_| self.missing == 0) else {
             return &[];
         };
-        let start = board.slot(member, self.sequence) + 8;
+        let start = board.book.areas[member] + self.slot + 8;
         let little = board.node.division.little;
         // SAFETY: the slot's flag said that the record is complete. Its owner writes to it again only when this member has told that it
         // has read it, which it does when this struct is dropped.
@@ -452,7 +458,7 @@ impl Gathered {
         if exchange >= EXCHANGES {
             return Whereabouts::Sent;
         }
-        let (node, start) = (&board.node, board.slot(member, self.sequence));
+        let (node, start) = (&board.node, board.book.areas[member] + self.slot);
         let at = start + node.division.laid(exchange);
         let word = |k: usize| node.memory.word(place.process, at + 8 * k);
         let laid = match exchange {

@@ -214,6 +214,15 @@ impl Memory {
         unsafe { AtomicU64::from_ptr(self.at(process, at, 8).cast()) }
     }
 
+    /// Words at a multiple of 8 of a process' segment, which others write before they tell so by a word.
+    #[inline]
+    pub(super) fn words<const N: usize>(&self, process: usize, at: usize) -> [u64; N] {
+        assert!(at.is_multiple_of(8), "half a word");
+        let from: *mut u64 = self.at(process, at, 8 * N).cast();
+        // SAFETY: the words lie in the segment, which begins at a multiple of 8; as atomic ones they may even be written meanwhile.
+        std::array::from_fn(|k| unsafe { AtomicU64::from_ptr(from.add(k)) }.load(Ordering::Relaxed))
+    }
+
     /// Makes sure that part of this process' own segment can be written: where the file system that has it is full, the system would
     /// end the process that writes there.
     pub(super) fn is_ready(&self, at: usize, len: usize) -> bool {
@@ -271,8 +280,8 @@ impl Memory {
         assert!(at.is_multiple_of(8), "half a word");
         let to: *mut u64 = self.at(self.me, at, 8 * N).cast();
         for (k, word) in words.into_iter().enumerate() {
-            // SAFETY: the words lie in the segment, which begins at a multiple of 8, and nobody else uses them now.
-            unsafe { to.add(k).write_volatile(word) };
+            // SAFETY: the words lie in the segment, which begins at a multiple of 8.
+            unsafe { AtomicU64::from_ptr(to.add(k)) }.store(word, Ordering::Relaxed);
         }
     }
 

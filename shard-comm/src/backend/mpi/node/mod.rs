@@ -110,7 +110,12 @@ impl Division {
 
     /// Where the slot of an operation begins in a segment.
     fn at(self, area: usize, sequence: u64) -> usize {
-        area * self.area() + LINE + (sequence % DEPTH) as usize * self.slot
+        area * self.area() + self.slot_of(sequence)
+    }
+
+    /// Where the slot of an operation begins in an area.
+    fn slot_of(self, sequence: u64) -> usize {
+        LINE + (sequence % DEPTH) as usize * self.slot
     }
 
     /// Where a slot has the words about what is laid for an exchange: a flag, place, start and length. For the first exchange, which needs
@@ -263,9 +268,9 @@ impl Node {
         }
         let me = (places.iter()).position(|place| place.process == self.memory.me())?;
         let area = places[me].area;
-        let counts = places.iter().map(|p| p.area * self.division.area());
-        let counts = counts.collect();
-        let book = Rc::new(Book::new(places, counts, me));
+        let areas = places.iter().map(|p| p.area * self.division.area());
+        let areas = areas.collect();
+        let book = Rc::new(Book::new(places, areas, me));
         self.areas.borrow_mut()[area] = Some(Rc::clone(&book));
         Some(Board::new(Rc::clone(self), book, me))
     }
