@@ -207,8 +207,9 @@ impl Communicator for MpiComm {
         let this = &*self.0;
         request.check_own(self.size());
         let (rank, tags) = (&this.rank, this.group.next());
-        let op = match rank.call(&tags, &mut request, &this.wires)? {
-            Called::Done(result) => return Ok(result),
+        let mut result = None;
+        let op = match rank.call(&tags, &mut request, &this.wires, &mut result)? {
+            Called::Done => return Ok(result),
             Called::Begun(begun) => rank.set_off(tags, request, begun)?,
             Called::Held => rank.start(tags, request, &this.wires)?,
         };

@@ -83,8 +83,8 @@ pub(super) enum Called {
     Held,
     /// It has begun.
     Begun(Begun),
-    /// Its result.
-    Done(Option<Buffer>),
+    /// It is done.
+    Done,
 }
 
 impl Rank {
@@ -196,7 +196,7 @@ impl Rank {
     }
 
     /// Begins an operation that the caller waits for, and finishes it if everything comes with the records: then it need not be listed
-    /// as in flight. The request stays where it is, as it is large.
+    /// as in flight, and its result goes to `result`. The request stays where it is, as it is large.
     ///
     /// # Errors
     /// Whatever went wrong.
@@ -205,6 +205,7 @@ impl Rank {
         tags: &Tags,
         request: &mut Request,
         wires: &WireCache,
+        result: &mut Option<Buffer>,
     ) -> Result<Called> {
         if self.is_held(tags) {
             return Ok(Called::Held);
@@ -215,10 +216,10 @@ impl Rank {
         self.note(tags, request);
         let mut begun = self.or_fail(begun)?;
         if begun.is_short(tags, request) {
-            let done = self.finish_short(tags, request, &mut begun);
-            if let Some(done) = self.or_fail(done)? {
+            let done = self.finish_short(tags, request, &mut begun, result);
+            if self.or_fail(done)? {
                 begun.records.keep(self);
-                return Ok(Called::Done(done));
+                return Ok(Called::Done);
             }
         }
         Ok(Called::Begun(begun))
@@ -270,16 +271,17 @@ impl Rank {
         Ok(op)
     }
 
-    /// Waits a while for everybody's record, and finishes the operation if it needs no more.
+    /// Waits a while for everybody's record, and finishes the operation if it needs no more. Returns whether it did.
     fn finish_short(
         &self,
         tags: &Tags,
         request: &mut Request,
         begun: &mut Begun,
-    ) -> Result<Option<Option<Buffer>>> {
+        result: &mut Option<Buffer>,
+    ) -> Result<bool> {
         for look in 1..=SPINS {
             if begun.records.advance(self, tags)? {
-                return begun.finish(self, tags, request);
+                return begun.finish(self, tags, request, result);
             }
             self.give_way(0);
             if look.is_multiple_of(ROUND) {
@@ -290,7 +292,7 @@ impl Rank {
                 }
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
     /// Returns the result; an error becomes a failure of this rank.

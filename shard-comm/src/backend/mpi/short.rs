@@ -55,42 +55,43 @@ impl Begun {
             && (self.complete || outgoing.all(|message| message.peer == tags.index))
     }
 
-    /// Finishes an operation once all records are there, if it is a short one and nothing is wrong with it.
+    /// Finishes an operation once all records are there, if it is a short one and nothing is wrong with it, and returns whether it did;
+    /// its result goes to `result`.
     pub(super) fn finish(
         &self,
         rank: &Rank,
         tags: &Tags,
         request: &mut Request,
-    ) -> Result<Option<Option<Buffer>>> {
+        result: &mut Option<Buffer>,
+    ) -> Result<bool> {
         let records = &self.records;
         let moves = request.moves();
         let ([wire], Some(stage)) = (&self.wires[..], request.stages.last_mut()) else {
-            return Ok(None);
+            return Ok(false);
         };
         let accord = records.accord(tags);
         if !accord.agrees || accord.summed {
-            return Ok(None);
+            return Ok(false);
         }
-        let result = match &mut stage.target {
-            Target::Elsewhere => return Ok(Some(None)),
-            Target::Nothing => None,
-            Target::Keep(result) => Some(result.clone()),
-            Target::Same => request.sources.first().cloned(),
+        match &mut stage.target {
+            Target::Elsewhere => return Ok(true),
+            Target::Nothing => {}
+            Target::Keep(kept) => *result = Some(kept.clone()),
+            Target::Same => *result = request.sources.first().cloned(),
             Target::Write(dst) => {
                 let own = &request.sources;
                 let brought = |peer| records.brought(tags, 0, peer);
                 if !rank.is_plain() || !run(&stage.plan, wire, brought, tags.index, own, dst)? {
-                    return Ok(None);
+                    return Ok(false);
                 }
-                None
             }
-        };
+        }
         (rank.ledger()).moved(stage.plan.name, &stage.plan, tags.index, moves);
         let target = request.stages.pop().map(|stage| stage.target);
-        Ok(Some(match target {
-            Some(Target::Write(dst)) => Some(dst.freeze()),
-            _ => result,
-        }))
+        if let Some(Target::Write(dst)) = target {
+            *result = Some(dst.freeze());
+        }
+        Ok(true)
     }
 }
 
