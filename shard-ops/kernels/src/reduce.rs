@@ -464,6 +464,24 @@ mod tests {
         );
     }
 
+    /// More columns than are summed side by side, and rows that are no multiple of those taken at once.
+    #[test]
+    fn wide_columns_of_many_rows() {
+        let (rows, cols) = (2 * ROWS + 5, SUMMED + 130);
+        let x: Vec<f32> = (0..rows * cols).map(|i| (i % 101) as f32 - 50.0).collect();
+        for (op, exact) in OPS.map(|op| (op, exact(op))) {
+            if op == Reduction::Prod {
+                continue;
+            }
+            let mut out = vec![f32::NAN; cols];
+            reduce(op, &View::contiguous(&x, &[rows, cols]), &[0], &mut out);
+            for (j, got) in out.iter().enumerate() {
+                let column: Vec<f64> = (0..rows).map(|i| x[i * cols + j].into()).collect();
+                assert_eq!(f64::from(*got), exact(&column), "{op:?} of column {j}");
+            }
+        }
+    }
+
     #[test]
     fn nan_is_the_extreme_wherever_it_stands() {
         for place in [0, 70, 99] {
