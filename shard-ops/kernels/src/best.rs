@@ -47,7 +47,7 @@ fn best_here<T: Number>(
         let further = if largest { new > old } else { new < old };
         further || (new.is_nan() && !old.is_nan())
     };
-    split.for_each_cell(x.offset(), |cell, at, width, cell_step| {
+    split.for_each_cell(x.offset(), COLUMNS, |cell, at, width, cell_step| {
         let mut found: [Option<(T, i64)>; COLUMNS] = [None; COLUMNS];
         let found = &mut found[..width];
         for_each_row(

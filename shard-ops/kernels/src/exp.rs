@@ -9,7 +9,8 @@ pub trait Exp: Copy {
     fn exp_fast<const FMA: bool>(x: Self) -> Self;
 }
 
-/// `2^n e^r` with `|r| <= ln 2 / 2` and a Taylor polynomial whose first omitted term is below half a unit in the last place.
+/// `2^n e^r` with `|r| <= ln 2 / 2` and a polynomial that is right to half a unit in the last place: of single precision a Chebyshev
+/// fit, relative error 2.1e-8; of double precision Taylor's.
 macro_rules! exp {
     ($t:ident, $bits:ident, mantissa $mantissa:literal, bias $bias:literal, shift $shift:expr, high $high:expr, low $low:expr, smallest $smallest:expr, largest $largest:expr, $terms:expr) => {
         impl Exp for $t {
@@ -47,7 +48,7 @@ macro_rules! exp {
 
 exp!(
     f32, u32, mantissa 23, bias 127, shift 12_582_912.0, high 0.693_359_4, low -2.121_944_4e-4, smallest -87.3, largest 88.72,
-    [1.0, 1.0, 1.0 / 2.0, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0, 1.0 / 5_040.0]
+    [1.0, 1.0, 0.5, 0.166_664_15, 0.041_666_35, 0.008_375_132, 0.001_394_111_7]
 );
 exp!(
     f64, u64, mantissa 52, bias 1023, shift 6_755_399_441_055_744.0, high 0.693_147_180_369_123_8,

@@ -62,7 +62,7 @@ fn moments_here<T: Real>(x: &View<'_, T>, dims: &[usize], groups: Option<Groups>
     let mut cells = Moments::empty(&split.kept);
     let data = x.data();
     let mut room = [T::zero(); BLOCK];
-    split.for_each_cell(x.offset(), |cell, at, width, cell_step| {
+    split.for_each_cell(x.offset(), COLUMNS, |cell, at, width, cell_step| {
         split.for_each_run(at, |at, n, step| {
             if width > 1 {
                 for first in (0..n).step_by(ROWS) {

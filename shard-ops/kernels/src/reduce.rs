@@ -18,6 +18,9 @@ pub(crate) const LANES: usize = 64;
 /// Columns accumulated side by side where the contiguous dim is kept.
 pub(crate) const COLUMNS: usize = 256;
 
+/// Columns whose sums are accumulated so: long stretches of few rows at a time are what memory gives fastest.
+const SUMMED: usize = 512;
+
 /// Rows accumulated in the element type before they join the f64 totals.
 const ROWS: usize = 16;
 
@@ -162,12 +165,13 @@ impl Split {
         self.kept.iter().product()
     }
 
-    /// Visits `(output cell, position in x, columns)`: single cells, or up to [`COLUMNS`] of them side by side.
+    /// Visits `(output cell, position in x, columns)`: single cells, or up to `most` of them side by side.
     ///
     /// Cells side by side are `cell_step` apart in the output.
     pub(crate) fn for_each_cell(
         &self,
         offset: usize,
+        most: usize,
         mut visit: impl FnMut(usize, usize, usize, isize),
     ) {
         let cells = super::view::row_major(&self.kept);
@@ -201,8 +205,8 @@ impl Split {
                         cell.wrapping_add_signed(i * s),
                         at.wrapping_add_signed(i * t),
                     );
-                    for first in (0..self.kept[c]).step_by(COLUMNS) {
-                        let width = COLUMNS.min(self.kept[c] - first);
+                    for first in (0..self.kept[c]).step_by(most) {
+                        let width = most.min(self.kept[c] - first);
                         visit(
                             cell + first * cells[c] as usize,
                             at + first,
@@ -225,7 +229,7 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
         out.len()
     );
     let data = x.data();
-    split.for_each_cell(x.offset(), |cell, at, width, cell_step| {
+    split.for_each_cell(x.offset(), SUMMED, |cell, at, width, cell_step| {
         if width == 1 {
             let mut total: f64 = F::start();
             split.for_each_run(at, |at, n, step| {
@@ -243,7 +247,7 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
             out[cell] = T::of(total);
             return;
         }
-        let mut totals = [F::start::<f64>(); COLUMNS];
+        let mut totals = [F::start::<f64>(); SUMMED];
         split.for_each_run(at, |at, n, step| {
             for first in (0..n).step_by(ROWS) {
                 vectorized(Rows::<T, F> {
@@ -339,27 +343,29 @@ impl<T: Real, F: Fold> WithSimd for Rows<'_, T, F> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        for (first, totals) in self.totals.chunks_mut(LANES).enumerate() {
-            let row = |i: usize| {
-                let at = self.at.wrapping_add_signed(i as isize * self.step);
-                &self.data[at + first * LANES..][..totals.len()]
-            };
-            let mut lanes = [F::start::<T>(); LANES];
-            for i in 0..self.rows {
-                let row = row(i);
-                if let ([row], _) = pulp::as_arrays::<LANES, T>(row) {
-                    for (lane, x) in lanes.iter_mut().zip(row) {
-                        *lane = F::join(*lane, *x);
-                    }
-                } else {
-                    for (lane, x) in lanes.iter_mut().zip(row) {
-                        *lane = F::join(*lane, *x);
-                    }
+        let width = self.totals.len();
+        let row = |i: usize| {
+            let at = self.at.wrapping_add_signed(i as isize * self.step);
+            &self.data[at..][..width]
+        };
+        let mut columns = [F::start::<T>(); SUMMED];
+        let columns = &mut columns[..width];
+        if self.rows == ROWS {
+            let rows: [&[T]; ROWS] = core::array::from_fn(row);
+            for (j, column) in columns.iter_mut().enumerate() {
+                for row in rows {
+                    *column = F::join(*column, row[j]);
                 }
             }
-            for (total, lane) in totals.iter_mut().zip(lanes) {
-                *total = F::join(*total, lane.wide());
+        } else {
+            for i in 0..self.rows {
+                for (column, x) in columns.iter_mut().zip(row(i)) {
+                    *column = F::join(*column, *x);
+                }
             }
+        }
+        for (total, column) in self.totals.iter_mut().zip(columns) {
+            *total = F::join(*total, column.wide());
         }
     }
 }
@@ -456,6 +462,24 @@ mod tests {
             (f64::from(columns[2]) - f64::from(0.1f32) * 1e6).abs() < 0.04,
             "{columns:?}"
         );
+    }
+
+    /// More columns than are summed side by side, and rows that are no multiple of those taken at once.
+    #[test]
+    fn wide_columns_of_many_rows() {
+        let (rows, cols) = (2 * ROWS + 5, SUMMED + 130);
+        let x: Vec<f32> = (0..rows * cols).map(|i| (i % 101) as f32 - 50.0).collect();
+        for (op, exact) in OPS.map(|op| (op, exact(op))) {
+            if op == Reduction::Prod {
+                continue;
+            }
+            let mut out = vec![f32::NAN; cols];
+            reduce(op, &View::contiguous(&x, &[rows, cols]), &[0], &mut out);
+            for (j, got) in out.iter().enumerate() {
+                let column: Vec<f64> = (0..rows).map(|i| x[i * cols + j].into()).collect();
+                assert_eq!(f64::from(*got), exact(&column), "{op:?} of column {j}");
+            }
+        }
     }
 
     #[test]

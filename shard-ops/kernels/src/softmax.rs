@@ -75,7 +75,7 @@ fn max_sum_exp_here<T: Real>(x: &View<'_, T>, dims: &[usize], pairs: &mut [f64])
     );
     let data = x.data();
     let (mut room, mut states) = ([T::zero(); BLOCK], [[0.0; 2]; COLUMNS]);
-    split.for_each_cell(x.offset(), |cell, at, width, cell_step| {
+    split.for_each_cell(x.offset(), COLUMNS, |cell, at, width, cell_step| {
         let states = &mut states[..width];
         states.fill([f64::NEG_INFINITY, 0.0]);
         split.for_each_run(at, |at, n, step| {

@@ -119,7 +119,7 @@ fn reduce<T: Copy>(
     let split = Split::new(x.shape(), x.strides(), dims);
     let data = x.data();
     let mut chunk = [0; CHUNK];
-    split.for_each_cell(x.offset(), |cell, at, width, cell_step| {
+    split.for_each_cell(x.offset(), COLUMNS, |cell, at, width, cell_step| {
         let mut totals = [op.identity(); COLUMNS];
         let totals = &mut totals[..width];
         for_each_row(

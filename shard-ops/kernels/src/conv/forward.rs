@@ -86,7 +86,7 @@ impl<T: Real> WithSimd for Direct<'_, '_, '_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // 32 vector registers hold 8 x 2 accumulators and their operands, 16 registers half of that.
+        // 32 vector registers hold 8 x 2 accumulators and their operands, 16 registers 4 x 3: fewer would wait for each other.
         if S::F32_LANES >= 16 {
             self.run::<S, 8>(simd);
         } else {
@@ -167,7 +167,7 @@ impl<T: Real> Direct<'_, '_, '_, T> {
                         };
                         match panel.height {
                             8 => job.rows::<S, 8, 2>(simd, y.data),
-                            4 => job.rows::<S, 4, 2>(simd, y.data),
+                            4 => job.rows::<S, 4, 3>(simd, y.data),
                             2 => job.rows::<S, 2, 4>(simd, y.data),
                             _ => job.rows::<S, 1, 4>(simd, y.data),
                         }
@@ -217,13 +217,13 @@ impl<T: Real> PanelJob<'_, T> {
             let at = self.at.wrapping_add_signed(row as isize * self.steps[0]);
             let mut col = 0;
             while col < cols {
-                if cols - col > lanes {
-                    self.columns::<S, MR, NV>(simd, &packed[col..], at, col, y);
-                    col += NV * lanes;
-                } else {
-                    self.columns::<S, MR, 1>(simd, &packed[col..], at, col, y);
-                    col += lanes;
+                let (packed, left) = (&packed[col..], (cols - col).div_ceil(lanes));
+                match left {
+                    1 => self.columns::<S, MR, 1>(simd, packed, at, col, y),
+                    2 => self.columns::<S, MR, 2>(simd, packed, at, col, y),
+                    _ => self.columns::<S, MR, NV>(simd, packed, at, col, y),
                 }
+                col += lanes * left.min(NV);
             }
         }
     }

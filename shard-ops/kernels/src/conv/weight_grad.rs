@@ -107,8 +107,10 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                             &mut totals[first * volume * g.cout..][..count * volume * g.cout];
                         match width / lanes {
                             0 => job.by_columns(simd, totals),
-                            1 => job.by_channels::<S, 1>(simd, totals),
-                            _ => job.by_channels::<S, 2>(simd, totals),
+                            1 => job.by_channels::<S, 12, 1>(simd, totals),
+                            // 32 vector registers hold 12 x 2 accumulators and their operands, 16 registers half of that.
+                            _ if S::F32_LANES >= 16 => job.by_channels::<S, 12, 2>(simd, totals),
+                            _ => job.by_channels::<S, 6, 2>(simd, totals),
                         }
                     }
                 }
@@ -236,9 +238,6 @@ impl<'a, T> Lines<'a, T> {
     }
 }
 
-/// Taps per tile: with two vectors of channels, 12 x 2 accumulators.
-const TAPS: usize = 12;
-
 struct BlockJob<'a, T> {
     taps: &'a [usize],
     row_step: usize,
@@ -251,9 +250,13 @@ struct BlockJob<'a, T> {
 }
 
 impl<T: Real> BlockJob<'_, T> {
-    /// Multiplies vectors of `NV * lanes` output channels by broadcast inputs.
+    /// Multiplies vectors of `NV * lanes` output channels by broadcast inputs, of `TAPS` taps at a time.
     #[inline(always)]
-    fn by_channels<S: Simd, const NV: usize>(&self, simd: S, totals: &mut [f64]) {
+    fn by_channels<S: Simd, const TAPS: usize, const NV: usize>(
+        &self,
+        simd: S,
+        totals: &mut [f64],
+    ) {
         let width = NV * T::lanes::<S>();
         let together = (FLUSH / self.cols).max(1);
         for (panel, turned) in self

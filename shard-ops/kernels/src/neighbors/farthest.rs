@@ -6,6 +6,7 @@
 
 use super::scan::WIDTH;
 use crate::pointwise::vectorized;
+use crate::reduce::{LANES, by_lanes, halve};
 use crate::{Positions, Real, View};
 use pulp::{Simd, WithSimd};
 use std::borrow::Cow;
@@ -61,14 +62,15 @@ pub fn lower<T: Real>(points: &View<'_, T>, sample: &[T], nearest: &mut [T]) {
 
 /// The largest distance and its global index, the lowest of equal ones. `None` without points.
 pub fn farthest<T: Real>(nearest: &[T], index: Positions<'_>) -> Option<(T, i64)> {
-    let largest = vectorized(Largest(nearest));
-    let hit = |d: T| d == largest;
+    // Distances whose largest is kept, so that those are looked at again that have the largest of all.
+    const SPAN: usize = 16 * WIDTH;
+    let spans: Vec<T> = (nearest.chunks(SPAN).map(|span| vectorized(Largest(span)))).collect();
+    let largest = spans.iter().copied().reduce(larger)?;
     let mut lowest: Option<i64> = None;
-    for (block, distances) in nearest.chunks(WIDTH).enumerate() {
-        // There is nearly always no hit in a block, which is found without branches.
-        if distances.iter().fold(false, |any, &d| any | hit(d)) {
-            let hits = distances.iter().enumerate().filter(|(_, d)| hit(**d));
-            let found = hits.map(|(i, _)| index.at(block * WIDTH + i)).min();
+    for (span, distances) in nearest.chunks(SPAN).enumerate() {
+        if spans[span] == largest {
+            let hits = (distances.iter().enumerate()).filter(|(_, d)| **d == largest);
+            let found = hits.map(|(i, _)| index.at(span * SPAN + i)).min();
             lowest = lowest.into_iter().chain(found).min();
         }
     }
@@ -139,13 +141,17 @@ impl<T: Real> WithSimd for Largest<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> T {
-        let larger = |m: T, d: T| if d > m { d } else { m };
-        let mut lanes = [T::neg_infinity(); WIDTH];
-        for distances in self.0.chunks(WIDTH) {
+        let mut lanes = [T::neg_infinity(); LANES];
+        by_lanes(self.0, T::neg_infinity(), |distances| {
             for (lane, &d) in lanes.iter_mut().zip(distances) {
                 *lane = larger(*lane, d);
             }
-        }
-        lanes.into_iter().fold(T::neg_infinity(), larger)
+        });
+        halve(lanes, larger)
     }
+}
+
+#[inline(always)]
+fn larger<T: Real>(m: T, d: T) -> T {
+    if d > m { d } else { m }
 }

@@ -3,6 +3,7 @@
 
 use super::{Along, CellSums, InputGrad, Normalised, Scale, WeightSums};
 use crate::Real;
+use crate::cells::{FEW, MANY, takes_many, together};
 use crate::compiled::compiled;
 use crate::moments::of_runs;
 use crate::pointwise::vectorized;
@@ -10,13 +11,6 @@ use pulp::{Simd, WithSimd};
 
 /// Rows whose sums of weights are taken in the element type before they join those in double precision.
 const ROWS: usize = 16;
-
-/// Cells that are taken together, step by step, so that a step of one need not wait for the step before it. With more of them
-/// memory rests while steps go over what is in the cache.
-const TOGETHER: usize = 4;
-
-/// Elements of these cells, at most, unless one has more: what a first-level cache holds with the results.
-const IN_CACHE: usize = 4096;
 
 /// Cells one after another, each of as many runs of consecutive elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,11 +31,6 @@ pub struct Whole {
 impl Whole {
     fn cell(&self) -> usize {
         self.runs * self.len
-    }
-
-    /// How many cells are taken together.
-    fn together(&self) -> usize {
-        TOGETHER.min((IN_CACHE / self.cell()).max(1))
     }
 
     /// The weights of a run, or `missing`.
@@ -118,16 +107,27 @@ impl<T: Real> WithSimd for Forward<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
+        if const { takes_many::<S>() } {
+            self.run::<S, MANY>(simd);
+        } else {
+            self.run::<S, FEW>(simd);
+        }
+    }
+}
+
+impl<T: Real> Forward<'_, T> {
+    #[inline(always)]
+    fn run<S: Simd, const AT_ONCE: usize>(self, simd: S) {
         let (cells, [gain, shift]) = (self.cells, self.affine);
         let (cell, len) = (cells.cell(), cells.len);
-        let together = cells.together();
+        let together = together::<AT_ONCE>(cell);
         let all = (self.x.chunks(together * cell))
             .zip(self.out.chunks_mut(together * cell))
             .zip(self.stats.chunks_mut(together * 3));
         for (first, ((x, out), stats)) in all.enumerate() {
-            let mut found = [[0.0; 3]; TOGETHER];
+            let mut found = [[0.0; 3]; AT_ONCE];
             of_runs(simd, x, cell, &mut found);
-            let mut scales = [Scale::unknown(); TOGETHER];
+            let mut scales = [Scale::unknown(); AT_ONCE];
             let (stats, _) = pulp::as_arrays_mut::<3, f64>(stats);
             for ((to, scale), [count, mean, m2]) in stats.iter_mut().zip(&mut scales).zip(found) {
                 *to = match cells.about_zero {
@@ -241,8 +241,20 @@ impl<T: Real> WithSimd for Backward<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
+        if const { takes_many::<S>() } {
+            self.run::<S, MANY>(simd);
+        } else {
+            self.run::<S, FEW>(simd);
+        }
+    }
+}
+
+impl<T: Real> Backward<'_, T> {
+    #[inline(always)]
+    fn run<S: Simd, const AT_ONCE: usize>(self, simd: S) {
         let (cells, partial, [units, sums]) = (self.cells, self.partial, self.totals);
-        let (cell, len, together) = (cells.cell(), cells.len, cells.together());
+        let (cell, len) = (cells.cell(), cells.len);
+        let together = together::<AT_ONCE>(cell);
         let all = (self.x.chunks(together * cell))
             .zip(self.dy.chunks(together * cell))
             .zip(self.dx.chunks_mut(together * cell))
@@ -251,11 +263,11 @@ impl<T: Real> WithSimd for Backward<'_, T> {
         for (first, (((x, dy), dx), stats)) in all.enumerate() {
             let (stats, _) = pulp::as_arrays::<3, f64>(stats);
             let first = first * together * cells.runs;
-            let mut scale = [Scale::unknown(); TOGETHER];
+            let mut scale = [Scale::unknown(); AT_ONCE];
             for (scale, state) in scale.iter_mut().zip(stats) {
                 *scale = Scale::of(*state, cells.eps);
             }
-            let mut found = [[0.0; 2]; TOGETHER];
+            let mut found = [[0.0; 2]; AT_ONCE];
             let runs = || x.chunks_exact(len).zip(dy.chunks_exact(len)).enumerate();
             for (r, (x, dy)) in runs() {
                 let (c, gain) = (r / cells.runs, cells.along(self.gain, first + r, 1.0));

@@ -3,18 +3,15 @@
 
 use super::above;
 use crate::Real;
+use crate::cells::{FEW, MANY, takes_many, together};
 use crate::compiled::compiled;
 use crate::exp::exp_in;
 use crate::pointwise::vectorized;
 use crate::reduce::{BLOCK, LANES, by_lanes, halve, sum_of_lanes};
 use pulp::{Simd, WithSimd};
 
-/// Rows that are taken together, step by step, so that a step of one need not wait for the step before it. With more of them
-/// memory rests while steps go over what is in the cache.
-const TOGETHER: usize = 4;
-
-/// Elements of these rows, at most, unless one row has more: what a first-level cache holds with the results.
-const IN_CACHE: usize = 4096;
+/// Elements of a row that no vector is left over of.
+const UNIT: usize = 32;
 
 compiled! { trait CompiledRows for Real: f32 f64; {
     /// The softmax, or with `log` its logarithm, of every row of `n` elements. A row whose maximum is infinite has none: NaN.
@@ -82,22 +79,26 @@ impl<T: Real> WithSimd for Values<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        self.run(simd);
+        if const { takes_many::<S>() } {
+            self.run::<S, MANY>(simd);
+        } else {
+            self.run::<S, FEW>(simd);
+        }
     }
 }
 
 impl<T: Real> Values<'_, T> {
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
+    fn run<S: Simd, const AT_ONCE: usize>(self, simd: S) {
         let n = self.n;
-        let together = TOGETHER.min((IN_CACHE / n).max(1)) * n;
+        let together = together::<AT_ONCE>(n) * n;
         for (x, out) in self.x.chunks(together).zip(self.out.chunks_mut(together)) {
-            let mut most = [T::neg_infinity(); TOGETHER];
+            let mut most = [T::neg_infinity(); AT_ONCE];
             for (most, x) in most.iter_mut().zip(x.chunks_exact(n)) {
                 // It ignores NaN, which the sum keeps. From an infinite one follow differences that are NaN, and so all of the row.
                 *most = largest(x);
             }
-            let mut totals = [0.0; TOGETHER];
+            let mut totals = [0.0; AT_ONCE];
             let rows = x.chunks_exact(n).zip(out.chunks_exact_mut(n));
             for ((x, out), (total, max)) in rows.zip(totals.iter_mut().zip(most)) {
                 *total = exponentials::<T, S>(simd, x, max, out);
@@ -132,43 +133,32 @@ fn largest<T: Real>(x: &[T]) -> T {
     halve(most, above)
 }
 
-/// Writes exponentials of a row's elements less their maximum, and returns the sum.
+/// Writes exponentials of a row's elements less their maximum, and returns the sum: of what was written, so that neither loop
+/// needs more registers than there are.
 #[inline(always)]
 fn exponentials<T: Real, S: Simd>(simd: S, x: &[T], max: T, out: &mut [T]) -> f64 {
     let mut total = 0.0;
     for (x, out) in x.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+        let whole = x.len() / UNIT * UNIT;
+        for (x, out) in x[..whole].iter().zip(&mut out[..whole]) {
+            *out = exp_in::<S, T>(*x - max);
+        }
+        if whole < x.len() {
+            let tail = x.len() - whole;
+            let mut last = [T::neg_infinity(); UNIT];
+            last[..tail].copy_from_slice(&x[whole..]);
+            last = last.map(|x| exp_in::<S, T>(x - max));
+            out[whole..].copy_from_slice(&last[..tail]);
+        }
         let mut sums = [T::zero(); LANES];
-        pairs_of_lanes(x, T::neg_infinity(), out, |x, out| {
-            for ((sum, x), out) in sums.iter_mut().zip(x).zip(out) {
-                let e = exp_in::<S, T>(*x - max);
-                *sum += e;
-                *out = e;
+        by_lanes(out, T::zero(), |out| {
+            for (sum, e) in sums.iter_mut().zip(out) {
+                *sum += *e;
             }
         });
         total += sum_of_lanes(simd, &sums).wide();
     }
     total
-}
-
-/// Visits two blocks of equal length in whole arrays of lanes, as [`by_lanes`], of which the second is written.
-#[inline(always)]
-fn pairs_of_lanes<T: Copy>(
-    from: &[T],
-    fill: T,
-    to: &mut [T],
-    mut visit: impl FnMut(&[T; LANES], &mut [T; LANES]),
-) {
-    let (from, tail) = pulp::as_arrays::<LANES, T>(from);
-    let (to, rest) = pulp::as_arrays_mut::<LANES, T>(to);
-    for (from, to) in from.iter().zip(to) {
-        visit(from, to);
-    }
-    if !tail.is_empty() {
-        let (mut last, mut found) = ([fill; LANES], [fill; LANES]);
-        last[..tail.len()].copy_from_slice(tail);
-        visit(&last, &mut found);
-        rest.copy_from_slice(&found[..tail.len()]);
-    }
 }
 
 struct Gradients<'a, T> {

@@ -129,7 +129,7 @@ macro_rules! loops {
             let rounded = |p: f64| T::of(p).wide();
             match op {
                 Unary::PowScalar { exponent } if small_power(rounded(exponent), n, from, to) => {}
-                Unary::Gelu if n == 0 && gelu::single(from, to) => {}
+                Unary::Gelu if gelu::single(n, from, to) => {}
                 $(Unary::$variant $({ $($p),+ })? => {
                     $($(let $p = rounded($p);)+)?
                     $($(let $c = rounded($value);)+)?

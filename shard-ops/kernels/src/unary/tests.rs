@@ -100,10 +100,16 @@ fn gelu_in_single_precision_keeps_its_digits() {
     let (mut got, mut exact) = (vec![0.0; x.len()], vec![0.0; x.len()]);
     Unary::Gelu.eval(0, &x, &mut got);
     Unary::Gelu.eval(0, &wide, &mut exact);
-    for ((x, got), exact) in x.iter().zip(&got).zip(&exact) {
-        let off = (f64::from(*got) - exact).abs();
-        assert!(off <= 1.3e-6 * exact.abs(), "{got} for {exact} at {x}");
-    }
+    let near = |got: &[f32], exact: &[f64]| {
+        for ((x, got), exact) in x.iter().zip(got).zip(exact) {
+            let off = (f64::from(*got) - exact).abs();
+            assert!(off <= 1.3e-6 * exact.abs(), "{got} for {exact} at {x}");
+        }
+    };
+    near(&got, &exact);
+    Unary::Gelu.eval(1, &x, &mut got);
+    Unary::Gelu.eval(1, &wide, &mut exact);
+    near(&got, &exact);
     let ends = [
         -14.0,
         -1e30,
@@ -118,6 +124,10 @@ fn gelu_in_single_precision_keeps_its_digits() {
     Unary::Gelu.eval(0, &ends, &mut y);
     assert_eq!(y[..7], [0.0, 0.0, 0.0, 0.0, 0.5e-40, 20.0, f32::INFINITY]);
     assert!(y[7].is_nan() && y[3].is_sign_negative());
+    Unary::Gelu.eval(1, &ends, &mut y);
+    assert_eq!([y[0], y[1], y[5]], [0.0, 0.0, 1.0]);
+    assert!(y[2..5].iter().all(|y| (y - 0.5).abs() < 1.3e-7), "{y:?}");
+    assert!(y[6].is_nan() && y[7].is_nan());
 }
 
 #[test]
