@@ -73,8 +73,8 @@ pub(crate) enum Kind {
     /// An applied op, with the arrays that its vjp may look at.
     Op {
         op: Arc<dyn Op>,
-        inputs: Vec<Array>,
-        outputs: Vec<Array>,
+        /// The inputs, and after them the outputs.
+        arrays: Vec<Array>,
         /// Inputs that are gathered again instead of being kept.
         again: SmallVec<[usize; 3]>,
     },
@@ -294,7 +294,7 @@ impl Drop for Node {
         if let Some(sharded) = self.sharded() {
             sharded.release();
         }
-        let mut orphans: Vec<Rc<Slot>> = self.parents.drain(..).flatten().collect();
+        let mut orphans: SmallVec<[Rc<Slot>; 4]> = self.parents.drain(..).flatten().collect();
         while let Some(slot) = orphans.pop() {
             if let Some(Slot { node, .. }) = Rc::into_inner(slot)
                 && let Some(mut node) = Rc::into_inner(node)

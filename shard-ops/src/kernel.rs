@@ -118,8 +118,13 @@ impl<'a> HostCall<'a, '_> {
     pub fn input<T: Element>(&self, i: usize) -> View<'a, T> {
         let at = &self.cx.inputs[i];
         match self.inputs[i].as_slice::<T>() {
-            Ok(data) if at.shape.contains(&0) => View::new(&data[..0], 0, &at.shape, &at.strides),
-            Ok(data) => View::new(data, at.offset, &at.shape, &at.strides),
+            Ok(data) => {
+                let (data, offset) = match at.shape.contains(&0) {
+                    true => (&data[..0], 0),
+                    false => (data, at.offset),
+                };
+                View::new(data, offset, &at.shape, &at.strides)
+            }
             Err(e) => panic!("kernel reads input {i} as {}, but {e}", T::DTYPE),
         }
     }
@@ -161,10 +166,13 @@ impl HostCall<'_, '_> {
 
 fn writable<'a, T: Element>(slice: &'a mut HostSliceMut<'_>, at: &OperandBox) -> ViewMut<'a, T> {
     match slice.as_mut_slice::<T>() {
-        Ok(data) if at.shape.contains(&0) => {
-            ViewMut::new(&mut data[..0], 0, &at.shape, &at.strides)
+        Ok(data) => {
+            let (data, offset) = match at.shape.contains(&0) {
+                true => (&mut data[..0], 0),
+                false => (data, at.offset),
+            };
+            ViewMut::new(data, offset, &at.shape, &at.strides)
         }
-        Ok(data) => ViewMut::new(data, at.offset, &at.shape, &at.strides),
         Err(e) => panic!("kernel writes an output as {}, but {e}", T::DTYPE),
     }
 }

@@ -1,6 +1,7 @@
 //! Strided views of a slice: what every kernel reads and writes.
 
 use smallvec::SmallVec;
+use std::borrow::Cow;
 
 pub use shard_spec::{Dims, Strides};
 
@@ -141,10 +142,21 @@ impl<'a, T> View<'a, T> {
         }
     }
 
+    /// As [`broadcast_to`](Self::broadcast_to): the view itself where it has the shape.
+    pub fn shaped(&self, shape: &[usize]) -> Option<Cow<'_, Self>>
+    where
+        T: Clone,
+    {
+        match same_shape(self.shape(), shape) {
+            true => Some(Cow::Borrowed(self)),
+            false => self.broadcast_to(shape).map(Cow::Owned),
+        }
+    }
+
     /// The view repeated to `shape` by the usual broadcasting: aligned at the last dim, extent 1 or missing repeats.
     /// `None` where the shapes do not broadcast.
     pub fn broadcast_to(&self, shape: &[usize]) -> Option<Self> {
-        if self.shape() == shape {
+        if same_shape(self.shape(), shape) {
             let strides = Strides::from_slice(&self.strides);
             return Some(Self {
                 data: self.data,
@@ -217,8 +229,8 @@ impl<'a, T> ViewMut<'a, T> {
         Self {
             data,
             offset,
-            shape: Dims::from_slice(shape),
-            strides: Strides::from_slice(strides),
+            shape: short(shape),
+            strides: short(strides),
         }
     }
 
@@ -401,10 +413,20 @@ fn rows<const N: usize>(
     offsets: [usize; N],
     visit: &mut dyn FnMut([usize; N], usize, [isize; N]),
 ) {
+    // Most operands are one run of elements side by side.
+    if let [n] = *shape {
+        let steps = match n {
+            1 => [1; N],
+            _ => core::array::from_fn(|k| strides[k][0]),
+        };
+        if n > 0 {
+            visit(offsets, n, steps);
+        }
+        return;
+    }
     if shape.contains(&0) {
         return;
     }
-    // Most operands lie side by side.
     if strides.iter().all(|strides| is_row_major(shape, strides)) {
         visit(offsets, shape.iter().product(), [1; N]);
         return;
@@ -480,6 +502,12 @@ fn short<T: Copy + Default>(list: &[T]) -> SmallVec<[T; 6]> {
     }
 }
 
+/// Whether two lists of few entries are equal: a call of `memcmp` would cost more than they.
+#[inline]
+pub(crate) fn same_shape(a: &[usize], b: &[usize]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
+}
+
 fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
     let mut expected = 1;
     shape.contains(&0)
@@ -490,7 +518,16 @@ fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
         })
 }
 
+#[inline]
 fn check_bounds(len: usize, offset: usize, shape: &[usize], strides: &[isize]) {
+    // Most views are of one run of elements.
+    match (shape, strides) {
+        (&[n], &[1]) if offset.checked_add(n).is_some_and(|end| end <= len) => {}
+        _ => check_each_dim(len, offset, shape, strides),
+    }
+}
+
+fn check_each_dim(len: usize, offset: usize, shape: &[usize], strides: &[isize]) {
     assert!(
         shape.len() == strides.len(),
         "view: {} extents but {} strides",

@@ -1,6 +1,7 @@
 //! The eager executor: one path from an op and its operands to the result.
 
 mod arriving;
+mod local;
 mod outcome;
 mod pin;
 mod ring;
@@ -98,6 +99,8 @@ struct Ready {
     wanted: Option<Layout>,
     /// Of the op and the operands' layouts: what ranks compare.
     fingerprint: u128,
+    /// Whether it is [one kernel call](Strategy::is_local) on what each rank has.
+    is_local: bool,
 }
 
 /// A handler that runs, until it returns or panics.
@@ -250,7 +253,8 @@ impl Engine {
             ready.fingerprint ^ kernels.fingerprint() ^ narrow,
             inputs,
         );
-        let outputs = self.by_strategy(op, &ready.rule, &ready.strategy, inputs)?;
+        let (rule, strategy) = (&ready.rule, &ready.strategy);
+        let outputs = self.by_strategy(op, rule, strategy, ready.is_local, inputs)?;
         match outputs.len() {
             // It has the number of the last call, which is this one.
             1 => Ok(outputs),
@@ -297,7 +301,9 @@ impl Engine {
         strategy: &Strategy,
         inputs: &[&Array],
     ) -> Result<Vec<Array>> {
-        Ok(self.by_strategy(op, rule, strategy, inputs)?.into_vec())
+        let is_local = strategy.is_local(rule);
+        let outputs = self.by_strategy(op, rule, strategy, is_local, inputs)?;
+        Ok(outputs.into_vec())
     }
 
     fn by_strategy(
@@ -305,6 +311,7 @@ impl Engine {
         op: &Arc<dyn Op>,
         rule: &Rule,
         strategy: &Strategy,
+        is_local: bool,
         inputs: &[&Array],
     ) -> Result<Arrays> {
         let name = op.name();
@@ -323,6 +330,20 @@ impl Engine {
             };
             return self.narrow(name, rule, outputs?);
         }
+        let run = Run {
+            op: Applied {
+                op,
+                name,
+                kernels: self.kernels.get(),
+                wide: rule.is_wide(),
+            },
+            cx,
+            rule,
+            strategy,
+        };
+        if is_local {
+            return run.local(inputs);
+        }
         let reduced = reduce(name, strategy, inputs)?;
         let mut current: SmallVec<[&Array; 4]> = SmallVec::new();
         let inputs = match reduced.is_empty() {
@@ -334,17 +355,6 @@ impl Engine {
                 }
                 &current[..]
             }
-        };
-        let kernels = self.kernels.get();
-        let run = Run {
-            op: Applied {
-                op,
-                kernels,
-                wide: rule.is_wide(),
-            },
-            cx,
-            rule,
-            strategy,
         };
         let outputs = match (&strategy.assemble, &rule.body) {
             (Some(assemble), _) => run.assemble(assemble, inputs),
@@ -437,6 +447,7 @@ impl Engine {
         tracing::debug!(op = op.name(), %strategy, "new strategy");
         let fingerprint = key_of(op.name(), &key);
         let ready = Rc::new(Ready {
+            is_local: strategy.is_local(&rule),
             rule,
             strategy,
             wanted,
@@ -454,11 +465,10 @@ impl Engine {
 impl Exec for Engine {
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>> {
         let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|v| v.array()).collect();
-        Ok(self
-            .outputs(&op, &arrays)?
-            .into_iter()
-            .map(Value::new)
-            .collect())
+        let outputs = self.outputs(&op, &arrays)?;
+        let mut values = Vec::with_capacity(outputs.len());
+        values.extend(outputs.into_iter().map(Value::new));
+        Ok(values)
     }
 
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value> {
@@ -745,6 +755,7 @@ fn launch(
 #[derive(Clone, Copy)]
 struct Applied<'a> {
     op: &'a Arc<dyn Op>,
+    name: &'static str,
     kernels: KernelPolicy,
     /// Whether kernels get 16-bit operands as `f32`.
     wide: bool,
@@ -752,7 +763,7 @@ struct Applied<'a> {
 
 impl Applied<'_> {
     fn name(self) -> &'static str {
-        self.op.name()
+        self.name
     }
 }
 

@@ -278,6 +278,23 @@ impl Strategy {
         !self.early.is_empty()
     }
 
+    /// Whether the op is one kernel call on what each rank has: nothing moves before, beside or after it, the kernel reads every
+    /// operand and gets it as it is, and what it writes are the results.
+    pub(crate) fn is_local(&self, rule: &Rule) -> bool {
+        let in_place = |step: &InputMove| step.reduce.is_none() && step.exchange.is_none();
+        rule.body == Body::Kernel
+            && !rule.is_wide()
+            && rule.unread.is_empty()
+            && rule.decides_rows().is_none()
+            && self.inputs.iter().all(in_place)
+            && !self.overlaps()
+            && self.ring.is_none()
+            && self.routing.is_none()
+            && self.outcome.is_none()
+            && self.assemble.is_none()
+            && self.combine.is_none()
+    }
+
     /// How many blocks are folded one after the other; 0 where nothing goes round a ring.
     pub fn ring_steps(&self) -> usize {
         self.ring.as_ref().map_or(0, |ring| ring.steps.len())

@@ -391,6 +391,7 @@ impl Routed<'_> {
     fn with<'b>(&'b self, op: &'b Arc<dyn Op>) -> Applied<'b> {
         Applied {
             op,
+            name: op.name(),
             kernels: self.op.kernels,
             wide: false,
         }

@@ -79,9 +79,9 @@ impl Op for Where {
             let (mask, a, b) = (call.input::<Bool>(0), call.input::<T>(1), call.input::<T>(2));
             let mut out = call.output::<T>(0);
             let all = (
-                mask.broadcast_to(out.shape()),
-                a.broadcast_to(out.shape()),
-                b.broadcast_to(out.shape()),
+                mask.shaped(out.shape()),
+                a.shaped(out.shape()),
+                b.shaped(out.shape()),
             );
             if let (Some(mask), Some(a), Some(b)) = all {
                 select(&mask, &a, &b, &mut out);
@@ -151,9 +151,9 @@ impl Op for MaskedFill {
             let mut out = call.output::<T>(0);
             let value = [T::from_f64(self.value)];
             let number = View::new(&value, 0, &[], &[]).broadcast_to(out.shape());
-            let operands = (x.broadcast_to(out.shape()), mask.broadcast_to(out.shape()), number);
+            let operands = (x.shaped(out.shape()), mask.shaped(out.shape()), number);
             if let (Some(x), Some(mask), Some(number)) = operands {
-                let [kept, other] = if self.filled { [&number, &x] } else { [&x, &number] };
+                let [kept, other] = if self.filled { [&number, &*x] } else { [&*x, &number] };
                 select(&mask, kept, other, &mut out);
             }
         });

@@ -34,7 +34,6 @@ use shard_kernels::pointwise::{self, Binary};
 use shard_kernels::unary::{self, Form, Unary};
 use shard_kernels::{View, ViewMut, whole};
 use smallvec::smallvec;
-use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Applies a map of one number to every element. It can be differentiated three times; a fourth is
@@ -416,20 +415,8 @@ fn over_both<T: Element>(
 ) {
     let (a, b) = (call.input::<T>(0), call.input::<T>(1));
     let mut out = call.output::<T>(0);
-    let (a, b) = (shaped(&a, out.shape()), shaped(&b, out.shape()));
-    if let (Some(a), Some(b)) = (a, b) {
+    if let (Some(a), Some(b)) = (a.shaped(out.shape()), b.shaped(out.shape())) {
         kernel(&a, &b, &mut out);
-    }
-}
-
-/// The view in this shape, as it is if it has that.
-fn shaped<'v, 'a, T: Clone>(
-    view: &'v View<'a, T>,
-    shape: &[usize],
-) -> Option<Cow<'v, View<'a, T>>> {
-    match view.shape() == shape {
-        true => Some(Cow::Borrowed(view)),
-        false => view.broadcast_to(shape).map(Cow::Owned),
     }
 }
 
