@@ -65,6 +65,17 @@ impl<'a, T> View<'a, T> {
         }
     }
 
+    /// All of `data` as a view of one dim.
+    #[inline]
+    pub fn line(data: &'a [T]) -> Self {
+        Self {
+            data,
+            offset: 0,
+            shape: short(&[data.len()]),
+            strides: short(&[1]),
+        }
+    }
+
     /// The slice behind the view.
     pub fn data(&self) -> &'a [T] {
         self.data
@@ -250,6 +261,17 @@ impl<'a, T> ViewMut<'a, T> {
             offset: 0,
             shape: Dims::from_slice(shape),
             strides: row_major(shape),
+        }
+    }
+
+    /// All of `data` as a writable view of one dim.
+    #[inline]
+    pub fn line(data: &'a mut [T]) -> Self {
+        Self {
+            shape: short(&[data.len()]),
+            strides: short(&[1]),
+            data,
+            offset: 0,
         }
     }
 
@@ -648,6 +670,29 @@ mod tests {
             Some(vec![1, 2, 3, 1, 2, 3])
         );
         assert!(row.broadcast_to(&[2, 4]).is_none() && row.broadcast_to(&[]).is_none());
+    }
+
+    #[test]
+    fn views_of_a_shape_are_borrowed_and_others_repeated() {
+        let data = [1, 2, 3];
+        let line = View::line(&data);
+        assert_eq!((line.shape(), line.strides()), (&[3][..], &[1][..]));
+        assert!(matches!(line.shaped(&[3]), Some(Cow::Borrowed(_))));
+        let repeated = line.shaped(&[2, 3]).unwrap();
+        assert_eq!(repeated.to_vec(), [1, 2, 3, 1, 2, 3]);
+        assert!(line.shaped(&[2]).is_none());
+
+        let mut written = [0; 2];
+        let mut out = ViewMut::line(&mut written);
+        assert_eq!((out.shape(), out.strides()), (&[2][..], &[1][..]));
+        out.data_mut()[1] = 7;
+        assert_eq!(written, [0, 7]);
+    }
+
+    #[test]
+    #[should_panic(expected = "reach 1..=3, data holds 3")]
+    fn runs_outside_their_data_are_refused() {
+        View::new(&[0; 3], 1, &[3], &[1]);
     }
 
     #[test]

@@ -99,8 +99,6 @@ struct Ready {
     wanted: Option<Layout>,
     /// Of the op and the operands' layouts: what ranks compare.
     fingerprint: u128,
-    /// Whether it is [one kernel call](Strategy::is_local) on what each rank has.
-    is_local: bool,
 }
 
 /// A handler that runs, until it returns or panics.
@@ -253,8 +251,7 @@ impl Engine {
             ready.fingerprint ^ kernels.fingerprint() ^ narrow,
             inputs,
         );
-        let (rule, strategy) = (&ready.rule, &ready.strategy);
-        let outputs = self.by_strategy(op, rule, strategy, ready.is_local, inputs)?;
+        let outputs = self.by_strategy(op, &ready.rule, &ready.strategy, inputs)?;
         match outputs.len() {
             // It has the number of the last call, which is this one.
             1 => Ok(outputs),
@@ -301,9 +298,7 @@ impl Engine {
         strategy: &Strategy,
         inputs: &[&Array],
     ) -> Result<Vec<Array>> {
-        let is_local = strategy.is_local(rule);
-        let outputs = self.by_strategy(op, rule, strategy, is_local, inputs)?;
-        Ok(outputs.into_vec())
+        Ok(self.by_strategy(op, rule, strategy, inputs)?.into_vec())
     }
 
     fn by_strategy(
@@ -311,7 +306,6 @@ impl Engine {
         op: &Arc<dyn Op>,
         rule: &Rule,
         strategy: &Strategy,
-        is_local: bool,
         inputs: &[&Array],
     ) -> Result<Arrays> {
         let name = op.name();
@@ -341,7 +335,7 @@ impl Engine {
             rule,
             strategy,
         };
-        if is_local {
+        if strategy.is_local {
             return run.local(inputs);
         }
         let reduced = reduce(name, strategy, inputs)?;
@@ -447,7 +441,6 @@ impl Engine {
         tracing::debug!(op = op.name(), %strategy, "new strategy");
         let fingerprint = key_of(op.name(), &key);
         let ready = Rc::new(Ready {
-            is_local: strategy.is_local(&rule),
             rule,
             strategy,
             wanted,

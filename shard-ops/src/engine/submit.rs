@@ -150,6 +150,7 @@ pub(super) fn converted(cx: &Rc<MeshComm>, from: &Buffer, to: DType) -> Result<B
         fold: Fold::ONLY,
         work: Amount::moving(from.bytes() + len * to.size()),
         is_part: false,
+        line: None,
     };
     let applied = Applied {
         op: &cast,

@@ -564,6 +564,7 @@ fn rows_call(inputs: Vec<OperandBox>, output: OperandBox, dtype: DType) -> Kerne
         adds_once: true,
         fold: Fold::ONLY,
         is_part: false,
+        line: None,
     }
 }
 

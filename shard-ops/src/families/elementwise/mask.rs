@@ -76,8 +76,8 @@ impl Op for Where {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_element!(call.dtype(), T => {
-            let (mask, a, b) = (call.input::<Bool>(0), call.input::<T>(1), call.input::<T>(2));
-            let mut out = call.output::<T>(0);
+            let (mask, a, b) = (call.elements::<Bool>(0), call.elements::<T>(1), call.elements::<T>(2));
+            let mut out = call.elements_out::<T>(0);
             let all = (
                 mask.shaped(out.shape()),
                 a.shaped(out.shape()),
@@ -147,8 +147,8 @@ impl Op for MaskedFill {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_element!(call.dtype(), T => {
-            let (x, mask) = (call.input::<T>(0), call.input::<Bool>(1));
-            let mut out = call.output::<T>(0);
+            let (x, mask) = (call.elements::<T>(0), call.elements::<Bool>(1));
+            let mut out = call.elements_out::<T>(0);
             let value = [T::from_f64(self.value)];
             let number = View::new(&value, 0, &[], &[]).broadcast_to(out.shape());
             let operands = (x.shaped(out.shape()), mask.shaped(out.shape()), number);

@@ -305,12 +305,12 @@ impl Op for Map {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => {
-            let x = call.input::<T>(0);
+            let x = call.elements::<T>(0);
             if self.order == 0 {
-                unary::unary(self.map, 0, &x, &mut call.output::<T>(0));
+                unary::unary(self.map, 0, &x, &mut call.elements_out::<T>(0));
             } else {
-                let g = call.input::<T>(1);
-                unary::unary_scaled(self.map, self.order, &x, &g, &mut call.output::<T>(0));
+                let g = call.elements::<T>(1);
+                unary::unary_scaled(self.map, self.order, &x, &g, &mut call.elements_out::<T>(0));
             }
         });
     }
@@ -413,8 +413,8 @@ fn over_both<T: Element>(
     call: &mut HostCall<'_, '_>,
     kernel: impl FnOnce(&View<'_, T>, &View<'_, T>, &mut ViewMut<'_, T>),
 ) {
-    let (a, b) = (call.input::<T>(0), call.input::<T>(1));
-    let mut out = call.output::<T>(0);
+    let (a, b) = (call.elements::<T>(0), call.elements::<T>(1));
+    let mut out = call.elements_out::<T>(0);
     if let (Some(a), Some(b)) = (a.shaped(out.shape()), b.shaped(out.shape())) {
         kernel(&a, &b, &mut out);
     }
