@@ -73,8 +73,8 @@ pub(crate) enum Kind {
     /// An applied op, with the arrays that its vjp may look at.
     Op {
         op: Arc<dyn Op>,
-        inputs: Vec<Array>,
-        outputs: Vec<Array>,
+        /// The inputs, and after them the outputs.
+        arrays: Vec<Array>,
         /// Inputs that are gathered again instead of being kept.
         again: SmallVec<[usize; 3]>,
     },
@@ -219,6 +219,13 @@ impl Node {
         })
     }
 
+    /// Lets go of the parents, of which those that nobody else has are left to the caller.
+    fn give_up(&mut self, orphans: &mut SmallVec<[Slot; 4]>) {
+        for parent in &mut self.parents {
+            orphans.extend(parent.take().and_then(Rc::into_inner));
+        }
+    }
+
     pub(crate) fn name(&self) -> &'static str {
         match &self.kind {
             Kind::Leaf(_) => "leaf",
@@ -294,12 +301,11 @@ impl Drop for Node {
         if let Some(sharded) = self.sharded() {
             sharded.release();
         }
-        let mut orphans: Vec<Rc<Slot>> = self.parents.drain(..).flatten().collect();
-        while let Some(slot) = orphans.pop() {
-            if let Some(Slot { node, .. }) = Rc::into_inner(slot)
-                && let Some(mut node) = Rc::into_inner(node)
-            {
-                orphans.extend(node.parents.drain(..).flatten());
+        let mut orphans: SmallVec<[Slot; 4]> = SmallVec::new();
+        self.give_up(&mut orphans);
+        while let Some(Slot { node, .. }) = orphans.pop() {
+            if let Some(mut node) = Rc::into_inner(node) {
+                node.give_up(&mut orphans);
             }
         }
     }

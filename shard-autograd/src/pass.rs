@@ -313,11 +313,11 @@ impl Pass<'_> {
             Kind::Anchor => local::vjp_of_anchor(mover, node, needs, cotangents),
             Kind::Op {
                 op,
-                inputs,
-                outputs,
+                arrays,
                 again: missing,
             } => {
                 let keeps = op.keeps();
+                let (inputs, outputs) = arrays.split_at(node.parents.len());
                 let inputs = (inputs.iter().zip(&node.parents).enumerate())
                     .map(|(i, (array, parent))| {
                         let array = match parent.as_deref().map(|slot| &slot.node) {

@@ -429,6 +429,10 @@ impl Exec for Recorder {
                 &refs
             }
         };
+        // What no tape knows has no parents.
+        if inputs.iter().all(|value| value.slot().is_none()) {
+            return self.0.exec.apply(op, inputs);
+        }
         let mut parents = self.parents(op.name(), inputs)?;
         if parents.iter().all(Option::is_none) {
             return self.0.exec.apply(op, inputs);
@@ -447,11 +451,11 @@ impl Exec for Recorder {
         let keeps = op.keeps();
         let again = self.made_again(&parents);
         Ok(self.record(parents, outputs, |outputs| Kind::Op {
-            inputs: kept(inputs.iter().map(|v| v.array()), |i| {
-                keeps.input(i) && !again.contains(&i)
-            }),
+            arrays: kept(
+                (inputs, |i| keeps.input(i) && !again.contains(&i)),
+                (outputs, |o| keeps.output(o)),
+            ),
             again,
-            outputs: kept(outputs.iter().map(Value::array), |o| keeps.output(o)),
             op,
         }))
     }
@@ -480,20 +484,18 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// The arrays that a vjp will look at. Of the other arrays only the layouts are kept, which a vjp may still ask for.
-fn kept<'a>(
-    arrays: impl IntoIterator<Item = &'a Array>,
-    keeps: impl Fn(usize) -> bool,
+/// The arrays of an op that its vjp will look at, inputs and then outputs. Of the other arrays only the layouts are kept, which a vjp
+/// may still ask for.
+fn kept(
+    (inputs, keeps_input): (&[&Value], impl Fn(usize) -> bool),
+    (outputs, keeps_output): (&[Value], impl Fn(usize) -> bool),
 ) -> Vec<Array> {
+    let kept = |value: &Value, keeps| match keeps {
+        true => value.array().clone(),
+        false => value.array().without_data(),
+    };
+    let mut arrays = Vec::with_capacity(inputs.len() + outputs.len());
+    arrays.extend((inputs.iter().enumerate()).map(|(i, value)| kept(value, keeps_input(i))));
+    arrays.extend((outputs.iter().enumerate()).map(|(o, value)| kept(value, keeps_output(o))));
     arrays
-        .into_iter()
-        .enumerate()
-        .map(|(i, array)| {
-            if keeps(i) {
-                array.clone()
-            } else {
-                array.without_data()
-            }
-        })
-        .collect()
 }

@@ -61,9 +61,23 @@ pub struct KernelCx {
     /// Whether the outputs are those of a part of the folded dim, which [`Op::merge`](crate::Op::merge) will merge with those
     /// of the other parts.
     pub is_part: bool,
+    /// How many elements each operand has, if all are runs of as many elements side by side; `None` also where nobody looked.
+    pub(crate) line: Option<usize>,
 }
 
 impl KernelCx {
+    /// Looks whether all operands are runs of as many elements side by side, in one shape.
+    pub(crate) fn find_line(&mut self) {
+        let Some(first) = self.outputs.first() else {
+            return;
+        };
+        let all = || self.inputs.iter().chain(&self.outputs);
+        let is_like = |each: &OperandBox| {
+            each.shape == first.shape && each.strides == row_major_strides(&each.shape)
+        };
+        self.line = all().all(is_like).then(|| first.shape.iter().product());
+    }
+
     /// Whether there is anything to write. If not, there is nothing to compute, whatever the inputs are.
     pub(crate) fn writes(&self) -> bool {
         self.outputs.iter().any(|o| !o.shape.contains(&0))
@@ -117,9 +131,45 @@ impl<'a> HostCall<'a, '_> {
     /// If `T` is not the operand's type: the op's rule fixes the types, so its kernel knows them.
     pub fn input<T: Element>(&self, i: usize) -> View<'a, T> {
         let at = &self.cx.inputs[i];
+        let (data, offset) = match at.shape.contains(&0) {
+            true => (&self.read::<T>(i)[..0], 0),
+            false => (self.read(i), at.offset),
+        };
+        View::new(data, offset, &at.shape, &at.strides)
+    }
+
+    /// As [`input`](Self::input), for kernels that go element by element, in whatever order: where all operands are runs of as many
+    /// elements side by side, a view of one dim.
+    ///
+    /// # Panics
+    /// As [`input`](Self::input).
+    #[inline]
+    pub fn elements<T: Element>(&self, i: usize) -> View<'a, T> {
+        match self.cx.line {
+            Some(len) => View::line(&self.read(i)[self.cx.inputs[i].offset..][..len]),
+            None => self.input(i),
+        }
+    }
+
+    /// As [`output`](Self::output), for kernels that read [`elements`](Self::elements).
+    ///
+    /// # Panics
+    /// As [`input`](Self::input).
+    #[inline]
+    pub fn elements_out<T: Element>(&mut self, o: usize) -> ViewMut<'_, T> {
+        match self.cx.line {
+            Some(len) => {
+                let data = written(&mut self.outputs[o]);
+                ViewMut::line(&mut data[self.cx.outputs[o].offset..][..len])
+            }
+            None => self.output(o),
+        }
+    }
+
+    /// All of input `i`'s memory.
+    fn read<T: Element>(&self, i: usize) -> &'a [T] {
         match self.inputs[i].as_slice::<T>() {
-            Ok(data) if at.shape.contains(&0) => View::new(&data[..0], 0, &at.shape, &at.strides),
-            Ok(data) => View::new(data, at.offset, &at.shape, &at.strides),
+            Ok(data) => data,
             Err(e) => panic!("kernel reads input {i} as {}, but {e}", T::DTYPE),
         }
     }
@@ -160,11 +210,18 @@ impl HostCall<'_, '_> {
 }
 
 fn writable<'a, T: Element>(slice: &'a mut HostSliceMut<'_>, at: &OperandBox) -> ViewMut<'a, T> {
+    let data = written(slice);
+    let (data, offset) = match at.shape.contains(&0) {
+        true => (&mut data[..0], 0),
+        false => (data, at.offset),
+    };
+    ViewMut::new(data, offset, &at.shape, &at.strides)
+}
+
+/// All of an output's memory.
+fn written<'a, T: Element>(slice: &'a mut HostSliceMut<'_>) -> &'a mut [T] {
     match slice.as_mut_slice::<T>() {
-        Ok(data) if at.shape.contains(&0) => {
-            ViewMut::new(&mut data[..0], 0, &at.shape, &at.strides)
-        }
-        Ok(data) => ViewMut::new(data, at.offset, &at.shape, &at.strides),
+        Ok(data) => data,
         Err(e) => panic!("kernel writes an output as {}, but {e}", T::DTYPE),
     }
 }

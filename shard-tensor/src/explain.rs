@@ -173,6 +173,10 @@ impl ShardTensor {
 pub(crate) struct Told(RefCell<Option<Vec<Step>>>);
 
 impl Told {
+    fn is_asked(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
     fn begin(&self) -> Option<Vec<Step>> {
         self.0.replace(Some(Vec::new()))
     }
@@ -203,7 +207,7 @@ impl Telling {
         strategy: impl FnOnce() -> (String, Vec<Alternative>),
         run: impl FnOnce() -> Result<Vec<Value>, OpError>,
     ) -> Result<Vec<Value>, OpError> {
-        if self.told.0.borrow().is_none() {
+        if !self.told.is_asked() {
             return run();
         }
         let before = self.world.ledger().snapshot();
@@ -245,6 +249,9 @@ impl Telling {
 
 impl Exec for Telling {
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
+        if !self.told.is_asked() {
+            return self.engine.apply(op, inputs);
+        }
         let strategy = || {
             let arrays: Vec<_> = inputs.iter().map(|v| v.array()).collect();
             let strategy = self.engine.explain(&op, &arrays);

@@ -200,6 +200,14 @@ fn dropping_a_value_frees_its_graph_however_deep() {
         assert_eq!(b.full(&gradients.get(&x).unwrap().unwrap()), [1.0]);
         drop(y);
         assert_eq!(b.rec.live_nodes(), 1);
+        // Nodes that hold their parent twice.
+        let mut y = x.clone();
+        for _ in 0..100_000 {
+            y = add(&b.rec, &y, &y).unwrap();
+        }
+        assert_eq!(b.rec.live_nodes(), 100_001);
+        drop(y);
+        assert_eq!(b.rec.live_nodes(), 1);
         drop(x);
         assert_eq!(b.rec.live_nodes(), 0);
     });

@@ -3,7 +3,7 @@
 //! Activations and their derivatives are in [`unary`](super::unary); arithmetic of integers, and comparisons, in
 //! [`whole`](super::whole).
 
-use super::view::for_each_row;
+use super::view::{for_each_row, same_shape};
 use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
 use pulp::{Arch, Simd, WithSimd};
@@ -331,7 +331,7 @@ impl<T: Real, F: Fn(T, T) -> T> WithSimd for Accumulate<'_, T, F> {
 
 pub(crate) fn assert_shapes(inputs: &[&[usize]], out: &[usize]) {
     assert!(
-        inputs.iter().all(|s| *s == out),
+        inputs.iter().all(|s| same_shape(s, out)),
         "pointwise: shapes {inputs:?} into {out:?}"
     );
 }

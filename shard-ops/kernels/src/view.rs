@@ -1,6 +1,7 @@
 //! Strided views of a slice: what every kernel reads and writes.
 
 use smallvec::SmallVec;
+use std::borrow::Cow;
 
 pub use shard_spec::{Dims, Strides};
 
@@ -61,6 +62,17 @@ impl<'a, T> View<'a, T> {
             offset: 0,
             shape: Dims::from_slice(shape),
             strides: row_major(shape),
+        }
+    }
+
+    /// All of `data` as a view of one dim.
+    #[inline]
+    pub fn line(data: &'a [T]) -> Self {
+        Self {
+            data,
+            offset: 0,
+            shape: short(&[data.len()]),
+            strides: short(&[1]),
         }
     }
 
@@ -141,10 +153,21 @@ impl<'a, T> View<'a, T> {
         }
     }
 
+    /// As [`broadcast_to`](Self::broadcast_to): the view itself where it has the shape.
+    pub fn shaped(&self, shape: &[usize]) -> Option<Cow<'_, Self>>
+    where
+        T: Clone,
+    {
+        match same_shape(self.shape(), shape) {
+            true => Some(Cow::Borrowed(self)),
+            false => self.broadcast_to(shape).map(Cow::Owned),
+        }
+    }
+
     /// The view repeated to `shape` by the usual broadcasting: aligned at the last dim, extent 1 or missing repeats.
     /// `None` where the shapes do not broadcast.
     pub fn broadcast_to(&self, shape: &[usize]) -> Option<Self> {
-        if self.shape() == shape {
+        if same_shape(self.shape(), shape) {
             let strides = Strides::from_slice(&self.strides);
             return Some(Self {
                 data: self.data,
@@ -217,8 +240,8 @@ impl<'a, T> ViewMut<'a, T> {
         Self {
             data,
             offset,
-            shape: Dims::from_slice(shape),
-            strides: Strides::from_slice(strides),
+            shape: short(shape),
+            strides: short(strides),
         }
     }
 
@@ -238,6 +261,17 @@ impl<'a, T> ViewMut<'a, T> {
             offset: 0,
             shape: Dims::from_slice(shape),
             strides: row_major(shape),
+        }
+    }
+
+    /// All of `data` as a writable view of one dim.
+    #[inline]
+    pub fn line(data: &'a mut [T]) -> Self {
+        Self {
+            shape: short(&[data.len()]),
+            strides: short(&[1]),
+            data,
+            offset: 0,
         }
     }
 
@@ -401,10 +435,20 @@ fn rows<const N: usize>(
     offsets: [usize; N],
     visit: &mut dyn FnMut([usize; N], usize, [isize; N]),
 ) {
+    // Most operands are one run of elements side by side.
+    if let [n] = *shape {
+        let steps = match n {
+            1 => [1; N],
+            _ => core::array::from_fn(|k| strides[k][0]),
+        };
+        if n > 0 {
+            visit(offsets, n, steps);
+        }
+        return;
+    }
     if shape.contains(&0) {
         return;
     }
-    // Most operands lie side by side.
     if strides.iter().all(|strides| is_row_major(shape, strides)) {
         visit(offsets, shape.iter().product(), [1; N]);
         return;
@@ -480,6 +524,12 @@ fn short<T: Copy + Default>(list: &[T]) -> SmallVec<[T; 6]> {
     }
 }
 
+/// Whether two lists of few entries are equal: a call of `memcmp` would cost more than they.
+#[inline]
+pub(crate) fn same_shape(a: &[usize], b: &[usize]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
+}
+
 fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
     let mut expected = 1;
     shape.contains(&0)
@@ -490,7 +540,16 @@ fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
         })
 }
 
+#[inline]
 fn check_bounds(len: usize, offset: usize, shape: &[usize], strides: &[isize]) {
+    // Most views are of one run of elements.
+    match (shape, strides) {
+        (&[n], &[1]) if offset.checked_add(n).is_some_and(|end| end <= len) => {}
+        _ => check_each_dim(len, offset, shape, strides),
+    }
+}
+
+fn check_each_dim(len: usize, offset: usize, shape: &[usize], strides: &[isize]) {
     assert!(
         shape.len() == strides.len(),
         "view: {} extents but {} strides",
@@ -611,6 +670,29 @@ mod tests {
             Some(vec![1, 2, 3, 1, 2, 3])
         );
         assert!(row.broadcast_to(&[2, 4]).is_none() && row.broadcast_to(&[]).is_none());
+    }
+
+    #[test]
+    fn views_of_a_shape_are_borrowed_and_others_repeated() {
+        let data = [1, 2, 3];
+        let line = View::line(&data);
+        assert_eq!((line.shape(), line.strides()), (&[3][..], &[1][..]));
+        assert!(matches!(line.shaped(&[3]), Some(Cow::Borrowed(_))));
+        let repeated = line.shaped(&[2, 3]).unwrap();
+        assert_eq!(repeated.to_vec(), [1, 2, 3, 1, 2, 3]);
+        assert!(line.shaped(&[2]).is_none());
+
+        let mut written = [0; 2];
+        let mut out = ViewMut::line(&mut written);
+        assert_eq!((out.shape(), out.strides()), (&[2][..], &[1][..]));
+        out.data_mut()[1] = 7;
+        assert_eq!(written, [0, 7]);
+    }
+
+    #[test]
+    #[should_panic(expected = "reach 1..=3, data holds 3")]
+    fn runs_outside_their_data_are_refused() {
+        View::new(&[0; 3], 1, &[3], &[1]);
     }
 
     #[test]

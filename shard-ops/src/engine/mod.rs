@@ -1,6 +1,7 @@
 //! The eager executor: one path from an op and its operands to the result.
 
 mod arriving;
+mod local;
 mod outcome;
 mod pin;
 mod ring;
@@ -323,6 +324,20 @@ impl Engine {
             };
             return self.narrow(name, rule, outputs?);
         }
+        let run = Run {
+            op: Applied {
+                op,
+                name,
+                kernels: self.kernels.get(),
+                wide: rule.is_wide(),
+            },
+            cx,
+            rule,
+            strategy,
+        };
+        if strategy.is_local {
+            return run.local(inputs);
+        }
         let reduced = reduce(name, strategy, inputs)?;
         let mut current: SmallVec<[&Array; 4]> = SmallVec::new();
         let inputs = match reduced.is_empty() {
@@ -334,17 +349,6 @@ impl Engine {
                 }
                 &current[..]
             }
-        };
-        let kernels = self.kernels.get();
-        let run = Run {
-            op: Applied {
-                op,
-                kernels,
-                wide: rule.is_wide(),
-            },
-            cx,
-            rule,
-            strategy,
         };
         let outputs = match (&strategy.assemble, &rule.body) {
             (Some(assemble), _) => run.assemble(assemble, inputs),
@@ -454,11 +458,10 @@ impl Engine {
 impl Exec for Engine {
     fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>> {
         let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|v| v.array()).collect();
-        Ok(self
-            .outputs(&op, &arrays)?
-            .into_iter()
-            .map(Value::new)
-            .collect())
+        let outputs = self.outputs(&op, &arrays)?;
+        let mut values = Vec::with_capacity(outputs.len());
+        values.extend(outputs.into_iter().map(Value::new));
+        Ok(values)
     }
 
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value> {
@@ -745,6 +748,7 @@ fn launch(
 #[derive(Clone, Copy)]
 struct Applied<'a> {
     op: &'a Arc<dyn Op>,
+    name: &'static str,
     kernels: KernelPolicy,
     /// Whether kernels get 16-bit operands as `f32`.
     wide: bool,
@@ -752,7 +756,7 @@ struct Applied<'a> {
 
 impl Applied<'_> {
     fn name(self) -> &'static str {
-        self.op.name()
+        self.name
     }
 }
 

@@ -229,6 +229,7 @@ fn call(cx: &Rc<MeshComm>, strategy: &Strategy, layouts: &[Layout]) -> KernelCx 
         fold: crate::Fold::ONLY,
         work: shard_comm::Work::default(),
         is_part: false,
+        line: None,
     }
 }
 

@@ -36,21 +36,15 @@ pub(super) fn submit(
         }
         false => inputs,
     };
-    let (name, device) = (op.name(), cx.device());
+    if submit_now(op, cx, stage, calls, work, inputs, &mut outputs)? {
+        return Ok(outputs);
+    }
+    let (name, device) = (op.name, cx.device());
     if let Some(kernel) = op.op.kernel(device.kind()) {
         let inputs = handles(inputs);
         return on_device(op, kernel, cx, stage, calls, work, &inputs, outputs);
     }
-    let much = match stage {
-        Stage::WriteRows => Amount::moving(outputs.iter().map(BufferMut::bytes).sum()),
-        _ => calls.iter().map(|call| call.work).sum(),
-    };
-    let ran = device.run_now(name, much, inputs, &mut outputs, &mut |inputs, outputs| {
-        on_host(&**op.op, stage, calls, work, inputs, outputs);
-    });
-    if ran.in_op(name)? {
-        return Ok(outputs);
-    }
+    let much = amount(stage, calls, &outputs);
     let (op, calls, work) = (op.op.clone(), calls.clone(), work.cloned());
     let job = HostJob::new(name, much, move |inputs, outputs| {
         on_host(&*op, stage, &calls, work.as_ref(), inputs, outputs);
@@ -60,6 +54,36 @@ pub(super) fn submit(
         return by_host(name, cx, job, &inputs, outputs);
     }
     device.submit(inputs, outputs, job).in_op(name)
+}
+
+/// As [`submit`], of operands that kernels get as they are, where the device does the work of the host when it is asked for. Returns
+/// false, and has done nothing, elsewhere.
+pub(super) fn submit_now(
+    op: Applied<'_>,
+    cx: &Rc<MeshComm>,
+    stage: Stage,
+    calls: &[KernelCx],
+    work: Option<&SharedWork>,
+    inputs: &[&Buffer],
+    outputs: &mut [BufferMut],
+) -> Result<bool> {
+    let device = cx.device();
+    if op.op.kernel(device.kind()).is_some() {
+        return Ok(false);
+    }
+    let much = amount(stage, calls, outputs);
+    let ran = device.run_now(op.name, much, inputs, outputs, &mut |inputs, outputs| {
+        on_host(&**op.op, stage, calls, work, inputs, outputs);
+    });
+    ran.in_op(op.name)
+}
+
+/// How much work the calls are.
+fn amount(stage: Stage, calls: &[KernelCx], outputs: &[BufferMut]) -> Amount {
+    match stage {
+        Stage::WriteRows => Amount::moving(outputs.iter().map(BufferMut::bytes).sum()),
+        _ => calls.iter().map(|call| call.work).sum(),
+    }
 }
 
 /// Handles that may outlive those at hand.
@@ -126,9 +150,11 @@ pub(super) fn converted(cx: &Rc<MeshComm>, from: &Buffer, to: DType) -> Result<B
         fold: Fold::ONLY,
         work: Amount::moving(from.bytes() + len * to.size()),
         is_part: false,
+        line: None,
     };
     let applied = Applied {
         op: &cast,
+        name: cast.name(),
         kernels: KernelPolicy::default(),
         wide: false,
     };
@@ -166,7 +192,7 @@ fn on_device(
                 continue;
             }
             let call = DeviceCall {
-                op: op.name(),
+                op: op.name,
                 cx: call,
                 device: cx.device(),
                 policy: op.kernels,

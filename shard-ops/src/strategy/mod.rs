@@ -71,6 +71,9 @@ pub struct Strategy {
     pub(crate) assemble: Option<Exchange>,
     /// Combine the outputs over these axes at once.
     pub(crate) combine: Option<(Axes, Monoid)>,
+    /// Whether the op is one kernel call on what each rank has: nothing moves before, beside or after it, the kernel reads every
+    /// operand and gets it as it is, and what it writes are the results.
+    pub(crate) is_local: bool,
     bytes: usize,
 }
 
@@ -213,13 +216,34 @@ impl Strategy {
             outcome: None,
             assemble: None,
             combine: site.combined(),
+            is_local: false,
             bytes,
         };
         match rule.body {
             Body::Move { accumulate } => strategy.add_move(&site, &current, accumulate),
             _ => strategy.add_calls(&site, &current, elsewhere.as_ref())?,
         }
+        strategy.prepare(rule);
         Ok(strategy)
+    }
+
+    /// Finds out whether the op is one kernel call and no more, and if so, what its kernel would find out at every call.
+    fn prepare(&mut self, rule: &Rule) {
+        let in_place = |step: &InputMove| step.reduce.is_none() && step.exchange.is_none();
+        self.is_local = rule.body == Body::Kernel
+            && !rule.is_wide()
+            && rule.unread.is_empty()
+            && rule.decides_rows().is_none()
+            && self.inputs.iter().all(in_place)
+            && !self.overlaps()
+            && self.ring.is_none()
+            && self.routing.is_none()
+            && self.outcome.is_none()
+            && self.assemble.is_none()
+            && self.combine.is_none();
+        if let (true, Some(calls)) = (self.is_local, Arc::get_mut(&mut self.late)) {
+            calls.iter_mut().for_each(KernelCx::find_line);
+        }
     }
 
     /// The exchange that is the op.

@@ -67,6 +67,7 @@ impl Site<'_> {
             fold: Fold::ONLY,
             work: merging(&moves, outputs, self.mesh.ranks()[self.index]),
             is_part: false,
+            line: None,
         });
         Ok(Outcome { moves, merge })
     }

@@ -308,6 +308,7 @@ impl<'a> Site<'a> {
             adds_once,
             fold: Fold::ONLY,
             is_part: false,
+            line: None,
         }
     }
 

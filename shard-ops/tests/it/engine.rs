@@ -1,11 +1,16 @@
 //! The engine on small ops: results equal one rank's, layouts follow the rules, and nothing moves needlessly.
 
 use crate::ranks::on_ranks;
+use shard_kernels::pointwise::zip;
 use shard_kernels::unary::Unary;
-use shard_ops::{Exec, Value, broadcast, elementwise, index, loss, matmul, reduce, shape};
+use shard_ops::{
+    Exec, HostCall, Linearity, Meta, Op, Result, Rule, Value, broadcast, elementwise, index,
+    key_of, loss, matmul, reduce, shape,
+};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, EdgeMap, Layout, Partition, Placement, ReduceOp};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 fn value(index: &[usize]) -> f64 {
     let h = index
@@ -133,6 +138,56 @@ fn pointwise_ops_equal_one_rank() {
     });
     check(&[&[7, 2], &[7, 2]], |e, v| {
         elementwise::maximum(e, &v[0], &v[1]).unwrap()
+    });
+}
+
+/// A sum that notes in which shapes it is given its operands.
+#[derive(Debug, Default)]
+struct Noting(Mutex<Vec<Vec<usize>>>);
+
+impl Op for Noting {
+    fn name(&self) -> &'static str {
+        "noting"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("noting", &())
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        Rule::pointwise("noting", inputs, inputs[0].dtype, Linearity::None)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let (a, b) = (call.elements::<f64>(0), call.elements::<f64>(1));
+        let mut out = call.elements_out::<f64>(0);
+        let shapes = [a.shape(), b.shape(), out.shape()];
+        self.0.lock().unwrap().extend(shapes.map(<[_]>::to_vec));
+        let [a, b] = [&a, &b].map(|x| x.shaped(out.shape()).unwrap());
+        zip(&a, &b, &mut out, |a, b| a + b);
+    }
+}
+
+#[test]
+fn operands_that_lie_alike_are_lines_of_elements() {
+    on_ranks(&[2], |cx, engine| {
+        let at = |shape: &[usize], by| make(cx, &Layout::new(cx.mesh(), shape, &[by]).unwrap());
+        let (rows, columns) = (Placement::Shard(0), Placement::Shard(1));
+        let seen = |a: &Value, b: &Value| {
+            let op = Arc::new(Noting::default());
+            let sum = engine.apply1(op.clone(), &[a, b]).unwrap();
+            let expected = whole(engine, &elementwise::add(engine, a, b).unwrap());
+            assert_eq!(whole(engine, &sum), expected);
+            op.0.lock().unwrap().clone()
+        };
+        let x = at(&[4, 6], rows);
+        assert_eq!(seen(&x, &at(&[4, 6], rows)), [[12], [12], [12]]);
+        let y = at(&[4, 6], columns);
+        assert_eq!(seen(&y, &y), [[12], [12], [12]]);
+        // Repeated, or moved, they are boxes.
+        let row = at(&[6], Placement::Replicate);
+        assert_eq!(seen(&x, &row), [&[2, 6][..], &[6], &[2, 6]]);
+        assert!(seen(&x, &y).iter().all(|shape| shape.len() == 2));
     });
 }
 

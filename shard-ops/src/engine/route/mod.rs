@@ -391,6 +391,7 @@ impl Routed<'_> {
     fn with<'b>(&'b self, op: &'b Arc<dyn Op>) -> Applied<'b> {
         Applied {
             op,
+            name: op.name(),
             kernels: self.op.kernels,
             wide: false,
         }
@@ -563,6 +564,7 @@ fn rows_call(inputs: Vec<OperandBox>, output: OperandBox, dtype: DType) -> Kerne
         adds_once: true,
         fold: Fold::ONLY,
         is_part: false,
+        line: None,
     }
 }
 

@@ -85,10 +85,9 @@ impl Op for Comparison {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_number!(call.inputs[0].dtype(), T => {
-            let (a, b) = (call.input::<T>(0), call.input::<T>(1));
-            let mut out = call.output::<Bool>(0);
-            let (a, b) = (a.broadcast_to(out.shape()), b.broadcast_to(out.shape()));
-            if let (Some(a), Some(b)) = (a, b) {
+            let (a, b) = (call.elements::<T>(0), call.elements::<T>(1));
+            let mut out = call.elements_out::<Bool>(0);
+            if let (Some(a), Some(b)) = (a.shaped(out.shape()), b.shaped(out.shape())) {
                 whole::compare(self.0, &a, &b, &mut out);
             }
         });

@@ -76,12 +76,12 @@ impl Op for Where {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_element!(call.dtype(), T => {
-            let (mask, a, b) = (call.input::<Bool>(0), call.input::<T>(1), call.input::<T>(2));
-            let mut out = call.output::<T>(0);
+            let (mask, a, b) = (call.elements::<Bool>(0), call.elements::<T>(1), call.elements::<T>(2));
+            let mut out = call.elements_out::<T>(0);
             let all = (
-                mask.broadcast_to(out.shape()),
-                a.broadcast_to(out.shape()),
-                b.broadcast_to(out.shape()),
+                mask.shaped(out.shape()),
+                a.shaped(out.shape()),
+                b.shaped(out.shape()),
             );
             if let (Some(mask), Some(a), Some(b)) = all {
                 select(&mask, &a, &b, &mut out);
@@ -147,13 +147,13 @@ impl Op for MaskedFill {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_element!(call.dtype(), T => {
-            let (x, mask) = (call.input::<T>(0), call.input::<Bool>(1));
-            let mut out = call.output::<T>(0);
+            let (x, mask) = (call.elements::<T>(0), call.elements::<Bool>(1));
+            let mut out = call.elements_out::<T>(0);
             let value = [T::from_f64(self.value)];
             let number = View::new(&value, 0, &[], &[]).broadcast_to(out.shape());
-            let operands = (x.broadcast_to(out.shape()), mask.broadcast_to(out.shape()), number);
+            let operands = (x.shaped(out.shape()), mask.shaped(out.shape()), number);
             if let (Some(x), Some(mask), Some(number)) = operands {
-                let [kept, other] = if self.filled { [&number, &x] } else { [&x, &number] };
+                let [kept, other] = if self.filled { [&number, &*x] } else { [&*x, &number] };
                 select(&mask, kept, other, &mut out);
             }
         });

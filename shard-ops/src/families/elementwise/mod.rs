@@ -34,7 +34,6 @@ use shard_kernels::pointwise::{self, Binary};
 use shard_kernels::unary::{self, Form, Unary};
 use shard_kernels::{View, ViewMut, whole};
 use smallvec::smallvec;
-use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Applies a map of one number to every element. It can be differentiated three times; a fourth is
@@ -306,12 +305,12 @@ impl Op for Map {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => {
-            let x = call.input::<T>(0);
+            let x = call.elements::<T>(0);
             if self.order == 0 {
-                unary::unary(self.map, 0, &x, &mut call.output::<T>(0));
+                unary::unary(self.map, 0, &x, &mut call.elements_out::<T>(0));
             } else {
-                let g = call.input::<T>(1);
-                unary::unary_scaled(self.map, self.order, &x, &g, &mut call.output::<T>(0));
+                let g = call.elements::<T>(1);
+                unary::unary_scaled(self.map, self.order, &x, &g, &mut call.elements_out::<T>(0));
             }
         });
     }
@@ -414,22 +413,10 @@ fn over_both<T: Element>(
     call: &mut HostCall<'_, '_>,
     kernel: impl FnOnce(&View<'_, T>, &View<'_, T>, &mut ViewMut<'_, T>),
 ) {
-    let (a, b) = (call.input::<T>(0), call.input::<T>(1));
-    let mut out = call.output::<T>(0);
-    let (a, b) = (shaped(&a, out.shape()), shaped(&b, out.shape()));
-    if let (Some(a), Some(b)) = (a, b) {
+    let (a, b) = (call.elements::<T>(0), call.elements::<T>(1));
+    let mut out = call.elements_out::<T>(0);
+    if let (Some(a), Some(b)) = (a.shaped(out.shape()), b.shaped(out.shape())) {
         kernel(&a, &b, &mut out);
-    }
-}
-
-/// The view in this shape, as it is if it has that.
-fn shaped<'v, 'a, T: Clone>(
-    view: &'v View<'a, T>,
-    shape: &[usize],
-) -> Option<Cow<'v, View<'a, T>>> {
-    match view.shape() == shape {
-        true => Some(Cow::Borrowed(view)),
-        false => view.broadcast_to(shape).map(Cow::Owned),
     }
 }
 
