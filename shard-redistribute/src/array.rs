@@ -2,7 +2,7 @@
 
 use crate::{MeshComm, RedistributeError, Result};
 use shard_comm::simulated::PHANTOM;
-use shard_comm::{AgreedError, Buffer, Call, Calling, DType, Element};
+use shard_comm::{AgreedError, Buffer, Call, Calling, DType, Element, Monoid, Scalar};
 use shard_spec::{DimPart, Dims, Layout, numel};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -146,50 +146,30 @@ impl Array {
         layout: &Layout,
         f: impl Fn(&[usize]) -> T,
     ) -> Result<Self> {
-        let Some(held) = layout.local_parts(cx.rank()) else {
+        let Some(held) = Held::of(cx, layout) else {
             return Self::from_parts(cx, layout, None, T::DTYPE);
         };
-        let shape: Dims = layout.local_shape(cx.rank()).unwrap_or_default();
-        let count = numel(&shape);
         if cx.device().kind() == PHANTOM {
             // This device keeps no elements, so there is no need to compute them.
-            let buffer = cx.device().alloc(T::DTYPE, count)?.freeze();
+            let buffer = cx.device().alloc(T::DTYPE, held.count)?.freeze();
             return Self::from_parts(cx, layout, Some(buffer), T::DTYPE);
         }
-        let intervals = |part: &DimPart| part.intervals().collect();
-        let held: SmallVec<[Vec<Range<usize>>; 4]> = held.iter().map(intervals).collect();
-        let holds = cx
-            .coords()
-            .is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
-        let identity = layout
-            .partial_op()
-            .map(|op| shard_comm::Monoid::Op(op).identity(T::DTYPE)[0]);
-        let mut out = Vec::with_capacity(count);
-        let mut within: SmallVec<[usize; 6]> = SmallVec::from_elem(0, held.len());
-        let mut index: Dims = if count == 0 {
-            Dims::new()
-        } else {
-            held.iter().map(|intervals| intervals[0].start).collect()
-        };
-        for _ in 0..count {
-            out.push(match identity {
-                Some(identity) if !holds => T::from_scalar(identity),
-                _ => f(&index),
-            });
-            // The next index: the next one in the interval, or the first of the next interval, or back to the first interval
-            // with a step along the dim before.
-            for d in (0..index.len()).rev() {
-                index[d] += 1;
-                if index[d] < held[d][within[d]].end {
-                    break;
-                }
-                within[d] = (within[d] + 1) % held[d].len();
-                index[d] = held[d][within[d]].start;
-                if within[d] > 0 {
-                    break;
-                }
+        let out = match Held::identity(cx, layout, T::DTYPE) {
+            Some(identity) => vec![T::from_scalar(identity); held.count],
+            None => {
+                let mut out = Vec::with_capacity(held.count);
+                held.for_each_run(&mut |index, n| {
+                    out.push(f(index));
+                    for _ in 1..n {
+                        if let Some(last) = index.last_mut() {
+                            *last += 1;
+                        }
+                        out.push(f(index));
+                    }
+                });
+                out
             }
-        }
+        };
         let buffer = cx.device().upload_slice(&out)?;
         Self::from_parts(cx, layout, Some(buffer), T::DTYPE)
     }
@@ -413,5 +393,69 @@ impl fmt::Debug for Array {
             self.layout,
             &self.local_shape()[..]
         )
+    }
+}
+
+/// The global indices that a rank holds. It knows neither the elements nor what is computed of them, so that its loops are not
+/// compiled for each function that fills an array.
+struct Held {
+    parts: SmallVec<[DimPart; 4]>,
+    count: usize,
+}
+
+impl Held {
+    /// `None` where the rank holds no part.
+    fn of(cx: &MeshComm, layout: &Layout) -> Option<Self> {
+        let parts = layout.local_parts(cx.rank())?;
+        let shape: Dims = layout.local_shape(cx.rank()).unwrap_or_default();
+        let count = numel(&shape);
+        Some(Self { parts, count })
+    }
+
+    /// What all elements are where the layout is partial and other ranks hold the values.
+    fn identity(cx: &MeshComm, layout: &Layout, dtype: DType) -> Option<Scalar> {
+        let holds = cx
+            .coords()
+            .is_some_and(|c| layout.partial_axes().iter().all(|&a| c[a] == 0));
+        let op = layout.partial_op().filter(|_| !holds)?;
+        Some(Monoid::Op(op).identity(dtype)[0])
+    }
+
+    /// Visits where each run of consecutive indices of the last dim begins, and its length. What is done to the last index is
+    /// forgotten.
+    fn for_each_run(&self, visit: &mut dyn FnMut(&mut [usize], usize)) {
+        if self.count == 0 {
+            return;
+        }
+        let intervals = |part: &DimPart| part.intervals().collect();
+        let intervals: SmallVec<[Vec<Range<usize>>; 4]> =
+            self.parts.iter().map(intervals).collect();
+        let mut within: SmallVec<[usize; 6]> = SmallVec::from_elem(0, intervals.len());
+        let mut index: Dims = intervals.iter().map(|all| all[0].start).collect();
+        let mut visited = 0;
+        while visited < self.count {
+            let last = match (intervals.last(), within.last()) {
+                (Some(all), Some(&at)) => all[at].clone(),
+                _ => 0..1,
+            };
+            visit(&mut index, last.len());
+            visited += last.len();
+            if let Some(at) = index.last_mut() {
+                *at = last.end - 1;
+            }
+            // The next index: the next one in the interval, or the first of the next interval, or back to the first interval
+            // with a step along the dim before.
+            for d in (0..index.len()).rev() {
+                index[d] += 1;
+                if index[d] < intervals[d][within[d]].end {
+                    break;
+                }
+                within[d] = (within[d] + 1) % intervals[d].len();
+                index[d] = intervals[d][within[d]].start;
+                if within[d] > 0 {
+                    break;
+                }
+            }
+        }
     }
 }

@@ -32,6 +32,24 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
+    fn arrays_are_filled_at_the_indices_that_their_ranks_hold(
+        mesh in meshes(), rows in 0_usize..9, cols in 0_usize..8, of in recipe(3),
+    ) {
+        on_ranks(&mesh, |cx| {
+            let layout = layout(cx.mesh(), &[rows, cols], &of);
+            let coords = cx.coords().unwrap();
+            let holds = layout.partial_axes().iter().all(|&a| coords[a] == 0);
+            let parts = layout.local_parts(cx.rank()).unwrap();
+            let here = parts[0].indices().flat_map(|i| parts[1].indices().map(move |j| [i, j]));
+            let want: Vec<f64> = here.map(|at| if holds { value(&at) } else { 0.0 }).collect();
+            let filled = Array::from_fn::<f64>(cx, &layout, value).unwrap();
+            assert_eq!(filled.to_vec::<f64>().unwrap(), want);
+            let number = Array::from_fn::<f64>(cx, &Layout::replicated(cx.mesh(), &[]), value).unwrap();
+            assert_eq!(number.to_vec::<f64>().unwrap(), [1.0]);
+        });
+    }
+
+    #[test]
     fn every_move_is_exact_and_meets_the_lower_bound(
         mesh in meshes(), rows in 0_usize..9, cols in 0_usize..8,
         from in recipe(3), to in recipe(3),

@@ -7,6 +7,7 @@ use shard_comm::{Bool, Call, Calling, DType, Element, Monoid, Scalar, Strided};
 use shard_ops::random::{Distribution, random};
 use shard_ops::{holds, key_of};
 use shard_redistribute::Array;
+use shard_spec::Layout;
 use std::ops::Range;
 
 /// Tensors from nothing. No communication.
@@ -273,17 +274,22 @@ impl Mesh {
     ) -> Result<ShardTensor> {
         let _call = Calling::of("from_fn");
         let layout = self.layout(shape, placements)?;
+        self.filled(&layout, &f)
+    }
+
+    /// [`from_fn`](Self::from_fn), once for all functions: it is compiled for eight element types.
+    fn filled(&self, layout: &Layout, f: &dyn Fn(&[usize]) -> f64) -> Result<ShardTensor> {
         let cx = &self.cx;
-        cx.record(Call::new("from_fn").of(self.dtype, &layout));
+        cx.record(Call::new("from_fn").of(self.dtype, layout));
         self.wrap(match self.dtype {
-            DType::F64 => Array::from_fn(cx, &layout, f),
-            DType::F32 => Array::from_fn(cx, &layout, |i| f32::from_f64(f(i))),
-            DType::F16 => Array::from_fn(cx, &layout, |i| f16::from_f64(f(i))),
-            DType::BF16 => Array::from_fn(cx, &layout, |i| bf16::from_f64(f(i))),
-            DType::I64 => Array::from_fn(cx, &layout, |i| i64::from_f64(f(i))),
-            DType::I32 => Array::from_fn(cx, &layout, |i| i32::from_f64(f(i))),
-            DType::U8 => Array::from_fn(cx, &layout, |i| u8::from_f64(f(i))),
-            DType::Bool => Array::from_fn(cx, &layout, |i| Bool::from_f64(f(i))),
+            DType::F64 => Array::from_fn(cx, layout, f),
+            DType::F32 => Array::from_fn(cx, layout, |i| f32::from_f64(f(i))),
+            DType::F16 => Array::from_fn(cx, layout, |i| f16::from_f64(f(i))),
+            DType::BF16 => Array::from_fn(cx, layout, |i| bf16::from_f64(f(i))),
+            DType::I64 => Array::from_fn(cx, layout, |i| i64::from_f64(f(i))),
+            DType::I32 => Array::from_fn(cx, layout, |i| i32::from_f64(f(i))),
+            DType::U8 => Array::from_fn(cx, layout, |i| u8::from_f64(f(i))),
+            DType::Bool => Array::from_fn(cx, layout, |i| Bool::from_f64(f(i))),
         }?)
     }
 
