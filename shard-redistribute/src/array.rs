@@ -158,12 +158,10 @@ impl Array {
             Some(identity) => vec![T::from_scalar(identity); held.count],
             None => {
                 let mut out = Vec::with_capacity(held.count);
-                held.for_each_run(&mut |index, n| {
+                held.for_each_run(&mut |index, dim, n| {
                     out.push(f(index));
                     for _ in 1..n {
-                        if let Some(last) = index.last_mut() {
-                            *last += 1;
-                        }
+                        index[dim] += 1;
                         out.push(f(index));
                     }
                 });
@@ -421,9 +419,9 @@ impl Held {
         Some(Monoid::Op(op).identity(dtype)[0])
     }
 
-    /// Visits where each run of consecutive indices of the last dim begins, and its length. What is done to the last index is
-    /// forgotten.
-    fn for_each_run(&self, visit: &mut dyn FnMut(&mut [usize], usize)) {
+    /// Visits where each run of consecutive indices begins, along which dim it goes, the last of more than one index, and its length.
+    /// What is done to the index along that dim is forgotten.
+    fn for_each_run(&self, visit: &mut dyn FnMut(&mut [usize], usize, usize)) {
         if self.count == 0 {
             return;
         }
@@ -432,20 +430,19 @@ impl Held {
             self.parts.iter().map(intervals).collect();
         let mut within: SmallVec<[usize; 6]> = SmallVec::from_elem(0, intervals.len());
         let mut index: Dims = intervals.iter().map(|all| all[0].start).collect();
+        let is_long = |all: &Vec<Range<usize>>| all.iter().map(Range::len).sum::<usize>() > 1;
+        let Some(dim) = intervals.iter().rposition(is_long) else {
+            return visit(&mut index, 0, 1);
+        };
         let mut visited = 0;
         while visited < self.count {
-            let last = match (intervals.last(), within.last()) {
-                (Some(all), Some(&at)) => all[at].clone(),
-                _ => 0..1,
-            };
-            visit(&mut index, last.len());
-            visited += last.len();
-            if let Some(at) = index.last_mut() {
-                *at = last.end - 1;
-            }
+            let run = intervals[dim][within[dim]].clone();
+            visit(&mut index, dim, run.len());
+            visited += run.len();
+            index[dim] = run.end - 1;
             // The next index: the next one in the interval, or the first of the next interval, or back to the first interval
             // with a step along the dim before.
-            for d in (0..index.len()).rev() {
+            for d in (0..=dim).rev() {
                 index[d] += 1;
                 if index[d] < intervals[d][within[d]].end {
                     break;
