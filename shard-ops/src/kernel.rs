@@ -313,3 +313,51 @@ impl KernelPolicy {
         Fingerprint::new("kernels").with(&self).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operand(shape: &[usize], strides: &[isize]) -> OperandBox {
+        OperandBox {
+            shape: Dims::from_slice(shape),
+            strides: Strides::from_slice(strides),
+            offset: 3,
+            ..OperandBox::line(12)
+        }
+    }
+
+    /// The line of a call that reads and writes these.
+    fn line(input: OperandBox, output: OperandBox) -> Option<usize> {
+        let mut cx = KernelCx {
+            inputs: vec![operand(&[2, 6], &[6, 1]), input],
+            outputs: vec![output],
+            adds_once: true,
+            fold: Fold::ONLY,
+            work: Work::default(),
+            is_part: false,
+            line: None,
+        };
+        cx.find_line();
+        cx.line
+    }
+
+    #[test]
+    fn only_boxes_that_lie_alike_are_lines() {
+        let whole = || operand(&[2, 6], &[6, 1]);
+        assert_eq!(line(whole(), whole()), Some(12));
+        assert_eq!(line(whole(), operand(&[2, 6], &[7, 1])), None);
+        for (shape, strides) in [
+            (&[2, 6][..], &[7, 1][..]),
+            (&[2, 6], &[0, 1]),
+            (&[2, 6], &[1, 2]),
+            (&[1, 6], &[6, 1]),
+            (&[2, 1], &[1, 1]),
+            (&[6, 2], &[2, 1]),
+            (&[12], &[1]),
+        ] {
+            let other = operand(shape, strides);
+            assert_eq!(line(other, whole()), None, "{shape:?} by {strides:?}");
+        }
+    }
+}

@@ -187,6 +187,8 @@ fn operands_that_lie_alike_are_lines_of_elements() {
         // Repeated, or moved, they are boxes.
         let row = at(&[6], Placement::Replicate);
         assert_eq!(seen(&x, &row), [&[2, 6][..], &[6], &[2, 6]]);
+        let row = at(&[1, 6], Placement::Replicate);
+        assert_eq!(seen(&x, &row), [&[2, 6][..], &[1, 6], &[2, 6]]);
         assert!(seen(&x, &y).iter().all(|shape| shape.len() == 2));
     });
 }

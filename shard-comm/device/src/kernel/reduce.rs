@@ -8,6 +8,7 @@ use super::stream;
 use super::tree::by_tree;
 use crate::{DType, Monoid, Strided};
 use smallvec::{SmallVec, smallvec};
+use std::ops::Range;
 
 /// Terms that are read side by side: few enough for registers, enough streams to keep memory busy, and a power of two, so that they
 /// are a subtree.
@@ -18,6 +19,8 @@ const SHORT: usize = 16;
 /// With more than [`ABREAST`] terms, or a destination past the caches, this many elements are finished before the next ones are
 /// begun.
 const TILE: usize = 512;
+/// A row of two terms with more bytes is written past the caches if the destination is large.
+const ROW: usize = 1 << 16;
 /// Tiles of all levels with at most this many elements lie on the stack.
 const SMALL: usize = 128;
 
@@ -35,6 +38,15 @@ pub fn reduce(
     let Some(&(_, offset)) = terms.first() else {
         return;
     };
+    if let [a, b] = *terms
+        && let Some(row) = row_of(dtype, strides, dv)
+        && let Some(Joiner {
+            row: Some(join), ..
+        }) = choose::<Joins>(op, dtype, dtype)
+    {
+        let [a, b] = [a, b].map(|(bytes, at)| &bytes[at * dtype.size()..][..row.len()]);
+        return join(&mut dst[row], a, b);
+    }
     let Some(nest) = Nest::of((offset, strides), dv) else {
         return;
     };
@@ -61,6 +73,20 @@ pub fn reduce(
     } else {
         many(op, (dtype, dtype), &joiner, &nest, &terms, dst);
     }
+}
+
+/// The bytes of a destination that is one dense row, as its terms are, and that is not too long for the caches: nothing has to be found
+/// out about the order of its elements.
+fn row_of(dtype: DType, strides: &[isize], dv: &Strided) -> Option<Range<usize>> {
+    let dims = dv.shape.iter().zip(&dv.strides).zip(strides);
+    let mut long = dims.filter(|&((&extent, _), _)| extent != 1);
+    let (len, dense) = match long.next() {
+        Some(((&len, &to), &from)) => (len, (to, from) == (1, 1)),
+        None => (1, true),
+    };
+    let (start, bytes) = (dv.offset * dtype.size(), len * dtype.size());
+    let is_row = dense && long.next().is_none() && (1..=ROW).contains(&bytes);
+    is_row.then_some(start..start + bytes)
 }
 
 /// Combines any number of terms, a subtree of few at a time. The sums of finished subtrees wait in tiles, each on a level of its
@@ -153,6 +179,8 @@ type Term<'a> = (&'a [u8], isize);
 type Join = fn(&mut [u8], &[Term<'_>], &Block<'_>);
 
 struct Joiner {
+    /// Sets a dense row to two terms, if there is code for rows.
+    row: Option<fn(&mut [u8], &[u8], &[u8])>,
     /// Sets the destination to at most `most` terms.
     first: Join,
     most: usize,
@@ -175,6 +203,7 @@ impl Family for Joins {
 
     fn each<S: Widen, D: Widen<Wide = S::Wide>, O: Op<S::Wide>>() -> Joiner {
         Joiner {
+            row: O::COMMON.then_some(join_row::<S, D, O>),
             first: join::<S, D, O>,
             most: if O::COMMON { ABREAST } else { 2 },
             narrow: one::<D, S>,
@@ -188,6 +217,7 @@ impl Family for Joins {
         M: Merge<S::Wide, N>,
     {
         Joiner {
+            row: None,
             first: join_groups::<S, D, M, N>,
             most: usize::MAX,
             narrow: one::<D, S>,
@@ -208,6 +238,17 @@ where
         [a, b, c, d] if O::COMMON => abreast::<S, D, O, 4>(dst, [a, b, c, d], block),
         _ => {}
     }
+}
+
+fn join_row<S, D, O>(dst: &mut [u8], a: &[u8], b: &[u8])
+where
+    S: Widen,
+    D: Widen<Wide = S::Wide>,
+    O: Op<S::Wide>,
+{
+    let to: &mut [D] = bytemuck::cast_slice_mut(dst);
+    let rows = [a, b].map(|row| &bytemuck::cast_slice::<u8, S>(row)[..to.len()]);
+    combine_rows::<S, D, O, 2>(to, rows);
 }
 
 /// A reduction of one term, whatever the operation: a copy, except that signalling NaNs of 16-bit floats become quiet.
@@ -465,6 +506,32 @@ mod tests {
                 assert_eq!(Some(sum), by_tree(values, |a, b| a + b));
             }
         }
+    }
+
+    #[test]
+    fn two_terms_in_a_row_are_combined_where_they_lie() {
+        for n in [1, 3, 4, SHORT, SHORT + 1, 1000, ROW / 8, ROW / 8 + 1] {
+            let [a, b] = [3, 10].map(|by| (0..n + 9).map(|i| (i * by) as f64).collect::<Vec<_>>());
+            let terms = [(bytemuck::cast_slice(&a), 1), (bytemuck::cast_slice(&b), 5)];
+            // Steps of a dim of one element mean nothing; those of others that are not 1 make it no row.
+            for (steps, step) in [([7, 1, 9], 1), ([7, 2, 9], 2), ([7, -1, 9], -1)] {
+                let first = if step < 0 { n + 1 } else { 2 };
+                let view = Strided::new(first, [1, n, 1][..].into(), steps[..].into());
+                let mut dst = vec![-1.0f64; 2 * n + 4];
+                let out = bytemuck::cast_slice_mut(&mut dst);
+                reduce(Monoid::SUM, DType::F64, &terms, &[4, 1, 0], out, &view);
+                let at = |i: usize| first.wrapping_add_signed(i as isize * step);
+                for i in 0..n {
+                    assert_eq!(dst[at(i)], a[1 + i] + b[5 + i], "{i} of {n} by {step}");
+                    dst[at(i)] = -1.0;
+                }
+                assert!(dst.iter().all(|&v| v == -1.0), "{n} by {step}");
+            }
+        }
+        // No element at all, of terms that have none either.
+        let view = Strided::contiguous(&[0]);
+        let terms = [(&[][..], 3), (&[][..], 5)];
+        reduce(Monoid::SUM, DType::F32, &terms, &[1], &mut [], &view);
     }
 
     #[test]
