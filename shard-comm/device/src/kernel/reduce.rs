@@ -178,9 +178,12 @@ type Term<'a> = (&'a [u8], isize);
 /// The work on a block of several terms.
 type Join = fn(&mut [u8], &[Term<'_>], &Block<'_>);
 
+/// The work on a dense row of two terms.
+type Row = fn(&mut [u8], &[u8], &[u8]);
+
 struct Joiner {
-    /// Sets a dense row to two terms, if there is code for rows.
-    row: Option<fn(&mut [u8], &[u8], &[u8])>,
+    /// Sets a row to two terms, if there is code for that.
+    row: Option<Row>,
     /// Sets the destination to at most `most` terms.
     first: Join,
     most: usize,
