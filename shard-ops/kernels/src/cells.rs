@@ -3,26 +3,6 @@
 use super::pointwise::assert_shapes;
 use super::view::{for_each_row, row_major};
 use super::{Real, Strides, View, ViewMut};
-use pulp::Simd;
-
-/// How many cells are taken together, step by step, so that a step of one need not wait for the step before it. With more of them
-/// memory rests while steps go over what is in the cache.
-pub(crate) const MANY: usize = 4;
-
-/// How many they are where vectors are short: steps then take so long that memory rests even so.
-pub(crate) const FEW: usize = 1;
-
-/// Whether [`MANY`] cells are taken together on this instruction set, rather than [`FEW`].
-pub(crate) const fn takes_many<S: Simd>() -> bool {
-    S::F32_LANES >= 16
-}
-
-/// How many cells of `n` elements are taken together: at most `MOST`, and no more than a first-level cache holds with the
-/// results, unless one has more.
-pub(crate) fn together<const MOST: usize>(n: usize) -> usize {
-    const IN_CACHE: usize = 4096;
-    MOST.min((IN_CACHE / n).max(1))
-}
 
 /// From an element to the next along each dim of a shape, how many cells further that is; cells are row-major over all dims but
 /// `dims`.

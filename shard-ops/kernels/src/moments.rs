@@ -149,33 +149,16 @@ fn merge(state: &mut [f64; 3], [count, mean, m2]: [f64; 3]) {
     state[0] = total;
 }
 
-/// (count, mean, M2) of each `n` elements side by side. Those of short runs are found step by step for all, so that a step of one
-/// need not wait for the step before it.
+/// (count, mean, M2) of elements side by side.
 #[inline(always)]
-pub(crate) fn of_runs<T: Real, S: Simd, const N: usize>(
-    simd: S,
-    x: &[T],
-    n: usize,
-    states: &mut [[f64; 3]; N],
-) {
-    if n > BLOCK {
-        for (state, x) in states.iter_mut().zip(x.chunks_exact(n)) {
-            *state = [0.0; 3];
-            for block in x.chunks(BLOCK) {
-                let (mean, m2) = of_block(simd, block);
-                merge(state, [block.len() as f64, mean, m2]);
-            }
-        }
-        return;
-    }
-    let mut guesses = [T::zero(); N];
-    for (to, x) in guesses.iter_mut().zip(x.chunks_exact(n)) {
-        *to = guess(simd, x);
-    }
-    for ((state, guess), x) in states.iter_mut().zip(guesses).zip(x.chunks_exact(n)) {
-        let (mean, m2) = deviations(simd, x, guess);
-        *state = [n as f64, mean, m2];
-    }
+pub(crate) fn of_run<T: Real, S: Simd>(simd: S, x: &[T]) -> [f64; 3] {
+    let mut blocks = x.chunks(BLOCK).map(|block| {
+        let (mean, m2) = of_block(simd, block);
+        [block.len() as f64, mean, m2]
+    });
+    let mut state = blocks.next().unwrap_or([0.0; 3]);
+    blocks.for_each(|block| merge(&mut state, block));
+    state
 }
 
 fn grouped(cells: &Moments, dims: &[usize], groups: Groups) -> Moments {

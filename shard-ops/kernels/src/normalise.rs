@@ -30,14 +30,6 @@ pub struct Scale<T> {
 }
 
 impl<T: Real> Scale<T> {
-    /// A place for one.
-    pub(crate) fn unknown() -> Self {
-        Self {
-            mean: T::nan(),
-            rstd: T::nan(),
-        }
-    }
-
     /// That of a cell with these (count, mean, sum of squared deviations), whose variance gets `eps` added.
     #[inline(always)]
     pub fn of([count, mean, m2]: [f64; 3], eps: f64) -> Self {

@@ -3,9 +3,8 @@
 
 use super::{Along, CellSums, InputGrad, Normalised, Scale, WeightSums};
 use crate::Real;
-use crate::cells::{FEW, MANY, takes_many, together};
 use crate::compiled::compiled;
-use crate::moments::of_runs;
+use crate::moments::of_run;
 use crate::pointwise::vectorized;
 use pulp::{Simd, WithSimd};
 
@@ -107,42 +106,32 @@ impl<T: Real> WithSimd for Forward<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        if const { takes_many::<S>() } {
-            self.run::<S, MANY>(simd);
-        } else {
-            self.run::<S, FEW>(simd);
-        }
+        self.run(simd);
     }
 }
 
 impl<T: Real> Forward<'_, T> {
     #[inline(always)]
-    fn run<S: Simd, const AT_ONCE: usize>(self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let (cells, [gain, shift]) = (self.cells, self.affine);
         let (cell, len) = (cells.cell(), cells.len);
-        let together = together::<AT_ONCE>(cell);
-        let all = (self.x.chunks(together * cell))
-            .zip(self.out.chunks_mut(together * cell))
-            .zip(self.stats.chunks_mut(together * 3));
-        for (first, ((x, out), stats)) in all.enumerate() {
-            let mut found = [[0.0; 3]; AT_ONCE];
-            of_runs(simd, x, cell, &mut found);
-            let mut scales = [Scale::unknown(); AT_ONCE];
-            let (stats, _) = pulp::as_arrays_mut::<3, f64>(stats);
-            for ((to, scale), [count, mean, m2]) in stats.iter_mut().zip(&mut scales).zip(found) {
-                *to = match cells.about_zero {
-                    true => [count, 0.0, m2 + count * mean * mean],
-                    false => [count, mean, m2],
-                };
-                *scale = Scale::of(*to, cells.eps);
-            }
+        let all = (self.x.chunks_exact(cell))
+            .zip(self.out.chunks_exact_mut(cell))
+            .zip(pulp::as_arrays_mut::<3, f64>(self.stats).0);
+        for (c, ((x, out), to)) in all.enumerate() {
+            let [count, mean, m2] = of_run(simd, x);
+            *to = match cells.about_zero {
+                true => [count, 0.0, m2 + count * mean * mean],
+                false => [count, mean, m2],
+            };
+            let scale = Scale::of(*to, cells.eps);
             let runs = x.chunks_exact(len).zip(out.chunks_exact_mut(len));
             for (r, (x, out)) in runs.enumerate() {
-                let run = first * together * cells.runs + r;
+                let run = c * cells.runs + r;
                 Normalised {
                     x,
                     out,
-                    scale: scales[r / cells.runs],
+                    scale,
                     gain: cells.along(gain, run, 1.0),
                     shift: cells.along(shift, run, 0.0),
                 }
@@ -241,37 +230,27 @@ impl<T: Real> WithSimd for Backward<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        if const { takes_many::<S>() } {
-            self.run::<S, MANY>(simd);
-        } else {
-            self.run::<S, FEW>(simd);
-        }
+        self.run(simd);
     }
 }
 
 impl<T: Real> Backward<'_, T> {
     #[inline(always)]
-    fn run<S: Simd, const AT_ONCE: usize>(self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let (cells, partial, [units, sums]) = (self.cells, self.partial, self.totals);
         let (cell, len) = (cells.cell(), cells.len);
-        let together = together::<AT_ONCE>(cell);
-        let all = (self.x.chunks(together * cell))
-            .zip(self.dy.chunks(together * cell))
-            .zip(self.dx.chunks_mut(together * cell))
-            .zip(self.stats.chunks(together * 3));
+        let all = (self.x.chunks_exact(cell))
+            .zip(self.dy.chunks_exact(cell))
+            .zip(self.dx.chunks_exact_mut(cell))
+            .zip(pulp::as_arrays::<3, f64>(self.stats).0);
         let mut pending = 0;
-        for (first, (((x, dy), dx), stats)) in all.enumerate() {
-            let (stats, _) = pulp::as_arrays::<3, f64>(stats);
-            let first = first * together * cells.runs;
-            let mut scale = [Scale::unknown(); AT_ONCE];
-            for (scale, state) in scale.iter_mut().zip(stats) {
-                *scale = Scale::of(*state, cells.eps);
-            }
-            let mut found = [[0.0; 2]; AT_ONCE];
+        for (c, (((x, dy), dx), state)) in all.enumerate() {
+            let first = c * cells.runs;
+            let scale = Scale::of(*state, cells.eps);
+            let mut found = [0.0; 2];
             let runs = || x.chunks_exact(len).zip(dy.chunks_exact(len)).enumerate();
             for (r, (x, dy)) in runs() {
-                let (c, gain) = (r / cells.runs, cells.along(self.gain, first + r, 1.0));
-                let scale = scale[c];
+                let gain = cells.along(self.gain, first + r, 1.0);
                 let (a, b) = if cells.by_element || sums.is_empty() {
                     CellSums { x, dy, scale, gain }.with_simd(simd)
                 } else {
@@ -289,17 +268,16 @@ impl<T: Real> Backward<'_, T> {
                     let gain = self.gain.map_or(1.0, |gain| gain[weight].wide());
                     (gain * sum, gain * unit)
                 };
-                found[c][0] += if cells.about_zero { 0.0 } else { a };
-                found[c][1] += b;
+                found[0] += if cells.about_zero { 0.0 } else { a };
+                found[1] += b;
             }
             for ((r, (x, dy)), out) in runs().zip(dx.chunks_exact_mut(len)) {
-                let c = r / cells.runs;
-                let ([a, b], count) = (found[c], stats[c][0]);
+                let ([a, b], count) = (found, state[0]);
                 InputGrad {
                     x,
                     dy,
                     out,
-                    scale: scale[c],
+                    scale,
                     means: [T::of(a / count), T::of(b / count)],
                     gain: cells.along(self.gain, first + r, 1.0),
                 }
@@ -307,17 +285,17 @@ impl<T: Real> Backward<'_, T> {
             }
             if cells.by_element && !sums.is_empty() {
                 let (along, plain) = partial.split_at_mut(len);
-                for (c, (x, dy)) in runs() {
+                for (_, (x, dy)) in runs() {
                     WeightSums {
                         x,
                         dy,
-                        scale: scale[c],
+                        scale,
                         sums: &mut *plain,
                         along: &mut *along,
                     }
                     .with_simd(simd);
                 }
-                pending += stats.len();
+                pending += 1;
                 if pending >= ROWS {
                     join(units, along);
                     join(sums, plain);

@@ -3,7 +3,6 @@
 
 use super::above;
 use crate::Real;
-use crate::cells::{FEW, MANY, takes_many, together};
 use crate::compiled::compiled;
 use crate::exp::exp_in;
 use crate::pointwise::vectorized;
@@ -79,42 +78,27 @@ impl<T: Real> WithSimd for Values<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        if const { takes_many::<S>() } {
-            self.run::<S, MANY>(simd);
-        } else {
-            self.run::<S, FEW>(simd);
-        }
+        self.run(simd);
     }
 }
 
 impl<T: Real> Values<'_, T> {
     #[inline(always)]
-    fn run<S: Simd, const AT_ONCE: usize>(self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let n = self.n;
-        let together = together::<AT_ONCE>(n) * n;
-        for (x, out) in self.x.chunks(together).zip(self.out.chunks_mut(together)) {
-            let mut most = [T::neg_infinity(); AT_ONCE];
-            for (most, x) in most.iter_mut().zip(x.chunks_exact(n)) {
-                // It ignores NaN, which the sum keeps. From an infinite one follow differences that are NaN, and so all of the row.
-                *most = largest(x);
-            }
-            let mut totals = [0.0; AT_ONCE];
-            let rows = x.chunks_exact(n).zip(out.chunks_exact_mut(n));
-            for ((x, out), (total, max)) in rows.zip(totals.iter_mut().zip(most)) {
-                *total = exponentials::<T, S>(simd, x, max, out);
-            }
-            let rows = x.chunks_exact(n).zip(out.chunks_exact_mut(n));
-            for ((x, out), (total, max)) in rows.zip(totals.iter().zip(most)) {
-                if self.log {
-                    let log = T::of(total.ln());
-                    for (out, x) in out.iter_mut().zip(x) {
-                        *out = (*x - max) - log;
-                    }
-                } else {
-                    let scale = T::of(1.0 / total);
-                    for out in out {
-                        *out *= scale;
-                    }
+        for (x, out) in self.x.chunks_exact(n).zip(self.out.chunks_exact_mut(n)) {
+            // It ignores NaN, which the sum keeps. From an infinite one follow differences that are NaN, and so all of the row.
+            let max = largest(x);
+            let total = exponentials::<T, S>(simd, x, max, out);
+            if self.log {
+                let log = T::of(total.ln());
+                for (out, x) in out.iter_mut().zip(x) {
+                    *out = (*x - max) - log;
+                }
+            } else {
+                let scale = T::of(1.0 / total);
+                for out in out {
+                    *out *= scale;
                 }
             }
         }
