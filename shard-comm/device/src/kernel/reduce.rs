@@ -19,7 +19,7 @@ const SHORT: usize = 16;
 /// With more than [`ABREAST`] terms, or a destination past the caches, this many elements are finished before the next ones are
 /// begun.
 const TILE: usize = 512;
-/// A row of two terms with more bytes is written past the caches if the destination is large.
+/// A row of two terms with more bytes may have to be written past the caches.
 const ROW: usize = 1 << 16;
 /// Tiles of all levels with at most this many elements lie on the stack.
 const SMALL: usize = 128;
@@ -531,6 +531,13 @@ mod tests {
                 assert!(dst.iter().all(|&v| v == -1.0), "{n} by {step}");
             }
         }
+        // 16 bits are rounded once: 1 + 1/256 lies between two numbers, 1 + 3/512 is nearer to the upper one.
+        let [a, b] = [[1.0f32; 2], [1.0 / 256.0, 3.0 / 512.0]].map(|v| v.map(bf16::from_f32));
+        let terms = [(bytemuck::cast_slice(&a), 0), (bytemuck::cast_slice(&b), 0)];
+        let (view, mut dst) = (Strided::contiguous(&[2]), [bf16::ZERO; 2]);
+        let out = bytemuck::cast_slice_mut(&mut dst);
+        reduce(Monoid::SUM, DType::BF16, &terms, &[1], out, &view);
+        assert_eq!(dst.map(bf16::to_f32), [1.0, 1.0 + 1.0 / 128.0]);
         // No element at all, of terms that have none either.
         let view = Strided::contiguous(&[0]);
         let terms = [(&[][..], 3), (&[][..], 5)];
