@@ -57,8 +57,6 @@ pub mod search;
 pub mod softmax;
 pub mod sort;
 pub mod tally;
-#[cfg(test)]
-mod testing;
 pub mod triangle;
 pub mod unary;
 pub mod unfold;

@@ -8,9 +8,6 @@ use super::conv::{Taps, lift_extents, lift_view, lift_view_mut};
 use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
 
-#[cfg(test)]
-mod tests;
-
 /// How many positions of a window are summed in the element type before they join a total in f64.
 const POSITIONS: usize = 64;
 

@@ -12,8 +12,6 @@ use super::{Real, View, ViewMut};
 mod formulas;
 mod gelu;
 mod table;
-#[cfg(test)]
-mod tests;
 
 /// The form of a map, apart from its formulas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

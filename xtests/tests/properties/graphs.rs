@@ -164,6 +164,8 @@ proptest! {
     }
 
     fn segments_are_one_ranks((case, mesh, recipes) in scenes(rows_of_nodes)) {
-        check(case, segments as Apply, &mesh, &recipes, Tolerance::relative(1e-12))?;
+        // Of few rows the gradients of all folds may cancel to less than the rounding of one.
+        let tolerance = Tolerance { relative: 1e-12, absolute: 1e-13 };
+        check(case, segments as Apply, &mesh, &recipes, tolerance)?;
     }
 }

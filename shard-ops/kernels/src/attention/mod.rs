@@ -22,13 +22,11 @@ mod forward;
 mod merge;
 mod problem;
 mod stored;
-#[cfg(test)]
-mod tests;
 
 pub use backward::{AttentionGrad, BlockGrad, PausedGrad};
 pub use band::Band;
 pub use dropout::{DropWhere, Dropout};
 pub use forward::AttentionState;
 pub use merge::merge;
-pub use problem::{Block, Queries};
+pub use problem::{Block, Queries, Tile};
 pub use stored::Stored;

@@ -55,6 +55,35 @@ impl<'a, E: Stored> Queries<'a, E> {
             ..self
         }
     }
+
+    /// The tiles of at most `most` keys that folding a block in computes: they hold every pair that the band leaves once, and little
+    /// else.
+    ///
+    /// ```
+    /// use shard_kernels::attention::{Band, Block, Queries};
+    /// use shard_kernels::{Positions, View};
+    /// let zeros = [0.0f32; 1000];
+    /// let x = View::contiguous(&zeros, &[1, 1, 1000, 1]);
+    /// let queries = Queries::new(x.clone(), Positions::from(0)).band(Band::causal());
+    /// let block = Block::new(x.clone(), x, Positions::from(0));
+    /// let pairs: usize = queries.tiles(&block, 100).iter().map(|tile| tile.area()).sum();
+    /// assert!((500_500..560_000).contains(&pairs));
+    /// ```
+    ///
+    /// # Panics
+    /// When the shapes differ in more than the number of queries and keys.
+    pub fn tiles(&self, block: &Block<'a, E>, most: usize) -> Vec<Tile> {
+        let problem = Problem::new(self, block);
+        let e = &problem.extents;
+        let mut tiles = Vec::new();
+        for batch in 0..e.batch {
+            for kv_head in 0..e.kv_heads {
+                let visit = &mut |tile| tiles.push(tile);
+                problem.for_each_tile([batch, kv_head], 0..e.rows(), most, visit);
+            }
+        }
+        tiles
+    }
 }
 
 /// One block of keys and values, and the masks of all queries against it.
@@ -140,19 +169,24 @@ pub(super) struct Problem<'a, 'b, E> {
 
 /// Rows and keys of one kv head that are computed together. Row `r` is query `r % queries` of the group's head `r / queries`.
 #[derive(Clone, Debug)]
-pub(super) struct Tile {
-    pub(super) batch: usize,
-    pub(super) kv_head: usize,
-    pub(super) rows: Range<usize>,
-    pub(super) keys: Range<usize>,
-    /// Whether the band or the boolean mask hides some pair.
-    pub(super) banded: bool,
-    pub(super) masked: bool,
+pub struct Tile {
+    /// The batch entry.
+    pub batch: usize,
+    /// The kv head.
+    pub kv_head: usize,
+    /// The rows.
+    pub rows: Range<usize>,
+    /// The keys, as they lie in the block.
+    pub keys: Range<usize>,
+    /// Whether the band hides some pair.
+    pub banded: bool,
+    /// Whether the boolean mask hides some pair.
+    pub masked: bool,
 }
 
 impl Tile {
     /// Number of pairs.
-    pub(super) fn area(&self) -> usize {
+    pub fn area(&self) -> usize {
         self.rows.len() * self.keys.len()
     }
 }
@@ -433,69 +467,4 @@ fn extremes(positions: impl Iterator<Item = i64>) -> Option<(i64, i64)> {
         None => Some((p, p)),
         Some((low, high)) => Some((low.min(p), high.max(p))),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::Rng;
-
-    /// The number of pairs in the tiles visited for these positions. Each pair is visited once, and no tile is wholly hidden.
-    fn area(queries: &[i64], keys: &[i64], band: Band) -> usize {
-        let (q, k) = (vec![0.0; queries.len()], vec![0.0; keys.len()]);
-        let q = View::contiguous(&q, &[1, 1, queries.len(), 1]);
-        let k = View::contiguous(&k, &[1, 1, keys.len(), 1]);
-        let problem_queries = Queries::new(q, Positions::List(queries)).band(band);
-        let block = Block::new(k.clone(), k, Positions::List(keys));
-        let problem = Problem::new(&problem_queries, &block);
-        let mut times = vec![0; queries.len() * keys.len()];
-        let mut area = 0;
-        problem.for_each_tile([0, 0], 0..queries.len(), 100, &mut |tile| {
-            area += tile.area();
-            for i in tile.rows.clone() {
-                for j in tile.keys.clone() {
-                    times[i * keys.len() + j] += 1;
-                    assert!(tile.banded || band.sees(queries[i], keys[j]));
-                }
-            }
-        });
-        for (i, &query) in queries.iter().enumerate() {
-            for (j, &key) in keys.iter().enumerate() {
-                let times = times[i * keys.len() + j];
-                assert!(
-                    times <= 1 && (times == 1 || !band.sees(query, key)),
-                    "{query} {key}: {times}"
-                );
-            }
-        }
-        area
-    }
-
-    #[test]
-    fn tiles_hold_every_visible_pair_once_and_little_else() {
-        let all: Vec<i64> = (0..1000).collect();
-        let causal = area(&all, &all, Band::causal());
-        assert!(causal < 560_000, "{causal} of 500,500 visible pairs");
-        let narrow = area(&all, &all, Band::window(20, 20));
-        assert!(narrow < 150_000, "{narrow} of about 41,000 visible pairs");
-        // Two intervals, as a zigzag rank holds them, against an interval between them.
-        let zigzag: Vec<i64> = (0..250).chain(750..1000).collect();
-        let half = area(&zigzag, &all[300..700], Band::causal());
-        assert!(
-            half <= (250 + SMALLEST) * 400,
-            "{half} of 100,000 visible pairs"
-        );
-        assert_eq!(area(&all[..300], &all[300..], Band::causal()), 0);
-        let mut rng = Rng::new(1);
-        for _ in 0..50 {
-            let mut some = |n: usize| -> Vec<i64> {
-                (0..rng.within(1, n))
-                    .map(|_| rng.within(0, 300) as i64)
-                    .collect()
-            };
-            let (queries, keys) = (some(200), some(300));
-            let band = Band::window(rng.within(0, 60), rng.within(0, 60));
-            area(&queries, &keys, band.shifted(rng.within(0, 90) as i64 - 45));
-        }
-    }
 }

@@ -20,8 +20,6 @@ mod input_grad;
 mod lift;
 mod lone;
 mod pack;
-#[cfg(test)]
-mod tests;
 mod weight_grad;
 
 pub(crate) use lift::{lift_extents, lift_view, lift_view_mut};

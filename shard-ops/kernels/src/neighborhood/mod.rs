@@ -20,8 +20,6 @@ mod near;
 mod rows;
 mod scratch;
 mod sums;
-#[cfg(test)]
-mod tests;
 
 pub use backward::{KeyGrads, QueryGrads, grad_keys, grad_queries};
 pub use forward::forward;

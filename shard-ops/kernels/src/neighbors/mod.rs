@@ -35,8 +35,6 @@ mod nearest;
 mod radius;
 mod scan;
 mod search;
-#[cfg(test)]
-mod tests;
 mod tree;
 
 pub use farthest::{farthest, lower, unsampled};

@@ -1,9 +1,9 @@
 //! Random problems, the textbook's answers, and the kernels' answers in the same form.
 
-use crate::attention::*;
 use crate::testing::Rng;
-use crate::{Positions, Real, View, ViewMut};
 use shard_device::Bool;
+use shard_kernels::attention::*;
+use shard_kernels::{Positions, Real, View, ViewMut};
 
 /// A random problem in double precision: all arrays row-major.
 #[derive(Clone, Debug)]

@@ -1,11 +1,11 @@
 //! Neighbourhood attention against dense attention under an explicit mask, in double precision, over random shapes, windows
 //! and boxes.
 
-use super::*;
-use crate::attention::Stored;
 use crate::testing::{Rng, assert_close, naive_index};
-use crate::{Real, View, ViewMut};
 use half::{bf16, f16};
+use shard_kernels::attention::Stored;
+use shard_kernels::neighborhood::*;
+use shard_kernels::{Real, View, ViewMut};
 use shard_spec::Window;
 use std::ops::Range;
 

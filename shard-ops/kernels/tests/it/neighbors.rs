@@ -1,8 +1,8 @@
 //! Searches against sorting all points, bit for bit: ties, duplicates, special values, any split and order.
 
-use super::*;
 use crate::testing::Rng;
-use crate::{Positions, Real, View};
+use shard_kernels::neighbors::*;
+use shard_kernels::{Positions, Real, View};
 
 /// Queries and points `[n, dim]` with distinct global indexes.
 struct Case<T> {

@@ -1,7 +1,7 @@
 //! Derivatives against slopes, precisions against each other, conventions.
 
-use super::{Unary, unary, unary_scaled};
-use crate::{Real, View, ViewMut};
+use shard_kernels::unary::{Unary, unary, unary_scaled};
+use shard_kernels::{Real, View, ViewMut};
 
 /// Maps whose parameters have other cases than the defaults.
 const MORE: [Unary; 11] = [

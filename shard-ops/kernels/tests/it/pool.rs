@@ -1,11 +1,11 @@
 //! Pooling against plain loops, gradients against the adjoint identity, splits against the whole.
 
-use super::{
+use crate::testing::{Rng, assert_close, naive_index};
+use shard_kernels::conv::Taps;
+use shard_kernels::pool::{
     Divisor, Plane, adaptive_max_pool, avg_pool, avg_pool_grad, gather_at, max_pool, max_pool_grad,
 };
-use crate::conv::Taps;
-use crate::testing::{Rng, assert_close, naive_index};
-use crate::{Real, View, ViewMut};
+use shard_kernels::{Real, View, ViewMut};
 
 struct Case {
     x: Vec<usize>,

@@ -1,8 +1,8 @@
 //! All three maps against plain loops in f64, and against each other by the adjoint identity.
 
-use super::{Taps, conv_forward, conv_input_grad, conv_weight_grad};
 use crate::testing::{Rng, assert_close, naive_index};
-use crate::{Real, View, ViewMut};
+use shard_kernels::conv::{Taps, conv_forward, conv_input_grad, conv_weight_grad};
+use shard_kernels::{Real, View, ViewMut};
 
 struct Case {
     x: Vec<usize>,

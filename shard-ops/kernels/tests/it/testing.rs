@@ -1,6 +1,6 @@
 //! Shared by the kernels' tests: seeded numbers, index lists, comparison.
 
-use super::Real;
+use shard_kernels::Real;
 
 /// A small seeded generator (splitmix64).
 pub(crate) struct Rng(u64);

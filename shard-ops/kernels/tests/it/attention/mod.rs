@@ -2,12 +2,12 @@
 
 mod case;
 
-use super::*;
 use crate::testing::{Rng, assert_close};
-use crate::{Positions, Real, View, ViewMut};
 use case::{Answer, Case, dropped, split};
 use half::{bf16, f16};
 use shard_device::Bool;
+use shard_kernels::attention::*;
+use shard_kernels::{Positions, Real, View, ViewMut};
 
 /// For single precision. Logits are sums of at most 20 products below 1.2 in magnitude, so they are off by at most about 20
 /// rounding errors (2e-6), and so are probabilities. Outputs are weighted means, and gradients are sums of at most 300 such
@@ -140,11 +140,11 @@ fn causal_blocks_need_not_be_intervals() {
     for stripe in 0..4usize {
         let keys: Vec<usize> = (stripe..256).step_by(4).collect();
         let part = case.part::<f64>(&keys, false);
-        let mut block = part.block();
-        block.positions = Positions::Run {
+        let positions = Positions::Run {
             start: stripe as i64,
             step: 4,
         };
+        let block = Block::new(part.k.view(), part.v.view(), positions);
         let mut state = AttentionState::new([1, 2, 256], case.value_dim);
         state.fold(&queries, &block);
         let parts = state.into_parts();
@@ -205,7 +205,7 @@ fn mask_gradients_sum_where_the_mask_repeats() {
         };
         grad.fold(&queries, &part.block(), &mut grads);
         let mut by_hand = vec![0.0; sums.len()];
-        let strides = crate::view::row_major(shape);
+        let strides = shard_kernels::view::row_major(shape);
         for (i, x) in expected.dbias.iter().enumerate() {
             let mut rest = i;
             let mut at = 0;

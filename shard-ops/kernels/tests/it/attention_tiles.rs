@@ -1,0 +1,61 @@
+//! The tiles that attention computes: every visible pair is in one, and few others are.
+
+use crate::testing::Rng;
+use shard_kernels::attention::{Band, Block, Queries};
+use shard_kernels::{Positions, View};
+
+/// The number of pairs in the tiles visited for these positions. Each pair is visited once, and no tile is wholly hidden.
+fn area(queries: &[i64], keys: &[i64], band: Band) -> usize {
+    let (q, k) = (vec![0.0; queries.len()], vec![0.0; keys.len()]);
+    let q = View::contiguous(&q, &[1, 1, queries.len(), 1]);
+    let k = View::contiguous(&k, &[1, 1, keys.len(), 1]);
+    let banded_queries = Queries::new(q, Positions::List(queries)).band(band);
+    let block = Block::new(k.clone(), k, Positions::List(keys));
+    let mut times = vec![0; queries.len() * keys.len()];
+    let mut area = 0;
+    for tile in banded_queries.tiles(&block, 100) {
+        area += tile.area();
+        for i in tile.rows.clone() {
+            for j in tile.keys.clone() {
+                times[i * keys.len() + j] += 1;
+                assert!(tile.banded || band.sees(queries[i], keys[j]));
+            }
+        }
+    }
+    for (i, &query) in queries.iter().enumerate() {
+        for (j, &key) in keys.iter().enumerate() {
+            let times = times[i * keys.len() + j];
+            assert!(
+                times <= 1 && (times == 1 || !band.sees(query, key)),
+                "{query} {key}: {times}"
+            );
+        }
+    }
+    area
+}
+
+#[test]
+fn tiles_hold_every_visible_pair_once_and_little_else() {
+    let all: Vec<i64> = (0..1000).collect();
+    let causal = area(&all, &all, Band::causal());
+    assert!(causal < 560_000, "{causal} of 500,500 visible pairs");
+    let narrow = area(&all, &all, Band::window(20, 20));
+    assert!(narrow < 150_000, "{narrow} of about 41,000 visible pairs");
+    // Two intervals, as a zigzag rank holds them, against an interval between them.
+    let zigzag: Vec<i64> = (0..250).chain(750..1000).collect();
+    let half = area(&zigzag, &all[300..700], Band::causal());
+    // Tiles that the band cuts are halved down to 64.
+    assert!(half <= (250 + 64) * 400, "{half} of 100,000 visible pairs");
+    assert_eq!(area(&all[..300], &all[300..], Band::causal()), 0);
+    let mut rng = Rng::new(1);
+    for _ in 0..50 {
+        let mut some = |n: usize| -> Vec<i64> {
+            (0..rng.within(1, n))
+                .map(|_| rng.within(0, 300) as i64)
+                .collect()
+        };
+        let (queries, keys) = (some(200), some(300));
+        let band = Band::window(rng.within(0, 60), rng.within(0, 60));
+        area(&queries, &keys, band.shifted(rng.within(0, 90) as i64 - 45));
+    }
+}

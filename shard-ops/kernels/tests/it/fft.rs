@@ -1,0 +1,158 @@
+use crate::testing::Rng;
+use shard_kernels::fft::*;
+use shard_kernels::{View, ViewMut};
+
+const KINDS: [Fft; 6] = [
+    Fft::Complex { inverse: false },
+    Fft::Complex { inverse: true },
+    Fft::FromReal { doubled: false },
+    Fft::FromReal { doubled: true },
+    Fft::ToReal { doubled: false },
+    Fft::ToReal { doubled: true },
+];
+
+/// The transform of one line by its definition.
+fn definition(kind: Fft, n: usize, x: &[f64], rows: usize) -> Vec<f64> {
+    let half = n / 2 + 1;
+    let weight = |k: usize, doubled: bool| match (k < half, doubled && k != 0 && 2 * k != n) {
+        (false, _) => 0.0,
+        (true, twice) => 1.0 + f64::from(u8::from(twice)),
+    };
+    let angle = |j: usize, k: usize| core::f64::consts::TAU * ((j * k) % n) as f64 / n as f64;
+    let complex: Vec<(f64, f64)> = match kind.reads_complex() {
+        true => x.chunks(2).map(|c| (c[0], c[1])).collect(),
+        false => x.iter().map(|&x| (x, 0.0)).collect(),
+    };
+    let mut out = Vec::new();
+    for k in 0..rows {
+        let (mut re, mut im) = (0.0, 0.0);
+        for (j, &(a, b)) in complex.iter().enumerate().take(n) {
+            let (sign, by) = match kind {
+                Fft::Complex { inverse: false } => (-1.0, 1.0),
+                Fft::Complex { inverse: true } => (1.0, 1.0),
+                Fft::FromReal { doubled } => (-1.0, weight(k, doubled)),
+                Fft::ToReal { doubled } => (1.0, weight(j, doubled)),
+            };
+            let (sin, cos) = (sign * angle(j, k)).sin_cos();
+            re += by * (a * cos - b * sin);
+            im += by * (a * sin + b * cos);
+        }
+        let exists = k < n;
+        out.push(if exists { re } else { 0.0 });
+        if kind.writes_complex() {
+            out.push(if exists { im } else { 0.0 });
+        }
+    }
+    out
+}
+
+fn tail(complex: bool) -> &'static [usize] {
+    if complex { &[2] } else { &[] }
+}
+
+#[test]
+fn lines_of_any_length_are_transformed_as_defined() {
+    let mut rng = Rng::new(3);
+    for kind in KINDS {
+        for n in [1, 2, 3, 4, 5, 8, 12, 17, 30] {
+            for (given, rows) in [(n, n), (n / 2 + 1, n / 2 + 1), (n + 3, n + 2), (1, 2)] {
+                let count = given * tail(kind.reads_complex()).iter().product::<usize>();
+                let x: Vec<f64> = (0..count).map(|_| rng.unit()).collect();
+                let expected = definition(kind, n, &x, rows);
+                let mut y = vec![9.0; expected.len()];
+                transform(
+                    kind,
+                    0,
+                    n,
+                    1.0,
+                    &View::contiguous(&x, &[&[given], tail(kind.reads_complex())].concat()),
+                    &mut ViewMut::contiguous(
+                        &mut y,
+                        &[&[rows], tail(kind.writes_complex())].concat(),
+                    ),
+                );
+                for (got, expected) in y.iter().zip(&expected) {
+                    let close = (got - expected).abs() < 1e-12 * (1.0 + n as f64);
+                    assert!(close, "{kind:?} {n} {given} {rows}: {got} for {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_transform_and_its_adjoint_are_transposes() {
+    let mut rng = Rng::new(5);
+    for kind in KINDS {
+        for (n, given, rows) in [(6, 4, 9), (7, 7, 3), (5, 8, 8)] {
+            let of = |complex, rows: usize| rows * if complex { 2 } else { 1 };
+            let shape = |complex, rows: usize| [&[rows], tail(complex)].concat();
+            let (reads, writes) = (kind.reads_complex(), kind.writes_complex());
+            let x: Vec<f64> = (0..of(reads, given)).map(|_| rng.unit()).collect();
+            let g: Vec<f64> = (0..of(writes, rows)).map(|_| rng.unit()).collect();
+            let (mut y, mut back) = (vec![0.0; g.len()], vec![0.0; x.len()]);
+            let run = |kind, x: &[f64], from: &[usize], y: &mut [f64], to: &[usize]| {
+                let mut y = ViewMut::contiguous(y, to);
+                transform(kind, 0, n, 0.5, &View::contiguous(x, from), &mut y);
+            };
+            let (from, to) = (shape(reads, given), shape(writes, rows));
+            run(kind, &x, &from, &mut y, &to);
+            run(kind.adjoint(), &g, &to, &mut back, &from);
+            let dot = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
+            let (left, right) = (dot(&y, &g), dot(&x, &back));
+            assert!((left - right).abs() < 1e-12, "{kind:?}: {left} {right}");
+        }
+    }
+}
+
+#[test]
+fn a_dim_in_the_middle_is_transformed_line_by_line_in_single_precision_too() {
+    let mut rng = Rng::new(7);
+    let x: Vec<f64> = (0..3 * 5 * 20 * 2).map(|_| rng.unit()).collect();
+    let single: Vec<f32> = x.iter().map(|&x| x as f32).collect();
+    let shape = [3, 5, 20, 2];
+    let kind = Fft::Complex { inverse: false };
+    let (mut y, mut z) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+    transform(
+        kind,
+        1,
+        5,
+        1.0,
+        &View::contiguous(&x, &shape),
+        &mut ViewMut::contiguous(&mut y, &shape),
+    );
+    transform(
+        kind,
+        1,
+        5,
+        1.0,
+        &View::contiguous(&single, &shape),
+        &mut ViewMut::contiguous(&mut z, &shape),
+    );
+    for (i, j) in (0..3).flat_map(|i| (0..20).map(move |j| (i, j))) {
+        let at = |k: usize| ((i * 5 + k) * 20 + j) * 2;
+        let line: Vec<f64> = (0..5).flat_map(|k| [x[at(k)], x[at(k) + 1]]).collect();
+        let expected = definition(kind, 5, &line, 5);
+        for k in 0..5 {
+            for c in 0..2 {
+                let expected = expected[2 * k + c];
+                assert!((y[at(k) + c] - expected).abs() < 1e-13);
+                assert!((f64::from(z[at(k) + c]) - expected).abs() < 1e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn complex_products_conjugate_what_they_are_told_to() {
+    let (a, b) = ([1.0, 2.0], [3.0, -5.0]);
+    let of = |conjugate| {
+        let mut out = [0.0; 2];
+        let [a, b] = [&a, &b].map(|x| View::contiguous(x, &[2]));
+        multiply(conjugate, &a, &b, &mut ViewMut::contiguous(&mut out, &[2]));
+        out
+    };
+    assert_eq!(of([false, false]), [13.0, 1.0]);
+    assert_eq!(of([true, false]), [-7.0, -11.0]);
+    assert_eq!(of([false, true]), [-7.0, 11.0]);
+}

@@ -1,0 +1,93 @@
+use shard_kernels::grid::*;
+
+const ALL: [SampleEdge; 3] = [
+    SampleEdge::Zeros,
+    SampleEdge::Border,
+    SampleEdge::Reflection,
+];
+
+/// Values worked by hand from PyTorch's formulas.
+#[test]
+fn coordinates_as_in_pytorch() {
+    let read = |mode, edge, aligned, at: f64| {
+        let taps = Sampling {
+            mode,
+            edge,
+            aligned,
+        }
+        .taps(at, 4);
+        let pairs = taps.index.into_iter().zip(taps.weight);
+        let mut found: Vec<_> = pairs.filter_map(|(i, w)| Some((i?, w))).collect();
+        found.retain(|p| p.1 != 0.0);
+        found
+    };
+    use SampleEdge::{Border, Reflection, Zeros};
+    use SampleMode::{Linear, Nearest};
+    // Not aligned, -1 is half an element before the first.
+    assert_eq!(read(Linear, Zeros, false, -1.0), [(0, 0.5)]);
+    assert_eq!(read(Linear, Border, false, -1.0), [(0, 1.0)]);
+    assert_eq!(read(Linear, Reflection, false, -1.0), [(0, 1.0)]);
+    assert_eq!(read(Linear, Zeros, true, -1.0), [(0, 1.0)]);
+    assert_eq!(read(Linear, Zeros, true, 0.0), [(1, 0.5), (2, 0.5)]);
+    // 2 is at 4.5 aligned: beyond, at the border, and 1.5 after the reflection.
+    assert_eq!(read(Linear, Zeros, true, 2.0), []);
+    assert_eq!(read(Linear, Border, true, 2.0), [(3, 1.0)]);
+    assert_eq!(read(Linear, Reflection, true, 2.0), [(1, 0.5), (2, 0.5)]);
+    // Half of the way the even index is the nearest.
+    assert_eq!(read(Nearest, Zeros, true, 0.0), [(2, 1.0)]);
+    assert_eq!(read(Nearest, Zeros, false, f64::NAN), []);
+}
+
+/// Weights sum to 1, slopes are those of weights, and indices stay in the dim.
+#[test]
+fn slopes_are_differences() {
+    for mode in [SampleMode::Linear, SampleMode::Cubic] {
+        for edge in ALL {
+            for aligned in [false, true] {
+                let sampling = Sampling {
+                    mode,
+                    edge,
+                    aligned,
+                };
+                // What a dim of these elements is at a coordinate.
+                let elements = [1.0, -2.0, 5.0, 0.5, 3.0];
+                let value = |at: f64| {
+                    let taps = sampling.taps(at, 5);
+                    let each =
+                        |k: usize| taps.index[k].map_or(0.0, |i| elements[i] * taps.weight[k]);
+                    (0..4).map(each).sum::<f64>()
+                };
+                for step in 0..57 {
+                    let at = -2.4871 + 0.0913 * f64::from(step);
+                    let taps = sampling.taps(at, 5);
+                    assert!((taps.weight.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+                    let slope: f64 = (0..4)
+                        .map(|k| taps.index[k].map_or(0.0, |i| elements[i] * taps.slope[k]))
+                        .sum();
+                    let found = (value(at + 1e-6) - value(at - 1e-6)) / 2e-6;
+                    assert!(
+                        (slope - found).abs() < 1e-6,
+                        "{sampling:?} at {at}: {slope} {found}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn affine_maps_are_linear_and_their_gradient_is_the_adjoint() {
+    let (plane, start, shape) = ([3, 4], [1, 0], [2, 4]);
+    let identity = [1.0f64, 0.0, 0.0, 0.0, 1.0, 0.0];
+    let mut out = [0.0; 16];
+    affine(&identity, &mut out, &plane, &start, &shape, false);
+    // Row 1 of 3 is at 0; columns of 4 are at quarters.
+    assert_eq!(out[..8], [-0.75, 0.0, -0.25, 0.0, 0.25, 0.0, 0.75, 0.0]);
+    let theta = [0.5f64, -1.0, 2.0, 0.25, 3.0, -0.5];
+    let dy: Vec<f64> = (0..16).map(|i| f64::from(i).sin()).collect();
+    affine(&theta, &mut out, &plane, &start, &shape, true);
+    let mut back = [0.0; 6];
+    affine_grad(&dy, &mut back, &plane, &start, &shape, true);
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    assert!((dot(&out, &dy) - dot(&theta, &back)).abs() < 1e-12);
+}

@@ -1,0 +1,118 @@
+use shard_kernels::moments::*;
+use shard_kernels::{Real, View};
+
+use crate::testing::{Rng, naive_index};
+
+fn naive<T: Real>(x: &View<'_, T>, dims: &[usize], groups: Option<Groups>) -> Moments {
+    let kept: Vec<usize> = (0..x.ndim()).filter(|d| !dims.contains(d)).collect();
+    let group_of = |d: usize, i: usize| match groups {
+        Some(g) if g.dim == d => (g.start + i) * g.groups / g.channels,
+        _ => i,
+    };
+    let extent = |d: usize| match groups {
+        Some(g) if g.dim == d => g.groups,
+        _ => x.shape()[d],
+    };
+    let shape: Vec<usize> = kept.iter().map(|&d| extent(d)).collect();
+    let mut out = Moments::empty(&shape);
+    let all = naive_index(x.shape());
+    for (i, cell) in naive_index(&shape).iter().enumerate() {
+        let members: Vec<f64> = all
+            .iter()
+            .filter(|at| {
+                kept.iter()
+                    .zip(cell)
+                    .all(|(&d, c)| group_of(d, at[d]) == *c)
+            })
+            .map(|at| x.get(at).wide())
+            .collect();
+        if !members.is_empty() {
+            let n = members.len() as f64;
+            let mean = members.iter().sum::<f64>() / n;
+            out.count[i] = n;
+            out.mean[i] = mean;
+            out.m2[i] = members.iter().map(|x| (x - mean).powi(2)).sum();
+        }
+    }
+    out
+}
+
+fn assert_same(got: &Moments, expected: &Moments, tolerance: f64) {
+    assert_eq!((&got.shape, &got.count), (&expected.shape, &expected.count));
+    for (g, e) in got
+        .mean
+        .iter()
+        .zip(&expected.mean)
+        .chain(got.m2.iter().zip(&expected.m2))
+    {
+        assert!(
+            (g - e).abs() <= tolerance * e.abs().max(1.0),
+            "{g} against {e}"
+        );
+    }
+}
+
+fn random<T: Real>(tolerance: f64) {
+    let mut rng = Rng::new(21);
+    for _ in 0..120 {
+        let nd = rng.within(1, 4);
+        let shape: Vec<usize> = (0..nd).map(|_| rng.within(0, 8)).collect();
+        let data = rng.vec::<T>(shape.iter().product());
+        let mut order: Vec<usize> = (0..nd).collect();
+        for i in (1..nd).rev() {
+            order.swap(i, rng.within(0, i));
+        }
+        let x = View::contiguous(&data, &shape).permute(&order);
+        let dims: Vec<usize> = (0..nd).filter(|_| rng.within(0, 1) == 1).collect();
+        let kept: Vec<usize> = (0..nd).filter(|d| !dims.contains(d)).collect();
+        let groups = kept.first().map(|&dim| {
+            let start = rng.within(0, 3);
+            let channels = start + x.shape()[dim] + rng.within(1, 3);
+            Groups {
+                dim,
+                start,
+                channels,
+                groups: rng.within(1, channels),
+            }
+        });
+        assert_same(
+            &moments(&x, &dims, None),
+            &naive(&x, &dims, None),
+            tolerance,
+        );
+        assert_same(
+            &moments(&x, &dims, groups),
+            &naive(&x, &dims, groups),
+            tolerance,
+        );
+    }
+}
+
+#[test]
+fn moments_and_groups_match_two_passes() {
+    random::<f64>(1e-12);
+    random::<f32>(1e-5);
+}
+
+#[test]
+fn a_large_mean_costs_no_digits_and_splits_merge() {
+    let mut rng = Rng::new(8);
+    let x: Vec<f64> = (0..5000).map(|_| 1e6 + rng.unit()).collect();
+    let whole = moments(&View::contiguous(&x, &[5000]), &[0], None);
+    let mut parts = moments(&View::contiguous(&x[..1777], &[1777]), &[0], None);
+    parts.merge(&Moments::empty(&[]));
+    parts.merge(&moments(&View::contiguous(&x[1777..], &[3223]), &[0], None));
+    assert_same(&parts, &whole, 1e-9);
+    let exact = naive(&View::contiguous(&x, &[5000]), &[0], None);
+    assert_same(&whole, &exact, 1e-9);
+    let columns = moments(&View::contiguous(&x, &[2500, 2]), &[0], None);
+    assert!((columns.m2[0] + columns.m2[1] - whole.m2[0]).abs() < 0.01 * whole.m2[0]);
+}
+
+#[test]
+fn nan_is_data() {
+    let x = [1.0f32, f32::NAN, 2.0, 4.0];
+    let m = moments(&View::contiguous(&x, &[2, 2]), &[1], None);
+    assert!(m.mean[0].is_nan() && m.m2[0].is_nan());
+    assert_eq!((m.mean[1], m.m2[1]), (3.0, 2.0));
+}

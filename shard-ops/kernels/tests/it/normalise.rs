@@ -1,0 +1,51 @@
+use shard_kernels::normalise::*;
+
+/// The same numbers by the plain formulas, in f64.
+#[test]
+fn every_form_follows_its_formula() {
+    let n = 1300;
+    let of = |k: usize| -> Vec<f32> {
+        (0..n)
+            .map(|i| ((i * (k + 3)) % 17) as f32 / 8.0 - 1.0)
+            .collect()
+    };
+    let [x, dy, gains, shifts] = [0, 1, 2, 3].map(of);
+    let scale = Scale {
+        mean: 0.25_f32,
+        rstd: 1.5,
+    };
+    let unit = |i: usize| (f64::from(x[i]) - 0.25) * 1.5;
+    let close = |got: f64, wanted: f64, size: f64| {
+        assert!((got - wanted).abs() <= 1e-5 * size, "{got} for {wanted}");
+    };
+    for (gain, gain_of) in [
+        (Along::One(0.75), &(|_| 0.75) as &dyn Fn(usize) -> f64),
+        (Along::Each(&gains), &|i| f64::from(gains[i])),
+    ] {
+        let mut out = vec![f32::NAN; n];
+        for (shift, shift_of) in [
+            (Along::One(-2.0), &(|_| -2.0) as &dyn Fn(usize) -> f64),
+            (Along::Each(&shifts), &|i| f64::from(shifts[i])),
+        ] {
+            normalise(&x, &mut out, scale, gain, shift);
+            for (i, y) in out.iter().enumerate() {
+                close((*y).into(), unit(i) * gain_of(i) + shift_of(i), 4.0);
+            }
+        }
+        let (a, b) = cell_sums(&x, &dy, scale, gain);
+        let weighed = |i: usize| gain_of(i) * f64::from(dy[i]);
+        close(a, (0..n).map(weighed).sum(), n as f64);
+        close(b, (0..n).map(|i| weighed(i) * unit(i)).sum(), n as f64);
+        input_grad(&x, &dy, &mut out, scale, [0.5, 0.125], gain);
+        for (i, dx) in out.iter().enumerate() {
+            let wanted = 1.5 * (weighed(i) - 0.5 - unit(i) * 0.125);
+            close((*dx).into(), wanted, 4.0);
+        }
+    }
+    let (mut sums, mut along) = (vec![1.0; n], vec![2.0; n]);
+    add_weight_sums(&x, &dy, scale, &mut sums, &mut along);
+    for i in 0..n {
+        close(sums[i], 1.0 + f64::from(dy[i]), 4.0);
+        close(along[i], 2.0 + f64::from(dy[i]) * unit(i), 4.0);
+    }
+}

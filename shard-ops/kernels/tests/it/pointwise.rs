@@ -1,0 +1,106 @@
+use shard_kernels::pointwise::*;
+use shard_kernels::{Real, View, ViewMut};
+
+use crate::testing::{Rng, naive_index};
+
+fn all<T: Real>() {
+    let mut rng = Rng::new(5);
+    type Map = fn(f64, f64) -> f64;
+    let ops: [(Binary, Map); 6] = [
+        (Binary::Add, |a, b| a + b),
+        (Binary::Sub, |a, b| a - b),
+        (Binary::Mul, |a, b| a * b),
+        (Binary::Div, |a, b| a / b),
+        (Binary::Maximum, f64::max),
+        (Binary::Minimum, f64::min),
+    ];
+    for round in 0..60 {
+        let shape = [rng.within(0, 4), rng.within(1, 3), rng.within(1, 40)];
+        let mask = round % 8;
+        let small: Vec<usize> = (0..3)
+            .map(|d| if mask >> d & 1 == 1 { 1 } else { shape[d] })
+            .collect();
+        let count = |s: &[usize]| s.iter().product::<usize>();
+        let (a, b) = (rng.vec::<T>(count(&shape)), rng.vec::<T>(count(&small)));
+        let a = View::contiguous(&a, &shape);
+        let b = View::contiguous(&b, &small)
+            .broadcast_to(&shape)
+            .expect("broadcasts");
+        for (op, exact) in ops {
+            for (left, right) in [(&a, &b), (&b, &a)] {
+                let mut out = vec![T::nan(); count(&shape)];
+                binary(op, left, right, &mut ViewMut::contiguous(&mut out, &shape));
+                for (i, at) in naive_index(&shape).iter().enumerate() {
+                    let expected = T::of(exact(left.get(at).wide(), right.get(at).wide()));
+                    assert!(
+                        (out[i] - expected).abs() <= T::epsilon() * expected.abs(),
+                        "{op:?} at {at:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn binary_maps_broadcast() {
+    all::<f32>();
+    all::<f64>();
+}
+
+#[test]
+fn nan_wins_maximum_and_minimum() {
+    let (a, b) = ([f32::NAN, 1.0, 2.0], [1.0, f32::NAN, -0.5]);
+    for op in [Binary::Maximum, Binary::Minimum] {
+        let mut out = [0.0; 3];
+        binary(
+            op,
+            &View::contiguous(&a, &[3]),
+            &View::contiguous(&b, &[3]),
+            &mut ViewMut::contiguous(&mut out, &[3]),
+        );
+        assert!(out[0].is_nan() && out[1].is_nan() && !out[2].is_nan());
+    }
+    let mut out = [0.0; 3];
+    binary(
+        Binary::Pow,
+        &View::contiguous(&[2.0, 9.0, 4.0], &[3]),
+        &View::contiguous(&[3.0, 0.5, -1.0], &[3]),
+        &mut ViewMut::contiguous(&mut out, &[3]),
+    );
+    assert_eq!(out, [8.0, 3.0, 0.25]);
+}
+
+#[test]
+fn updates_write_strided_outputs() {
+    let mut data = [0.0f64; 12];
+    let x = View::contiguous(&[1.0, 2.0, 3.0, 4.0], &[2, 2]);
+    update(
+        &mut ViewMut::contiguous(&mut data, &[3, 4]).sub_box(&[1, 1], &[2, 2]),
+        &x,
+        |a, x| a + 2.0 * x,
+    );
+    assert_eq!(
+        data,
+        [0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 4.0, 0.0, 0.0, 6.0, 8.0, 0.0]
+    );
+}
+
+#[test]
+fn quotients_are_rounded_down_and_remainders_have_the_divisors_sign() {
+    // PyTorch's floor_divide and remainder; 1 / 0.1 is 10, and ten times 0.1 is more than 1.
+    let a = [-7.0, 7.0, 1.0, -1.0, 5.0, 0.0, 3.0];
+    let b = [2.0, -2.0, 0.1, 0.1, f64::INFINITY, -3.0, 0.0];
+    let of = |op| {
+        let mut out = [0.0; 7];
+        let [a, b] = [&a, &b].map(|x| View::contiguous(x, &[7]));
+        binary(op, &a, &b, &mut ViewMut::contiguous(&mut out, &[7]));
+        out
+    };
+    let floor = of(Binary::FloorDiv);
+    assert_eq!(floor, [-4.0, -4.0, 9.0, -10.0, 0.0, 0.0, f64::INFINITY]);
+    let rest = of(Binary::Remainder);
+    assert_eq!(rest[..2], [1.0, -1.0]);
+    assert!((rest[2] - 0.1).abs() < 1e-15 && rest[3] < 1e-15 && rest[4] == 5.0);
+    assert!(rest[6].is_nan());
+}

@@ -1,0 +1,128 @@
+use shard_kernels::reduce::*;
+use shard_kernels::{Real, View};
+
+use crate::testing::{Rng, assert_close, naive_index};
+
+type Exact = fn(&[f64]) -> f64;
+
+fn exact(op: Reduction) -> Exact {
+    match op {
+        Reduction::Sum => |v| v.iter().sum(),
+        Reduction::Prod => |v| v.iter().product(),
+        Reduction::Max => |v| v.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        Reduction::Min => |v| v.iter().copied().fold(f64::INFINITY, f64::min),
+    }
+}
+
+const OPS: [Reduction; 4] = [
+    Reduction::Sum,
+    Reduction::Prod,
+    Reduction::Max,
+    Reduction::Min,
+];
+
+fn random<T: Real>(seed: u64) {
+    let mut rng = Rng::new(seed);
+    for _ in 0..150 {
+        let nd = rng.within(0, 4);
+        let shape: Vec<usize> = (0..nd).map(|_| rng.within(0, 9)).collect();
+        let mut data = rng.vec::<T>(shape.iter().product());
+        for x in &mut data {
+            if rng.within(0, 3) == 0 {
+                *x = T::zero();
+            }
+        }
+        let mut order: Vec<usize> = (0..nd).collect();
+        for i in (1..nd).rev() {
+            order.swap(i, rng.within(0, i));
+        }
+        let x = View::contiguous(&data, &shape).permute(&order);
+        let dims: Vec<usize> = (0..nd).filter(|_| rng.within(0, 1) == 1).collect();
+        let kept: Vec<usize> = (0..nd).filter(|d| !dims.contains(d)).collect();
+        let cells = naive_index(&kept.iter().map(|&d| x.shape()[d]).collect::<Vec<_>>());
+        for op in OPS {
+            let mut out = vec![T::nan(); cells.len()];
+            reduce(op, &x, &dims, &mut out);
+            let all = naive_index(x.shape());
+            let expected: Vec<f64> = cells
+                .iter()
+                .map(|cell| {
+                    let members = all
+                        .iter()
+                        .filter(|at| kept.iter().zip(cell).all(|(&d, c)| at[d] == *c));
+                    exact(op)(&members.map(|at| x.get(at).wide()).collect::<Vec<_>>())
+                })
+                .collect();
+            assert_close(&out, &expected, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn every_reduction_over_every_choice_of_dims() {
+    random::<f32>(1);
+    random::<f64>(2);
+}
+
+#[test]
+fn long_single_precision_sums_keep_their_digits() {
+    let x = vec![0.1f32; 3_000_000];
+    let mut out = [0.0];
+    reduce(
+        Reduction::Sum,
+        &View::contiguous(&x, &[3_000_000]),
+        &[0],
+        &mut out,
+    );
+    assert!(
+        (f64::from(out[0]) - f64::from(0.1f32) * 3e6).abs() < 0.1,
+        "{}",
+        out[0]
+    );
+    let mut columns = [0.0; 3];
+    reduce(
+        Reduction::Sum,
+        &View::contiguous(&x, &[1_000_000, 3]),
+        &[0],
+        &mut columns,
+    );
+    assert!(
+        (f64::from(columns[2]) - f64::from(0.1f32) * 1e6).abs() < 0.04,
+        "{columns:?}"
+    );
+}
+
+/// More columns than are summed side by side, and rows that are no multiple of those taken at once.
+#[test]
+fn wide_columns_of_many_rows() {
+    // 512 columns side by side, 16 rows at once.
+    let (rows, cols) = (2 * 16 + 5, 512 + 130);
+    let x: Vec<f32> = (0..rows * cols).map(|i| (i % 101) as f32 - 50.0).collect();
+    for (op, exact) in OPS.map(|op| (op, exact(op))) {
+        if op == Reduction::Prod {
+            continue;
+        }
+        let mut out = vec![f32::NAN; cols];
+        reduce(op, &View::contiguous(&x, &[rows, cols]), &[0], &mut out);
+        for (j, got) in out.iter().enumerate() {
+            let column: Vec<f64> = (0..rows).map(|i| x[i * cols + j].into()).collect();
+            assert_eq!(f64::from(*got), exact(&column), "{op:?} of column {j}");
+        }
+    }
+}
+
+#[test]
+fn nan_is_the_extreme_wherever_it_stands() {
+    for place in [0, 70, 99] {
+        let mut x = [1.0f64; 200];
+        x[place] = f64::NAN;
+        for op in [Reduction::Max, Reduction::Min] {
+            let mut out = [0.0; 2];
+            reduce(op, &View::contiguous(&x, &[2, 100]), &[1], &mut out);
+            assert!(out[0].is_nan() && out[1] == 1.0);
+            let mut columns = [0.0; 100];
+            reduce(op, &View::contiguous(&x, &[2, 100]), &[0], &mut columns);
+            assert!(columns[place].is_nan() && columns.iter().filter(|c| c.is_nan()).count() == 1);
+        }
+    }
+}

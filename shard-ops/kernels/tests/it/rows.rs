@@ -1,0 +1,125 @@
+use shard_kernels::rows::*;
+
+/// A table of three dims of which some are keyed, picked by a list that lies along the other side as the case says.
+fn geometry(shape: [usize; 3], keyed: [bool; 3], list: usize) -> (Rows, usize, usize) {
+    let steps = [shape[1] * shape[2], shape[2], 1];
+    let dims = || (0..3).zip(keyed);
+    let keys: Vec<_> = dims()
+        .filter(|d| d.1)
+        .map(|(d, _)| (shape[d], steps[d]))
+        .collect();
+    let row: Vec<usize> = dims().filter(|d| !d.1).map(|(d, _)| d).collect();
+    // The other side is rows in reverse order of their dims, then the list.
+    let mut other = list;
+    let mut row_dims = Vec::new();
+    for &d in &row {
+        row_dims.push(RowDim::new(shape[d], steps[d], other));
+        other *= shape[d];
+    }
+    let rows = Rows::new(&keys, &[(list, 1)], &row_dims);
+    (rows, shape.iter().product(), other)
+}
+
+/// Where element `r` of the row of `key` lies, by counting.
+fn element(shape: [usize; 3], keyed: [bool; 3], mut key: usize, mut r: usize) -> usize {
+    let mut at = [0; 3];
+    for d in (0..3).rev() {
+        let rest = if keyed[d] { &mut key } else { &mut r };
+        at[d] = *rest % shape[d];
+        *rest /= shape[d];
+    }
+    (at[0] * shape[1] + at[1]) * shape[2] + at[2]
+}
+
+/// Numbers that look random, below a limit.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+#[test]
+fn rows_are_those_that_counting_finds() {
+    let mut draw = Draw(7);
+    for _ in 0..300 {
+        let shape = [0; 3].map(|_| 1 + draw.below(3));
+        let mut keyed = [0; 3].map(|_| draw.below(2) == 1);
+        keyed[1] |= !keyed.contains(&true);
+        let ghosts_of = 2;
+        let keys: usize = (0..3).filter(|&d| keyed[d]).map(|d| shape[d]).product();
+        let picks = draw.below(7);
+        let keys: Vec<i64> = (0..picks)
+            .map(|_| draw.below(keys + ghosts_of + 1) as i64 - 1)
+            .collect();
+        check(shape, keyed, ghosts_of, &keys);
+    }
+}
+
+fn check(shape: [usize; 3], keyed: [bool; 3], ghosts_of: usize, keys: &[i64]) {
+    let (rows, len, other) = geometry(shape, keyed, keys.len());
+    let table: Vec<i64> = (0..len as i64).map(|i| 1 + i).collect();
+    let ghosts = (0..(ghosts_of * rows.row_len()) as i64).map(|i| 1000 + i);
+    let ghosts: Vec<i64> = ghosts.collect();
+    let mut out = vec![-7; other];
+    pick(&rows, &table, &ghosts, keys, &mut out);
+    // Rows are row-major over their dims on either side; there, the first dim steps least.
+    let extents: Vec<usize> = (0..3).filter(|&d| !keyed[d]).map(|d| shape[d]).collect();
+    let place = |j: usize, r: usize| {
+        let (mut rest, mut at) = (r, Vec::new());
+        for &n in extents.iter().rev() {
+            at.push(rest % n);
+            rest /= n;
+        }
+        let (mut step, mut to) = (keys.len(), j);
+        for (&i, &n) in at.iter().rev().zip(&extents) {
+            to += i * step;
+            step *= n;
+        }
+        to
+    };
+    let value = |key: i64, r: usize| match usize::try_from(key) {
+        Err(_) => 0,
+        Ok(key) if key < rows.keys() => table[element(shape, keyed, key, r)],
+        Ok(key) => ghosts[(key - rows.keys()) * rows.row_len() + r],
+    };
+    for (j, &key) in keys.iter().enumerate() {
+        for r in 0..rows.row_len() {
+            assert_eq!(
+                out[place(j, r)],
+                value(key, r),
+                "{shape:?} {keyed:?} {keys:?}"
+            );
+        }
+    }
+    // Folding what was picked into zeros counts how often each was.
+    let (mut sums, mut away) = (vec![0; len], vec![0; ghosts.len()]);
+    fold(RowFold::Sum, &rows, &mut sums, &mut away, keys, &out);
+    let times = |key: usize| keys.iter().filter(|&&k| k == key as i64).count() as i64;
+    for r in 0..rows.row_len() {
+        for key in 0..rows.keys() {
+            let at = element(shape, keyed, key, r);
+            assert_eq!(sums[at], times(key) * table[at]);
+        }
+        for ghost in 0..ghosts_of {
+            let at = ghost * rows.row_len() + r;
+            assert_eq!(away[at], times(rows.keys() + ghost) * ghosts[at]);
+        }
+    }
+}
+
+#[test]
+fn maxima_know_nan_and_the_signs_of_zeros() {
+    let max = |a: f64, b: f64| [a.larger(b), b.larger(a)];
+    assert!(max(f64::NAN, 3.0).iter().all(|x| x.is_nan()));
+    assert_eq!(max(-0.0, 0.0).map(f64::is_sign_negative), [false; 2]);
+    let min = |a: f64, b: f64| [a.smaller(b), b.smaller(a)];
+    assert!(min(f64::NAN, 3.0).iter().all(|x| x.is_nan()));
+    assert_eq!(min(-0.0, 0.0).map(f64::is_sign_negative), [true; 2]);
+    assert_eq!((max(1.0, 2.0), min(1.0, 2.0)), ([2.0; 2], [1.0; 2]));
+}

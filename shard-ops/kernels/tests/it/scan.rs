@@ -1,0 +1,176 @@
+use shard_kernels::scan::*;
+use shard_kernels::{View, ViewMut};
+
+use crate::testing::{Rng, naive_index};
+
+/// Lines of a shape: for each place of the other dims, the indices along the dim.
+fn lines(shape: &[usize], dim: usize) -> Vec<Vec<Vec<usize>>> {
+    let mut outer = shape.to_vec();
+    outer.remove(dim);
+    let line = |at: &Vec<usize>| {
+        let of = |i| {
+            let mut at = at.clone();
+            at.insert(dim, i);
+            at
+        };
+        (0..shape[dim]).map(of).collect()
+    };
+    naive_index(&outer).iter().map(line).collect()
+}
+
+/// Random views of one to three dims, a dim, and where to cut it.
+fn views(seed: u64, mut test: impl FnMut(&mut Rng, Vec<usize>, Vec<usize>, usize, usize)) {
+    let mut rng = Rng::new(seed);
+    for _ in 0..60 {
+        let nd = rng.within(1, 3);
+        let shape: Vec<usize> = (0..nd).map(|_| rng.within(0, 7)).collect();
+        let mut order: Vec<usize> = (0..nd).collect();
+        for i in (1..nd).rev() {
+            order.swap(i, rng.within(0, i));
+        }
+        let dim = rng.within(0, nd - 1);
+        let cut = rng.within(0, shape[order[dim]]);
+        test(&mut rng, shape, order, dim, cut);
+    }
+}
+
+/// The parts of a view before and after a cut.
+fn parts<'a, T>(x: &View<'a, T>, dim: usize, cut: usize) -> [View<'a, T>; 2] {
+    let (mut start, mut first) = (vec![0; x.ndim()], x.shape().to_vec());
+    let mut rest = first.clone();
+    (first[dim], start[dim], rest[dim]) = (cut, cut, rest[dim] - cut);
+    [
+        x.sub_box(&vec![0; x.ndim()], &first),
+        x.sub_box(&start, &rest),
+    ]
+}
+
+#[test]
+fn running_values_go_on_from_part_to_part() {
+    views(1, |rng, shape, order, dim, cut| {
+        let numbers: Vec<i32> = (0..shape.iter().product())
+            .map(|_| rng.within(0, 6) as i32 - 3)
+            .collect();
+        let x = View::contiguous(&numbers, &shape).permute(&order);
+        let floating: Vec<f64> = numbers.iter().map(|&x| f64::from(x)).collect();
+        let f = View::contiguous(&floating, &shape).permute(&order);
+        let all = lines(x.shape(), dim);
+        for backwards in [false, true] {
+            for op in [Scan::Sum, Scan::Prod, Scan::LogSumExp] {
+                let mut pieces = parts(&f, dim, cut);
+                let mut whole_pieces = parts(&x, dim, cut);
+                if backwards {
+                    pieces.reverse();
+                    whole_pieces.reverse();
+                }
+                let mut states = vec![op.float_identity(); all.len()];
+                let mut whole_states = vec![op.whole_identity(); all.len()];
+                let mut found = vec![Vec::new(); all.len()];
+                for (f, x) in pieces.iter().zip(&whole_pieces) {
+                    let mut y = vec![f64::NAN; f.len()];
+                    let shape = f.shape().to_vec();
+                    floats(op, backwards, f, dim, &mut states.clone(), None);
+                    let to = &mut ViewMut::contiguous(&mut y, &shape);
+                    floats(op, backwards, f, dim, &mut states, Some(to));
+                    let mut z = vec![0; f.len()];
+                    if op != Scan::LogSumExp {
+                        let to = &mut ViewMut::contiguous(&mut z, &shape);
+                        whole(op, backwards, x, dim, &mut whole_states, Some(to));
+                        let same = y.iter().zip(&z).all(|(&y, &z)| y == z as f64);
+                        assert!(same, "{op:?}: {y:?} and {z:?}");
+                    }
+                    let y = View::contiguous(&y, &shape);
+                    let mut part = lines(&shape, dim);
+                    for (line, found) in part.iter_mut().zip(&mut found) {
+                        if backwards {
+                            line.reverse();
+                        }
+                        found.extend(line.iter().map(|at| y.get(at)));
+                    }
+                }
+                for (line, (found, state)) in all.iter().zip(found.iter().zip(&states)) {
+                    let mut line: Vec<f64> = line.iter().map(|at| f.get(at)).collect();
+                    if backwards {
+                        line.reverse();
+                    }
+                    for (i, found) in found.iter().enumerate() {
+                        let expected = match op {
+                            Scan::Sum => line[..=i].iter().sum::<f64>(),
+                            Scan::Prod => line[..=i].iter().product(),
+                            Scan::LogSumExp => line[..=i].iter().map(|x| x.exp()).sum::<f64>().ln(),
+                        };
+                        assert!(
+                            (found - expected).abs() < 1e-12,
+                            "{op:?} at {i} of {line:?}"
+                        );
+                    }
+                    assert_eq!(*state, *found.last().unwrap_or(&op.float_identity()));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn of_equal_extremes_the_last_is_found_and_nan_stays() {
+    let x = [1.0_f32, 3.0, 3.0, 2.0, f32::NAN, 5.0, f32::NAN, 0.0];
+    let mut states = [Extreme::none()];
+    let (mut values, mut indices) = ([9.0; 8], [9; 8]);
+    let out = (
+        &mut ViewMut::contiguous(&mut values, &[8]),
+        &mut ViewMut::contiguous(&mut indices, &[8]),
+    );
+    extremes(
+        true,
+        &View::contiguous(&x, &[8]),
+        0,
+        100,
+        &mut states,
+        Some(out),
+    );
+    assert_eq!(indices, [100, 101, 102, 102, 104, 104, 106, 106]);
+    assert_eq!(values[..4], [1.0, 3.0, 3.0, 3.0]);
+    assert!(values[4..].iter().all(|v| v.is_nan()));
+    assert_eq!(states[0].index, 106);
+    let mut small = [Extreme::none()];
+    extremes(
+        false,
+        &View::contiguous(&x[..4], &[4]),
+        0,
+        0,
+        &mut small,
+        None,
+    );
+    assert_eq!(
+        small,
+        [Extreme {
+            value: 1.0,
+            index: 0
+        }]
+    );
+    // Parts are joined as elements are.
+    let none = Extreme::none();
+    assert_eq!(none.then(small[0], true), small[0]);
+    assert_eq!(small[0].then(none, true), small[0]);
+}
+
+#[test]
+fn runs_are_summed_where_they_begin() {
+    let x = [1.0_f64, 2.0, 4.0, 8.0, 16.0, 32.0];
+    let index = [0_i64, 0, 2, 2, 2, 5];
+    let mut y = [9.0; 6];
+    let mut states = [Run::default()];
+    // In two parts, the later first.
+    for (from, to) in [(3, 6), (0, 3)] {
+        let n = to - from;
+        let x = View::contiguous(&x[from..to], &[n]);
+        let index = View::contiguous(&index[from..to], &[n]);
+        let mut total = [Run::default()];
+        runs(&x, &index, 0, from as i64, &mut total, None);
+        let after = states[0].then(total[0]);
+        let y = &mut ViewMut::contiguous(&mut y[from..to], &[n]);
+        runs(&x, &index, 0, from as i64, &mut states, Some(y));
+        assert_eq!(states, [after]);
+    }
+    assert_eq!(y, [3.0, 0.0, 28.0, 0.0, 0.0, 32.0]);
+}
