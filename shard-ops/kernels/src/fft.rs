@@ -233,7 +233,7 @@ impl<T: Real> Work<T> {
                 let rows = self.real.chunks_exact_mut(n).take(lines);
                 for (row, to) in rows.zip(self.complex.chunks_exact_mut(width)) {
                     let done = plan.process_with_scratch(row, to, &mut self.scratch);
-                    debug_assert!(done.is_ok(), "buffers have the plan's lengths");
+                    assert!(done.is_ok(), "buffers have the plan's lengths");
                 }
             }
             Fft::ToReal { .. } => {
@@ -242,7 +242,7 @@ impl<T: Real> Work<T> {
                 let rows = self.real.chunks_exact_mut(n).take(lines);
                 for (row, from) in rows.zip(self.complex.chunks_exact_mut(width)) {
                     let done = plan.process_with_scratch(from, row, &mut self.scratch);
-                    debug_assert!(done.is_ok(), "buffers have the plan's lengths");
+                    assert!(done.is_ok(), "buffers have the plan's lengths");
                 }
             }
         }

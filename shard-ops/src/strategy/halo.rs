@@ -96,7 +96,7 @@ impl Site<'_> {
         let size = |pieces: &[[Strided; 2]]| -> usize {
             pieces.iter().map(|[from, _]| numel(&from.shape)).sum()
         };
-        debug_assert_eq!(size(&halo.own) + size(&halo.fetched), halo.len);
+        assert_eq!(size(&halo.own) + size(&halo.fetched), halo.len);
         Some((exchange, halo))
     }
 

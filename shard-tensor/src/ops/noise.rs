@@ -310,7 +310,7 @@ impl ShardTensor {
         let noise = noise.neg()?.log1p()?.neg()?;
         let keys = weights.div(&noise)?.where_positive(&weights)?;
         let taken = if replacement { 1 } else { count };
-        debug_assert!(
+        assert!(
             count == 0 || taken <= width,
             "checked by the number of weights above 0"
         );

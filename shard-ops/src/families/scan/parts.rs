@@ -34,7 +34,7 @@ impl Parts {
         let ends = x.layout().sharding(dim).and_then(|sharding| {
             let offsets = sharding.partition.to_contiguous().as_slice().to_vec();
             let parts: Vec<usize> = (0..offsets.len()).collect();
-            debug_assert_eq!(offsets.last(), Some(&n));
+            assert_eq!(offsets.last(), Some(&n));
             let cuts = Arc::new(RowCuts::new(&parts, &offsets)?);
             Some(Arc::new(Ends { offsets, cuts }))
         });

@@ -184,7 +184,7 @@ fn leave<T: Element>(call: &mut HostCall<'_, '_>, found: Vec<T>, width: usize, c
         .data_mut()
         .copy_from_slice(counts);
     *call.rows = counts.iter().sum::<i64>() as usize;
-    debug_assert_eq!(found.len(), width * *call.rows, "every row is found");
+    assert_eq!(found.len(), width * *call.rows, "every row is found");
     *call.state = Some(Box::new(found));
 }
 
