@@ -160,33 +160,57 @@ impl Windows {
         at
     }
 
-    /// Whether a site sees another, by the definition: among the indices of its own line, a multiple of the dilation apart, the
-    /// `kernel` consecutive ones that have it in the middle or begin or end the line; or, causal, end with it.
+    /// Whether a site sees another: along every dim its index sees the other's.
     pub fn sees(&self, query: usize, key: usize) -> bool {
         let (query, key) = (self.place(query), self.place(key));
-        (0..self.spatial.len()).all(|d| {
-            let (step, k) = (self.dilation[d], self.kernel[d]);
-            if query[d] % step != key[d] % step {
-                return false;
-            }
-            let (q, key) = (query[d] / step, key[d] / step);
-            if self.causal[d] {
-                return key <= q && q - key < k;
-            }
-            let length = (query[d] % step..self.spatial[d]).step_by(step).count();
-            let mut first = q.saturating_sub(k / 2);
-            while first + k > length {
-                first -= 1;
-            }
-            first <= key && key < first + k
-        })
+        (0..self.spatial.len()).all(|d| self.sees_along(d, query[d], key[d]))
+    }
+
+    /// Whether an index sees another of its line, by the definition: among those a multiple of the dilation apart it sees `kernel`
+    /// consecutive ones that have it in the middle or begin or end the line; or, causal, end with it.
+    fn sees_along(&self, d: usize, query: usize, key: usize) -> bool {
+        let (step, k) = (self.dilation[d], self.kernel[d]);
+        if query % step != key % step {
+            return false;
+        }
+        let (q, place) = (query / step, key / step);
+        if self.causal[d] {
+            return place <= q && q - place < k;
+        }
+        let length = (query % step..self.spatial[d]).step_by(step).count();
+        let mut first = q.saturating_sub(k / 2);
+        while first + k > length {
+            first -= 1;
+        }
+        first <= place && place < first + k
     }
 
     /// `[sites, sites]`: 1 where the query, the first, sees the key.
     fn mask(&self) -> Vec<Bool> {
-        let n: usize = self.spatial.iter().product();
-        let pairs = (0..n).flat_map(|q| (0..n).map(move |k| (q, k)));
-        pairs.map(|(q, k)| Bool::from(self.sees(q, k))).collect()
+        let along = |(d, &n): (usize, &usize)| -> Vec<Vec<bool>> {
+            let row = |q| (0..n).map(|k| self.sees_along(d, q, k)).collect();
+            (0..n).map(row).collect()
+        };
+        // Each dim's rows, once for each row of the dims before it: a site is seen if both are.
+        let whole = vec![vec![true]];
+        let mask = self.spatial.iter().enumerate().map(along);
+        let mask = mask.fold(whole, |before, dim| {
+            let mut rows = Vec::with_capacity(before.len() * dim.len());
+            for outer in &before {
+                for inner in &dim {
+                    let mut row = Vec::with_capacity(outer.len() * inner.len());
+                    for &seen in outer {
+                        match seen {
+                            true => row.extend_from_slice(inner),
+                            false => row.resize(row.len() + inner.len(), false),
+                        }
+                    }
+                    rows.push(row);
+                }
+            }
+            rows
+        });
+        mask.into_iter().flatten().map(Bool::from).collect()
     }
 }
 
@@ -257,6 +281,22 @@ mod tests {
         );
         assert_eq!(seen(true, 0), [0]);
         assert_eq!(seen(true, 6), [4, 5, 6]);
+    }
+
+    /// The mask of a grid, made of its dims', is what each site sees.
+    #[test]
+    fn masks_are_what_sites_see() {
+        let windows = Windows {
+            spatial: vec![5, 3, 4],
+            kernel: vec![2, 3, 2],
+            dilation: vec![2, 1, 2],
+            causal: vec![false, true, false],
+        };
+        let mask = windows.mask();
+        assert_eq!(mask.len(), 60 * 60);
+        for (at, seen) in mask.iter().enumerate() {
+            assert_eq!(seen.get(), windows.sees(at / 60, at % 60), "{at}");
+        }
     }
 
     #[test]
