@@ -1,7 +1,5 @@
-use faer::linalg::solvers::{DenseSolveCore, Solve};
-use faer::{Mat, MatRef, Side};
 use shard_kernels::linalg::*;
-use shard_kernels::{Real, View, ViewMut};
+use shard_kernels::{View, ViewMut};
 
 const A: [f64; 9] = [4.0, 1.0, -2.0, 1.0, 5.0, 0.5, -2.0, 0.5, 6.0];
 
