@@ -116,9 +116,10 @@ impl CudaKernel for Derivative {
     }
 }
 
-/// Both sides of every kink of the table's maps, the kinks, and far away from them.
+/// Both sides of every kink of the table's maps, the kinks, and far away from them. Steps are none of the numbers that lie in the
+/// middle between two of one decimal: which of these is nearer depends on the type that is computed in.
 fn points() -> Vec<f64> {
-    let steps = (-34..=34).map(|i| f64::from(i) * 0.37 + 0.01);
+    let steps = (-34..=34).map(|i| f64::from(i) * 0.37 + 0.011);
     let chosen = [
         0.0,
         1.0,
