@@ -137,7 +137,7 @@ pub fn orthogonal(parameter: &ShardTensor, gain: f64) -> Result<()> {
     let signs = r.mul(
         &parameter
             .mesh()
-            .eye(short, crate::Placements::replicated())?,
+            .eye([short, short], crate::Placements::replicated())?,
     )?;
     let q = q.mul(&signs.sum([0], false)?.sign()?)?.mul_scalar(gain)?;
     let q = if rows < columns {
