@@ -292,6 +292,10 @@ impl ShardTensor {
             return Err(fit("weights below 0, infinite or NaN".into()));
         }
         let enough = if replacement { 1 } else { count };
+        // No row says so where there are none.
+        if count > 0 && enough > width {
+            return Err(fit(format!("{count} of rows of {width} weights")));
+        }
         let found = positive.count_nonzero(-1, false)?;
         if count > 0 && found.numel() > 0 {
             let least = found.amin(all_dims(&found), false)?.item()?;
@@ -310,10 +314,6 @@ impl ShardTensor {
         let noise = noise.neg()?.log1p()?.neg()?;
         let keys = weights.div(&noise)?.where_positive(&weights)?;
         let taken = if replacement { 1 } else { count };
-        assert!(
-            count == 0 || taken <= width,
-            "checked by the number of weights above 0"
-        );
         let (_, drawn) = keys.topk(taken, -1, true)?;
         if replacement {
             drawn.squeeze(self.ndim())

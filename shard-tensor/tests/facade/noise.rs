@@ -118,3 +118,15 @@ fn frequencies_are_as_numpy_has_them_and_a_spectrum_goes_back() {
     assert_eq!(all[1], [0.0, 0.4, 0.8]);
     assert_eq!(all[2], [-0.5, -0.25, 0.0, 0.25]);
 }
+
+/// More draws than a row has weights are an error on all ranks, even of no rows at all.
+#[test]
+fn too_many_draws_of_no_rows() {
+    let drawn = Launch::new(2).run(|ctx| {
+        let none = ctx.mesh_of(2)?.ones([0, 3], [shard(0)])?;
+        let error = none.multinomial(5, false).unwrap_err().to_string();
+        assert!(error.contains("5 of rows of 3 weights"), "{error}");
+        Ok(none.multinomial(2, false)?.shape().to_vec())
+    });
+    assert_eq!(drawn.unwrap(), [[0, 2], [0, 2]]);
+}

@@ -71,7 +71,7 @@ impl<'a, E: Stored> Queries<'a, E> {
     /// ```
     ///
     /// # Panics
-    /// When the shapes differ in more than the number of queries and keys.
+    /// When the shapes differ in more than the number of queries and keys; if `most` is 0.
     pub fn tiles(&self, block: &Block<'a, E>, most: usize) -> Vec<Tile> {
         let problem = Problem::new(self, block);
         let e = &problem.extents;
