@@ -5,6 +5,7 @@
 //! adjoint of a transform is a transform too.
 
 use super::{Real, View, ViewMut};
+use crate::compiled::compiled;
 use shard_instances::fourier::{Complex, Transforms};
 
 /// What is transformed into what.
@@ -52,27 +53,40 @@ impl Fft {
 }
 
 /// An element type that has plans for transforms.
-pub trait Planned: Real + Transforms {}
+pub trait Planned: Real + Transforms + Compiled<Self> {}
 
-impl<T: Real + Transforms> Planned for T {}
+impl Planned for f32 {}
+
+impl Planned for f64 {}
 
 /// How many lines are taken at a time, so that neighbours in memory are read together where the dim is not the last.
 const LINES: usize = 16;
 
-/// `out = scale · fft(x)` along dim `dim`, with transforms of `n` elements.
-///
-/// ```
-/// use shard_kernels::{fft::{transform, Fft}, View, ViewMut};
-/// let x = [1.0, 2.0, 3.0, 4.0];
-/// let mut y = [0.0; 6];
-/// let kind = Fft::FromReal { doubled: false };
-/// transform(kind, 0, 4, 1.0, &View::contiguous(&x, &[4]), &mut ViewMut::contiguous(&mut y, &[3, 2]));
-/// assert_eq!(y, [10.0, 0.0, -2.0, 2.0, -2.0, 0.0]);
-/// ```
-///
-/// # Panics
-/// When shapes differ in other dims than `dim`, a dim of complex numbers is not the last or not 2, or `n` is 0.
-pub fn transform<T: Planned>(
+compiled! { trait Compiled for Planned: f32 f64; {
+    /// `out = scale · fft(x)` along dim `dim`, with transforms of `n` elements.
+    ///
+    /// ```
+    /// use shard_kernels::{fft::{transform, Fft}, View, ViewMut};
+    /// let x = [1.0, 2.0, 3.0, 4.0];
+    /// let mut y = [0.0; 6];
+    /// let kind = Fft::FromReal { doubled: false };
+    /// transform(kind, 0, 4, 1.0, &View::contiguous(&x, &[4]), &mut ViewMut::contiguous(&mut y, &[3, 2]));
+    /// assert_eq!(y, [10.0, 0.0, -2.0, 2.0, -2.0, 0.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// When shapes differ in other dims than `dim`, a dim of complex numbers is not the last or not 2, or `n` is 0.
+    pub fn transform<T>(
+        kind: Fft,
+        dim: usize,
+        n: usize,
+        scale: f64,
+        x: &View<'_, T>,
+        out: &mut ViewMut<'_, T>,
+    ) = transform_here;
+} }
+
+fn transform_here<T: Planned>(
     kind: Fft,
     dim: usize,
     n: usize,
@@ -284,12 +298,21 @@ impl<T: Real> Work<T> {
     }
 }
 
-/// `out = a b`, complex numbers in the last dim, with `a` or `b` conjugated if asked; shapes are those of `out`, broadcast by strides
-/// of 0.
-///
-/// # Panics
-/// When the shapes differ, or the last dim is not 2.
-pub fn multiply<T: Real>(
+compiled! { trait CompiledProduct for Real: f32 f64; {
+    /// `out = a b`, complex numbers in the last dim, with `a` or `b` conjugated if asked; shapes are those of `out`, broadcast by strides
+    /// of 0.
+    ///
+    /// # Panics
+    /// When the shapes differ, or the last dim is not 2.
+    pub fn multiply<T>(
+        conjugate: [bool; 2],
+        a: &View<'_, T>,
+        b: &View<'_, T>,
+        out: &mut ViewMut<'_, T>,
+    ) = multiply_here;
+} }
+
+fn multiply_here<T: Real>(
     [conjugate_a, conjugate_b]: [bool; 2],
     a: &View<'_, T>,
     b: &View<'_, T>,

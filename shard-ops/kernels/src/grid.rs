@@ -4,6 +4,7 @@
 //! their product, row-major. Coordinates are computed in f64.
 
 use super::Real;
+use crate::compiled::compiled;
 
 /// How elements around a coordinate are weighed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -200,19 +201,69 @@ impl<'a> Product<'a> {
     }
 }
 
-/// For every place, whose coordinates are a row of `grid`, the flat indices in a plane that it reads, `absent` for none, and their weights.
-///
-/// ```
-/// use shard_kernels::grid::{SampleEdge, SampleMode, Sampling, taps};
-/// let linear = Sampling { mode: SampleMode::Linear, edge: SampleEdge::Zeros, aligned: true };
-/// let (mut weight, mut index) = ([0.0f32; 2], [0; 2]);
-/// taps(linear, &[5], -1, &[0.25f32], &mut weight, &mut index);
-/// assert_eq!((weight, index), ([0.5, 0.5], [2, 3]));
-/// ```
-///
-/// # Panics
-/// When the slices do not hold as many places, or the plane has not one to three dims.
-pub fn taps<T: Real>(
+compiled! { trait Compiled for Real: f32 f64; {
+    /// For every place, whose coordinates are a row of `grid`, the flat indices in a plane that it reads, `absent` for none, and their weights.
+    ///
+    /// ```
+    /// use shard_kernels::grid::{SampleEdge, SampleMode, Sampling, taps};
+    /// let linear = Sampling { mode: SampleMode::Linear, edge: SampleEdge::Zeros, aligned: true };
+    /// let (mut weight, mut index) = ([0.0f32; 2], [0; 2]);
+    /// taps(linear, &[5], -1, &[0.25f32], &mut weight, &mut index);
+    /// assert_eq!((weight, index), ([0.5, 0.5], [2, 3]));
+    /// ```
+    ///
+    /// # Panics
+    /// When the slices do not hold as many places, or the plane has not one to three dims.
+    pub fn taps<T>(
+        sampling: Sampling,
+        plane: &[usize],
+        absent: i64,
+        grid: &[T],
+        weight: &mut [T],
+        index: &mut [i64],
+    ) = taps_here;
+
+    /// The gradient of coordinates from that of the weights of [`taps`].
+    ///
+    /// # Panics
+    /// As [`taps`].
+    pub fn taps_grad<T>(
+        sampling: Sampling,
+        plane: &[usize],
+        grid: &[T],
+        dweight: &[T],
+        dgrid: &mut [T],
+    ) = taps_grad_here;
+
+    /// The coordinates of an affine map's places: `out[n, p, j] = Σ theta[n, j, i] base[p, i]`, where `base` holds the place's own coordinates,
+    /// the last dim's first, and 1. The box of places begins at `start` and has extents `shape`, of a plane.
+    ///
+    /// # Panics
+    /// When the slices do not hold as many elements.
+    pub fn affine<T>(
+        theta: &[T],
+        out: &mut [T],
+        plane: &[usize],
+        start: &[usize],
+        shape: &[usize],
+        aligned: bool,
+    ) = affine_here;
+
+    /// The gradient of `theta` from that of the coordinates of [`affine`].
+    ///
+    /// # Panics
+    /// As [`affine`].
+    pub fn affine_grad<T>(
+        dy: &[T],
+        dtheta: &mut [T],
+        plane: &[usize],
+        start: &[usize],
+        shape: &[usize],
+        aligned: bool,
+    ) = affine_grad_here;
+} }
+
+fn taps_here<T: Real>(
     sampling: Sampling,
     plane: &[usize],
     absent: i64,
@@ -235,11 +286,7 @@ pub fn taps<T: Real>(
     }
 }
 
-/// The gradient of coordinates from that of the weights of [`taps`].
-///
-/// # Panics
-/// As [`taps`].
-pub fn taps_grad<T: Real>(
+fn taps_grad_here<T: Real>(
     sampling: Sampling,
     plane: &[usize],
     grid: &[T],
@@ -270,12 +317,7 @@ fn check(plane: &[usize], each: usize, grid: usize, weights: usize) {
     );
 }
 
-/// The coordinates of an affine map's places: `out[n, p, j] = Σ theta[n, j, i] base[p, i]`, where `base` holds the place's own coordinates,
-/// the last dim's first, and 1. The box of places begins at `start` and has extents `shape`, of a plane.
-///
-/// # Panics
-/// When the slices do not hold as many elements.
-pub fn affine<T: Real>(
+fn affine_here<T: Real>(
     theta: &[T],
     out: &mut [T],
     plane: &[usize],
@@ -301,11 +343,7 @@ pub fn affine<T: Real>(
     }
 }
 
-/// The gradient of `theta` from that of the coordinates of [`affine`].
-///
-/// # Panics
-/// As [`affine`].
-pub fn affine_grad<T: Real>(
+fn affine_grad_here<T: Real>(
     dy: &[T],
     dtheta: &mut [T],
     plane: &[usize],

@@ -15,7 +15,10 @@ pub trait Real:
     + Element
     + Exp
     + super::conv::Compiled<Self>
+    + super::fft::CompiledProduct<Self>
+    + super::grid::Compiled<Self>
     + super::moments::Compiled<Self>
+    + super::neighbors::CompiledFarthest<Self>
     + super::neighbors::CompiledNearest<Self>
     + super::neighbors::CompiledRadius<Self>
     + super::normalise::Compiled<Self>
@@ -29,6 +32,7 @@ pub trait Real:
     + super::softmax::Compiled<Self>
     + super::softmax::CompiledRows<Self>
     + super::unary::Compiled<Self>
+    + super::unfold::Compiled<Self>
 {
     /// The vector of this element on instruction set `S`.
     type Vec<S: Simd>: Copy + core::fmt::Debug;

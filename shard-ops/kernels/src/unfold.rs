@@ -5,23 +5,34 @@
 
 use super::conv::{Taps, lift_extents};
 use super::{Real, View, ViewMut};
+use crate::compiled::compiled;
 
-/// `y[.., k.., o..] = x[.., i..]`: `x` is `[*L, *S]` and `y` is `[*L, *K, *O]`.
-///
-/// ```
-/// use shard_kernels::{conv::Taps, unfold::unfold, View, ViewMut};
-/// let mut y = [0.0f32; 6];
-/// unfold(
-///     &View::contiguous(&[1.0, 2.0, 3.0], &[3]),
-///     &mut ViewMut::contiguous(&mut y, &[2, 3]),
-///     &Taps::new(&[1], &[1], &[-1]),
-/// );
-/// assert_eq!(y, [0.0, 1.0, 2.0, 1.0, 2.0, 3.0]);
-/// ```
-///
-/// # Panics
-/// When the shapes contradict each other.
-pub fn unfold<T: Real>(x: &View<'_, T>, y: &mut ViewMut<'_, T>, window: &Taps) {
+compiled! { trait Compiled for Real: f32 f64; {
+    /// `y[.., k.., o..] = x[.., i..]`: `x` is `[*L, *S]` and `y` is `[*L, *K, *O]`.
+    ///
+    /// ```
+    /// use shard_kernels::{conv::Taps, unfold::unfold, View, ViewMut};
+    /// let mut y = [0.0f32; 6];
+    /// unfold(
+    ///     &View::contiguous(&[1.0, 2.0, 3.0], &[3]),
+    ///     &mut ViewMut::contiguous(&mut y, &[2, 3]),
+    ///     &Taps::new(&[1], &[1], &[-1]),
+    /// );
+    /// assert_eq!(y, [0.0, 1.0, 2.0, 1.0, 2.0, 3.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn unfold<T>(x: &View<'_, T>, y: &mut ViewMut<'_, T>, window: &Taps) = unfold_here;
+
+    /// `x[.., i..] = Σ y[.., k.., o..]`: the adjoint of [`unfold`].
+    ///
+    /// # Panics
+    /// When the shapes contradict each other.
+    pub fn fold<T>(y: &View<'_, T>, x: &mut ViewMut<'_, T>, window: &Taps) = fold_here;
+} }
+
+fn unfold_here<T: Real>(x: &View<'_, T>, y: &mut ViewMut<'_, T>, window: &Taps) {
     let g = Meeting::new(
         window,
         (x.shape(), x.strides(), x.offset()),
@@ -36,11 +47,7 @@ pub fn unfold<T: Real>(x: &View<'_, T>, y: &mut ViewMut<'_, T>, window: &Taps) {
     });
 }
 
-/// `x[.., i..] = Σ y[.., k.., o..]`: the adjoint of [`unfold`].
-///
-/// # Panics
-/// When the shapes contradict each other.
-pub fn fold<T: Real>(y: &View<'_, T>, x: &mut ViewMut<'_, T>, window: &Taps) {
+fn fold_here<T: Real>(y: &View<'_, T>, x: &mut ViewMut<'_, T>, window: &Taps) {
     let g = Meeting::new(
         window,
         (x.shape(), x.strides(), x.offset()),

@@ -14,6 +14,8 @@ pub trait Stored:
     + super::backward::CompiledGrad<Self>
     + super::forward::CompiledState<Self>
     + super::merge::Compiled<Self>
+    + crate::neighborhood::CompiledNear<Self>
+    + crate::neighborhood::CompiledNearGrad<Self>
     + 'static
 {
     /// `f64` for `f64`, `f32` for the others.

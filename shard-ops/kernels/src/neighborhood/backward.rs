@@ -9,7 +9,9 @@ use super::rows::{Extents, Part, into, rows};
 use super::scratch::Scratch;
 use super::sums::{Lines, RowsMut, panelled, panels, products_of_rows, sum_rows};
 use crate::attention::Stored;
+use crate::compiled::compiled;
 use crate::{Real, View, ViewMut};
+use half::{bf16, f16};
 use num_traits::Zero;
 use std::iter::repeat;
 
@@ -31,12 +33,37 @@ pub struct KeyGrads<'a, A> {
     pub dv: ViewMut<'a, A>,
 }
 
-/// Writes the gradient with respect to the queries of a box, given all keys they see, the results `out`, their log-sum-exps
-/// and cotangent.
-///
-/// # Panics
-/// When shapes contradict each other or the windows.
-pub fn grad_queries<E: Stored>(
+compiled! { trait CompiledNearGrad for Stored: f32 f64 f16 bf16; {
+    /// Writes the gradient with respect to the queries of a box, given all keys they see, the results `out`, their log-sum-exps
+    /// and cotangent.
+    ///
+    /// # Panics
+    /// When shapes contradict each other or the windows.
+    pub fn grad_queries<T>(
+        near: &Near,
+        scale: f64,
+        operands: [&View<'_, T>; 3],
+        results: [&View<'_, T>; 2],
+        lse: &View<'_, <T as Stored>::Acc>,
+        grads: &mut QueryGrads<'_, <T as Stored>::Acc>,
+    ) = grad_queries_here;
+
+    /// Writes the gradients with respect to the keys and values of a box, given all queries that see them, with the queries'
+    /// log-sum-exps, the `delta` of [`grad_queries`], and the cotangent of their results.
+    ///
+    /// # Panics
+    /// When shapes contradict each other or the windows.
+    pub fn grad_keys<T>(
+        near: &Near,
+        scale: f64,
+        operands: [&View<'_, T>; 3],
+        dout: &View<'_, T>,
+        sums: [&View<'_, <T as Stored>::Acc>; 2],
+        grads: &mut KeyGrads<'_, <T as Stored>::Acc>,
+    ) = grad_keys_here;
+} }
+
+fn grad_queries_here<E: Stored>(
     near: &Near,
     scale: f64,
     [q, k, v]: [&View<'_, E>; 3],
@@ -76,12 +103,7 @@ pub fn grad_queries<E: Stored>(
     });
 }
 
-/// Writes the gradients with respect to the keys and values of a box, given all queries that see them, with the queries'
-/// log-sum-exps, the `delta` of [`grad_queries`], and the cotangent of their results.
-///
-/// # Panics
-/// When shapes contradict each other or the windows.
-pub fn grad_keys<E: Stored>(
+fn grad_keys_here<E: Stored>(
     near: &Near,
     scale: f64,
     [q, k, v]: [&View<'_, E>; 3],

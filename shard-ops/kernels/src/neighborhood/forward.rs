@@ -7,34 +7,46 @@ use super::rows::{Extents, Part, into, rows};
 use super::scratch::Scratch;
 use super::sums::{Lines, RowsMut, panelled, panels, sum_rows};
 use crate::attention::Stored;
+use crate::compiled::compiled;
 use crate::{Real, View, ViewMut};
+use half::{bf16, f16};
 
-/// Writes `softmax(scale · q kᵀ) v` over the keys that each query sees, and per query and head the logarithm of the sum of
-/// exponentials of its logits, `[batch, spatial..., heads]`. A query that sees no key of the box gets zeros and -inf.
-///
-/// ```
-/// use shard_kernels::neighborhood::{Near, forward};
-/// use shard_kernels::{View, ViewMut};
-/// use shard_spec::Window;
-/// // Equal logits: every query gets the mean of the three values nearest to it.
-/// let (zeros, v) = ([0.0f64; 5], [0.0, 3.0, 6.0, 9.0, 0.0]);
-/// let shape = [1, 5, 1, 1];
-/// let at = |x| View::contiguous(x, &shape);
-/// let near = Near::new(&[Window::neighborhood(5, 3, 1, false)?], &[0..5], &[0..5]);
-/// let (mut out, mut lse) = ([0.0; 5], [0.0; 5]);
-/// forward(
-///     &near, 1.0, [&at(&zeros), &at(&zeros), &at(&v)],
-///     &mut ViewMut::contiguous(&mut out, &shape), &mut ViewMut::contiguous(&mut lse, &[1, 5, 1]),
-/// );
-/// for (y, mean) in out.iter().zip([3.0, 3.0, 6.0, 5.0, 5.0]) {
-///     assert!((y - mean).abs() < 1e-12);
-/// }
-/// # Ok::<(), shard_spec::SpecError>(())
-/// ```
-///
-/// # Panics
-/// When shapes contradict each other or the windows.
-pub fn forward<E: Stored>(
+compiled! { trait CompiledNear for Stored: f32 f64 f16 bf16; {
+    /// Writes `softmax(scale · q kᵀ) v` over the keys that each query sees, and per query and head the logarithm of the sum of
+    /// exponentials of its logits, `[batch, spatial..., heads]`. A query that sees no key of the box gets zeros and -inf.
+    ///
+    /// ```
+    /// use shard_kernels::neighborhood::{Near, forward};
+    /// use shard_kernels::{View, ViewMut};
+    /// use shard_spec::Window;
+    /// // Equal logits: every query gets the mean of the three values nearest to it.
+    /// let (zeros, v) = ([0.0f64; 5], [0.0, 3.0, 6.0, 9.0, 0.0]);
+    /// let shape = [1, 5, 1, 1];
+    /// let at = |x| View::contiguous(x, &shape);
+    /// let near = Near::new(&[Window::neighborhood(5, 3, 1, false)?], &[0..5], &[0..5]);
+    /// let (mut out, mut lse) = ([0.0; 5], [0.0; 5]);
+    /// forward(
+    ///     &near, 1.0, [&at(&zeros), &at(&zeros), &at(&v)],
+    ///     &mut ViewMut::contiguous(&mut out, &shape), &mut ViewMut::contiguous(&mut lse, &[1, 5, 1]),
+    /// );
+    /// for (y, mean) in out.iter().zip([3.0, 3.0, 6.0, 5.0, 5.0]) {
+    ///     assert!((y - mean).abs() < 1e-12);
+    /// }
+    /// # Ok::<(), shard_spec::SpecError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// When shapes contradict each other or the windows.
+    pub fn forward<T>(
+        near: &Near,
+        scale: f64,
+        operands: [&View<'_, T>; 3],
+        out: &mut ViewMut<'_, T>,
+        lse: &mut ViewMut<'_, <T as Stored>::Acc>,
+    ) = forward_here;
+} }
+
+fn forward_here<E: Stored>(
     near: &Near,
     scale: f64,
     [q, k, v]: [&View<'_, E>; 3],

@@ -21,6 +21,8 @@ mod rows;
 mod scratch;
 mod sums;
 
+pub(crate) use backward::CompiledNearGrad;
 pub use backward::{KeyGrads, QueryGrads, grad_keys, grad_queries};
+pub(crate) use forward::CompiledNear;
 pub use forward::forward;
 pub use near::Near;

@@ -5,18 +5,43 @@
 //! next sample.
 
 use super::scan::WIDTH;
+use crate::compiled::compiled;
 use crate::pointwise::vectorized;
 use crate::reduce::{LANES, by_lanes, halve};
 use crate::{Positions, Real, View};
 use pulp::{Simd, WithSimd};
 use std::borrow::Cow;
 
-/// Squared distances of points `[dim, points]` to the nearest sample before there is one: infinite, and -1 for points with a
-/// coordinate that is not finite, which come after all others. The caller sets the distance of a point that was taken to -inf.
-///
-/// # Panics
-/// When `points` does not have two dims.
-pub fn unsampled<T: Real>(points: &View<'_, T>) -> Vec<T> {
+compiled! { trait CompiledFarthest for Real: f32 f64; {
+    /// Squared distances of points `[dim, points]` to the nearest sample before there is one: infinite, and -1 for points with a
+    /// coordinate that is not finite, which come after all others. The caller sets the distance of a point that was taken to -inf.
+    ///
+    /// # Panics
+    /// When `points` does not have two dims.
+    pub fn unsampled<T>(points: &View<'_, T>) -> Vec<T> = unsampled_here;
+
+    /// Lowers the points' squared distances to their distance from a sample where that is nearer. Distances below 0 stay.
+    ///
+    /// ```
+    /// use shard_kernels::{neighbors::{farthest, lower, unsampled}, Positions, View};
+    /// let line = [0.0f32, 1.0, 4.0, 10.0];
+    /// let points = View::contiguous(&line, &[1, 4]);
+    /// let mut nearest = unsampled(&points);
+    /// lower(&points, &[0.0], &mut nearest);
+    /// assert_eq!(farthest(&nearest, Positions::from(0)), Some((100.0, 3)));
+    /// lower(&points, &[10.0], &mut nearest);
+    /// assert_eq!(farthest(&nearest, Positions::from(0)), Some((16.0, 2)));
+    /// ```
+    ///
+    /// # Panics
+    /// When the points are not `[sample.len(), nearest.len()]`.
+    pub fn lower<T>(points: &View<'_, T>, sample: &[T], nearest: &mut [T]) = lower_here;
+
+    /// The largest distance and its global index, the lowest of equal ones. `None` without points.
+    pub fn farthest<T>(nearest: &[T], index: Positions<'_>) -> Option<(T, i64)> = farthest_here;
+} }
+
+fn unsampled_here<T: Real>(points: &View<'_, T>) -> Vec<T> {
     let rows = Rows::new(points);
     let mut nearest = vec![T::infinity(); rows.count];
     for d in 0..rows.dim {
@@ -29,22 +54,7 @@ pub fn unsampled<T: Real>(points: &View<'_, T>) -> Vec<T> {
     nearest
 }
 
-/// Lowers the points' squared distances to their distance from a sample where that is nearer. Distances below 0 stay.
-///
-/// ```
-/// use shard_kernels::{neighbors::{farthest, lower, unsampled}, Positions, View};
-/// let line = [0.0f32, 1.0, 4.0, 10.0];
-/// let points = View::contiguous(&line, &[1, 4]);
-/// let mut nearest = unsampled(&points);
-/// lower(&points, &[0.0], &mut nearest);
-/// assert_eq!(farthest(&nearest, Positions::from(0)), Some((100.0, 3)));
-/// lower(&points, &[10.0], &mut nearest);
-/// assert_eq!(farthest(&nearest, Positions::from(0)), Some((16.0, 2)));
-/// ```
-///
-/// # Panics
-/// When the points are not `[sample.len(), nearest.len()]`.
-pub fn lower<T: Real>(points: &View<'_, T>, sample: &[T], nearest: &mut [T]) {
+fn lower_here<T: Real>(points: &View<'_, T>, sample: &[T], nearest: &mut [T]) {
     let rows = Rows::new(points);
     assert!(
         (rows.dim, rows.count) == (sample.len(), nearest.len()),
@@ -60,8 +70,7 @@ pub fn lower<T: Real>(points: &View<'_, T>, sample: &[T], nearest: &mut [T]) {
     });
 }
 
-/// The largest distance and its global index, the lowest of equal ones. `None` without points.
-pub fn farthest<T: Real>(nearest: &[T], index: Positions<'_>) -> Option<(T, i64)> {
+fn farthest_here<T: Real>(nearest: &[T], index: Positions<'_>) -> Option<(T, i64)> {
     // Distances whose largest is kept, so that those are looked at again that have the largest of all.
     const SPAN: usize = 16 * WIDTH;
     let spans: Vec<T> = (nearest.chunks(SPAN).map(|span| vectorized(Largest(span)))).collect();

@@ -37,6 +37,7 @@ mod scan;
 mod search;
 mod tree;
 
+pub(crate) use farthest::CompiledFarthest;
 pub use farthest::{farthest, lower, unsampled};
 pub(crate) use nearest::CompiledNearest;
 pub use nearest::Nearest;

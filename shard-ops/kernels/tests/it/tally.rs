@@ -6,17 +6,16 @@ use shard_device::Bool;
 
 const ALL: [Tally; 4] = [Tally::Sum, Tally::Prod, Tally::Max, Tally::Min];
 
+/// What `of` makes of each cell's elements, cells in row-major order of the dims that are kept.
 fn cells<T: Copy>(x: &View<'_, T>, dims: &[usize], of: impl Fn(Vec<T>) -> i64) -> Vec<i64> {
     let kept: Vec<usize> = (0..x.ndim()).filter(|d| !dims.contains(d)).collect();
-    let extents: Vec<usize> = kept.iter().map(|&d| x.shape()[d]).collect();
-    let all = naive_index(x.shape());
-    let of_cell = |cell: &Vec<usize>| {
-        let members = all
-            .iter()
-            .filter(|at| kept.iter().zip(cell).all(|(&d, &c)| at[d] == c));
-        of(members.map(|at| x.get(at)).collect())
-    };
-    naive_index(&extents).iter().map(of_cell).collect()
+    let extents = kept.iter().map(|&d| x.shape()[d]);
+    let mut members = vec![Vec::new(); extents.product()];
+    for at in naive_index(x.shape()) {
+        let cell = (kept.iter()).fold(0, |cell, &d| cell * x.shape()[d] + at[d]);
+        members[cell].push(x.get(&at));
+    }
+    members.into_iter().map(of).collect()
 }
 
 fn exact(op: Tally, numbers: &[i64]) -> i64 {
