@@ -42,25 +42,29 @@ emulated-cuda) real=0 feature=cuda-emulated ;;
 esac
 [[ $most =~ ^[1-9][0-9]*$ ]] || usage
 
-# The program that a build of tests names.
+# The program that a build of tests names: that of the library, or the one that arguments ask for.
 test_program() {
     local crate=$1 features=$2 log
-    log=$(cargo test --release -p "$crate" --features "$features" --lib --no-run 2>&1) || {
+    shift 2
+    [ $# -gt 0 ] || set -- --lib
+    log=$(cargo test --release -p "$crate" --features "$features" "$@" --no-run 2>&1) || {
         printf '%s\n' "$log" >&2
         return 1
     }
     sed -n 's/.*Executable.*(\(.*\))/\1/p' <<<"$log" | head -n 1
 }
 build() {
-    local target=${CARGO_TARGET_DIR:-target}/release memory moves kernels
+    local target=${CARGO_TARGET_DIR:-target}/release memory devices moves kernels
     mkdir -p "$1" &&
         cargo build --release -p xtests --features "$feature,nccl" --bin conformance --bin bench &&
         cargo build --release -p shard-tensor --features "$feature,nccl" --example downscale &&
         memory=$(test_program shard-device "$feature") &&
+        devices=$(test_program shard-device "$feature" --test it) &&
         moves=$(test_program shard-comm "$feature,nccl") &&
         kernels=$(test_program shard-ops "$feature") &&
         cp "$target/conformance" "$target/bench" "$target/examples/downscale" "$1/" &&
         cp "$memory" "$1/shard-device-tests" &&
+        cp "$devices" "$1/shard-device-it" &&
         cp "$moves" "$1/shard-comm-tests" &&
         cp "$kernels" "$1/shard-ops-tests"
 }
@@ -72,7 +76,7 @@ if [ -z "$binaries" ]; then
     binaries=$(realpath -m "${CARGO_TARGET_DIR:-target}/gpu")
     build "$binaries" || exit 1
 fi
-for program in conformance bench downscale shard-device-tests shard-comm-tests shard-ops-tests; do
+for program in conformance bench downscale shard-device-tests shard-device-it shard-comm-tests shard-ops-tests; do
     [ -x "$binaries/$program" ] || {
         echo "no $program in $binaries: put it there with --build" >&2
         exit 2
@@ -156,7 +160,8 @@ else
 fi
 fields=shard-tensor/examples/data
 
-try "memory, copies and folds, libraries" 240 "$binaries/shard-device-tests" cuda
+try "memory, copies and folds, libraries" 240 "$binaries/shard-device-it" cuda
+try "transfers, compilers, descriptions for libraries" 240 "$binaries/shard-device-tests" cuda
 try "communicator contract" 240 "$binaries/shard-comm-tests" cuda
 try "kernels: sources compile, ops on the device" 240 "$binaries/shard-ops-tests" cuda
 for ranks in "${many[@]}"; do
