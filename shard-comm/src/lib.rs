@@ -83,7 +83,8 @@ pub mod backend;
 mod caller;
 mod collectives;
 mod communicator;
-#[cfg(any(test, feature = "contract-tests"))]
+// Tests of GPUs are beside the code; all others have it from `tests/it/contract.rs`.
+#[cfg(any(feature = "contract-tests", all(test, feature = "cuda")))]
 pub mod contract;
 mod decorator;
 mod devices;

@@ -178,34 +178,3 @@ pub(crate) fn fill_all(device: &DeviceRef, dst: &mut BufferMut, group: &[Scalar]
     }
     Ok(())
 }
-
-#[cfg(all(test, not(any(shard_loom, shard_shuttle))))]
-mod tests {
-    use super::*;
-    use crate::{Host, Piece};
-
-    #[test]
-    fn a_plan_that_leaves_elements_unwritten_is_refused() {
-        let device = Host::new();
-        let source = [device.upload_slice(&[1.0_f64, 2.0]).unwrap()];
-        let run_into = |len: usize, fold: Option<Monoid>, fill: Option<Scalar>| {
-            let pieces = [Piece::run(0, 0, 2, 0, 1)];
-            let plan = ExchangePlan::new("put", 0, pieces.into(), [].into(), fold, fill);
-            let mut dst = device.alloc(DType::F64, len)?;
-            plan.run_alone(&device, &source, &mut dst)?;
-            Ok::<_, CommError>(dst.freeze().to_vec::<f64>().unwrap())
-        };
-        let error = run_into(3, None, None).unwrap_err();
-        let told =
-            "put: expected pieces for all 3 elements of the destination, got pieces for 2 of them";
-        assert!(error.to_string().starts_with(told), "{error}");
-        assert_eq!(
-            run_into(3, None, Some(Scalar::F64(7.0))).unwrap(),
-            [7.0, 1.0, 2.0]
-        );
-        assert_eq!(
-            run_into(3, Some(Monoid::SUM), None).unwrap(),
-            [0.0, 1.0, 2.0]
-        );
-    }
-}

@@ -115,6 +115,3 @@ fn read_as_f64(comm: &dyn Communicator, buffer: &Buffer) -> Vec<f64> {
         .expect("a conversion");
     read(&wide.freeze())
 }
-
-#[cfg(test)]
-mod tests;

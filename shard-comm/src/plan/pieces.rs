@@ -334,37 +334,3 @@ impl<const N: usize> From<[Piece; N]> for Pieces {
         pieces.into_iter().collect()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_give_back_what_was_put_in() {
-        let all: Vec<Piece> = (0..40)
-            .map(|k| Piece {
-                shape: smallvec![1 + k % 3, 2],
-                src_strides: smallvec![2, 1],
-                dst_strides: smallvec![-3, k as isize % 2],
-                ..Piece::run(40 - k, k % 2, 1, k, 100 - k)
-            })
-            .collect();
-        let mut list: Pieces = all.clone().into();
-        let back: Vec<Piece> = list.iter().map(|p| p.to_piece()).collect();
-        assert_eq!(back, all);
-        assert_eq!(list.get(3).map(|p| p.to_piece()).as_ref(), Some(&all[3]));
-        assert_eq!(list.get(40), None);
-        list.sort();
-        let mut sorted = all;
-        sorted.sort_by_key(|p| (p.peer, p.source, p.dst_offset, p.src_offset));
-        assert!(list.iter().eq(sorted.iter().map(Piece::view)));
-        assert_eq!(list.first(), Some(sorted[0].view()));
-    }
-
-    #[test]
-    fn empty_pieces_are_left_out_and_blocks_are_shared() {
-        let list: Pieces = (0..100).map(|k| Piece::run(k, 0, k % 4, 0, 0)).collect();
-        assert_eq!((list.len(), list.blocks()), (75, 3));
-        assert!(Pieces::from([Piece::run(0, 0, 0, 0, 0)]).is_empty());
-    }
-}

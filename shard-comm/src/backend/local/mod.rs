@@ -395,6 +395,3 @@ fn most_threads() -> usize {
     let threads = limit("/proc/sys/kernel/threads-max");
     (mapped.into_iter().chain(threads).min()).map_or(USUAL, |most| most / 8 * 7)
 }
-
-#[cfg(test)]
-mod tests;

@@ -167,6 +167,3 @@ impl fmt::Display for Played {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

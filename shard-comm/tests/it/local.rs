@@ -1,14 +1,14 @@
-//! Promises of this backend only: exact mismatches, deadlocks and failures, and thousands of random exchanges.
+//! Promises of the local backend only: exact mismatches, deadlocks and failures, and thousands of random exchanges.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::*;
-use crate::{
-    AgreedError, CommError, Communicator, DType, ErrorClass, ExchangePlan, Mismatch, Monoid, Piece,
-    Pieces, Scalar,
+use shard_comm::local::{Binding, LocalOptions, run, run_with, tickets};
+use shard_comm::{
+    AgreedError, Buffer, CommError, Communicator, DType, DeviceKind, ErrorClass, ExchangePlan,
+    LaunchError, Mismatch, Monoid, Piece, Pieces, Scalar,
 };
 
 type Outcome = Result<(), CommError>;
@@ -32,7 +32,7 @@ fn mismatch(ranks: usize, f: impl Fn(&dyn Communicator) -> Outcome + Sync) -> Mi
     }
 }
 
-fn floats(comm: &dyn Communicator, len: usize) -> crate::Buffer {
+fn floats(comm: &dyn Communicator, len: usize) -> Buffer {
     comm.device().upload_slice(&vec![1.0f64; len]).unwrap()
 }
 
@@ -48,7 +48,7 @@ fn different_operations_are_named_with_their_sites() {
     assert_eq!((report.rank_b, report.b.as_str()), (2, "barrier"));
     let lines = [report.site_a, report.site_b].map(|site| site.line - first_line);
     assert_eq!(lines, [2, 3]);
-    assert!(report.site_a.file.ends_with("tests.rs"));
+    assert!(report.site_a.file.ends_with("local.rs"));
     assert!(report.to_string().contains("ranks 0..=2"), "{report}");
 }
 

@@ -1,6 +1,13 @@
-use super::*;
-use crate::{CommError, Communicator, DType, DeviceError, HostJob, Monoid, Work, local};
+//! One rank of many, played: what it counts is what threads do, and its clock says what was meant.
+
 use std::rc::Rc;
+use std::sync::Arc;
+
+use shard_comm::simulated::{PHANTOM, Played, SimulatedComm};
+use shard_comm::{
+    Checks, CommError, Communicator, DType, DeviceError, ExchangePlan, Host, HostJob, HostOptions,
+    LedgerSnapshot, LinkCost, Machine, Monoid, Piece, Pieces, Topology, Work, checked, local,
+};
 
 /// A machine that takes a second per flop, with links that take a second per message and a millisecond per byte.
 fn slow(ranks: usize) -> Topology {
@@ -152,11 +159,11 @@ fn ranks_of_a_core_work_in_turns_and_wait_together() {
 #[test]
 fn a_rehearsal_takes_the_time_of_the_work_and_what_the_calls_are_said_to_take() {
     // Calls take no time by the clock on the wall, but seconds by the topology.
-    let options = crate::HostOptions {
+    let options = HostOptions {
         meter: true,
         ..Default::default()
     };
-    let host = crate::Host::with_options(options);
+    let host = Host::with_options(options);
     let comm = SimulatedComm::rehearsing(&slow(2), 1, host).unwrap();
     let mine = comm.device().upload_slice(&[1.5_f32; 250]).unwrap();
     comm.restart();
@@ -186,14 +193,14 @@ fn pieces_of_many_runs_cost_a_rank_each_of_them() {
         let links = LinkCost::new(1.0, f64::INFINITY);
         let topology = Topology::shared_memory(2, Machine::new(1.0, 1.0), links).with_runs(0.25);
         let comm = SimulatedComm::new(&topology, 0).unwrap();
-        let piece = |peer| crate::Piece {
+        let piece = |peer| Piece {
             shape: [4, 3][..].into(),
             src_strides: strides[..].into(),
             dst_strides: [3, 1][..].into(),
-            ..crate::Piece::run(peer, 0, 0, 0, 0)
+            ..Piece::run(peer, 0, 0, 0, 0)
         };
-        let pieces = || crate::Pieces::from([piece(1)]);
-        let plan = crate::ExchangePlan::new("halo", 0, pieces(), pieces(), None, None);
+        let pieces = || Pieces::from([piece(1)]);
+        let plan = ExchangePlan::new("halo", 0, pieces(), pieces(), None, None);
         let mine = comm.device().alloc(DType::F32, 100).unwrap().freeze();
         let dst = comm.device().alloc(DType::F32, 12).unwrap();
         comm.exchange(&Arc::new(plan), &[mine], dst, Ok(()))
@@ -259,7 +266,7 @@ fn subgroups_of_one_rank_need_nobody() {
 #[test]
 fn decorators_pass_on_groups_that_are_named_and_what_joins_the_ranks() {
     let comm = SimulatedComm::new(&slow(4), 1).unwrap();
-    let comm = crate::checked(Rc::new(comm), crate::Checks { checksums: true });
+    let comm = checked(Rc::new(comm), Checks { checksums: true });
     assert_eq!(comm.topology().map(Topology::ranks), Some(4));
     // Colors that only other ranks know cannot be played; members that are named can.
     let group = comm.subgroup(Some(&[1, 3])).unwrap().unwrap();
