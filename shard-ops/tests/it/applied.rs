@@ -11,9 +11,20 @@ pub(crate) type Applies<'a> = dyn Fn(&dyn Exec, &[Value]) -> Result<()> + Sync +
 
 /// The first op of this name that `f` applies on one rank to these operands, where floats are doubles, and what it was given.
 pub(crate) fn applied(name: &str, operands: &[Tensor], f: &Applies<'_>) -> Sample {
-    let samples = on_ranks(&[1], |cx, _| {
+    applied_on(&[1], name, operands, "R", f)
+}
+
+/// The same on a mesh on which all operands lie so.
+pub(crate) fn applied_on(
+    mesh: &[usize],
+    name: &str,
+    operands: &[Tensor],
+    placed: &str,
+    f: &Applies<'_>,
+) -> Sample {
+    let samples = on_ranks(mesh, |cx, _| {
         let value = |t: &Tensor| {
-            let layout = Layout::replicated(cx.mesh(), &t.shape);
+            let layout = Layout::parse(cx.mesh(), &t.shape, placed).unwrap();
             Value::new(place(cx, &layout, t, DType::F64).unwrap())
         };
         let operands: Vec<Value> = operands.iter().map(value).collect();
