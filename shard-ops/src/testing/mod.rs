@@ -175,7 +175,16 @@ impl Validation {
     /// As [`validate`].
     pub fn run(&self, op: impl Op, operands: &[Tensor]) -> Result<Validated, Fault> {
         let op: Arc<dyn Op> = Arc::new(op);
-        let alone = self.alone(&op, operands)?;
+        self.run_shared(&op, operands)
+    }
+
+    /// As [`run`](Self::run), of an op that is shared, such as that of a [`Sample`]: ops that are not public themselves are tried as
+    /// public functions apply them.
+    ///
+    /// # Errors
+    /// As [`validate`].
+    pub fn run_shared(&self, op: &Arc<dyn Op>, operands: &[Tensor]) -> Result<Validated, Fault> {
+        let alone = self.alone(op, operands)?;
         let mut tried = Validated {
             slopes: alone.slopes,
             ..Validated::default()

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// One application of an op on one rank.
+/// One application of an op: as on one rank, of whole tensors.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// The op with its attributes.
@@ -20,7 +20,8 @@ pub struct Sample {
     pub metas: Vec<Meta>,
 }
 
-/// An executor that remembers every op applied through it. For one rank.
+/// An executor that remembers every op applied through it, with whole operands. For one rank, or for all members of a mesh alike:
+/// to read what is sharded, they communicate.
 pub struct Capture {
     engine: Rc<Engine>,
     samples: RefCell<Vec<Sample>>,

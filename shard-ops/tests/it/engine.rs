@@ -78,7 +78,7 @@ fn layouts(mesh: &DeviceMesh, shape: &[usize]) -> Vec<Layout> {
 }
 
 /// Checks that `f` on operands of all layouts equals `f` on one rank.
-fn check(shapes: &[&[usize]], f: impl Fn(&dyn Exec, &[Value]) -> Value + Sync) {
+fn check(shapes: &[&[usize]], f: &(dyn Fn(&dyn Exec, &[Value]) -> Value + Sync)) {
     let single = on_ranks(&[1], |cx, engine| {
         let values: Vec<Value> = shapes
             .iter()
@@ -115,28 +115,28 @@ fn check(shapes: &[&[usize]], f: impl Fn(&dyn Exec, &[Value]) -> Value + Sync) {
 
 #[test]
 fn pointwise_ops_equal_one_rank() {
-    check(&[&[5, 3], &[5, 3]], |e, v| {
+    check(&[&[5, 3], &[5, 3]], &|e, v| {
         elementwise::add(e, &v[0], &v[1]).unwrap()
     });
-    check(&[&[5, 3], &[3]], |e, v| {
+    check(&[&[5, 3], &[3]], &|e, v| {
         elementwise::mul(e, &v[0], &v[1]).unwrap()
     });
-    check(&[&[5, 1], &[1, 7]], |e, v| {
+    check(&[&[5, 1], &[1, 7]], &|e, v| {
         elementwise::sub(e, &v[0], &v[1]).unwrap()
     });
-    check(&[&[7, 2]], |e, v| {
+    check(&[&[7, 2]], &|e, v| {
         elementwise::unary(e, &v[0], Unary::Gelu).unwrap()
     });
-    check(&[&[7, 2]], |e, v| {
+    check(&[&[7, 2]], &|e, v| {
         elementwise::mul_scalar(e, &v[0], 3.0).unwrap()
     });
-    check(&[&[7, 2]], |e, v| {
+    check(&[&[7, 2]], &|e, v| {
         elementwise::mul(e, &v[0], &v[0]).unwrap()
     });
-    check(&[&[7, 2], &[7, 2]], |e, v| {
+    check(&[&[7, 2], &[7, 2]], &|e, v| {
         elementwise::div(e, &v[0], &elementwise::add_scalar(e, &v[1], 50.0).unwrap()).unwrap()
     });
-    check(&[&[7, 2], &[7, 2]], |e, v| {
+    check(&[&[7, 2], &[7, 2]], &|e, v| {
         elementwise::maximum(e, &v[0], &v[1]).unwrap()
     });
 }
@@ -195,77 +195,77 @@ fn operands_that_lie_alike_are_lines_of_elements() {
 
 #[test]
 fn products_equal_one_rank() {
-    check(&[&[5, 7], &[7, 3]], |e, v| {
+    check(&[&[5, 7], &[7, 3]], &|e, v| {
         matmul::matmul(e, &v[0], &v[1]).unwrap()
     });
-    check(&[&[2, 5, 4], &[1, 4, 3]], |e, v| {
+    check(&[&[2, 5, 4], &[1, 4, 3]], &|e, v| {
         matmul::matmul(e, &v[0], &v[1]).unwrap()
     });
-    check(&[&[7], &[7]], |e, v| matmul::dot(e, &v[0], &v[1]).unwrap());
-    check(&[&[5, 7], &[3, 7], &[3]], |e, v| {
+    check(&[&[7], &[7]], &|e, v| matmul::dot(e, &v[0], &v[1]).unwrap());
+    check(&[&[5, 7], &[3, 7], &[3]], &|e, v| {
         matmul::linear(e, &v[0], &v[1], Some(&v[2])).unwrap()
     });
 }
 
 #[test]
 fn reductions_equal_one_rank() {
-    check(&[&[5, 3, 2]], |e, v| {
+    check(&[&[5, 3, 2]], &|e, v| {
         reduce::sum(e, &v[0], &[0, 2], false).unwrap()
     });
-    check(&[&[5, 3, 2]], |e, v| {
+    check(&[&[5, 3, 2]], &|e, v| {
         reduce::mean(e, &v[0], &[1], true).unwrap()
     });
-    check(&[&[5, 3]], |e, v| {
+    check(&[&[5, 3]], &|e, v| {
         reduce::amax(e, &v[0], &[0], false).unwrap()
     });
-    check(&[&[5, 3]], |e, v| {
+    check(&[&[5, 3]], &|e, v| {
         reduce::amin(e, &v[0], &[0, 1], false).unwrap()
     });
-    check(&[&[5, 3], &[5, 3]], |e, v| {
+    check(&[&[5, 3], &[5, 3]], &|e, v| {
         loss::mse_loss(e, &v[0], &v[1], loss::LossReduction::Mean).unwrap()
     });
 }
 
 #[test]
 fn moves_equal_one_rank() {
-    check(&[&[7, 3]], |e, v| {
+    check(&[&[7, 3]], &|e, v| {
         index::slice(e, &v[0], 0, 1, 2, 3).unwrap()
     });
-    check(&[&[7, 3]], |e, v| index::flip(e, &v[0], 0).unwrap());
-    check(&[&[7, 3]], |e, v| index::roll(e, &v[0], 0, -3).unwrap());
-    check(&[&[4, 3]], |e, v| index::repeat(e, &v[0], 1, 3).unwrap());
-    check(&[&[5, 4]], |e, v| {
+    check(&[&[7, 3]], &|e, v| index::flip(e, &v[0], 0).unwrap());
+    check(&[&[7, 3]], &|e, v| index::roll(e, &v[0], 0, -3).unwrap());
+    check(&[&[4, 3]], &|e, v| index::repeat(e, &v[0], 1, 3).unwrap());
+    check(&[&[5, 4]], &|e, v| {
         index::pad(e, &v[0], &[(2, 1), (-1, 3)], EdgeMap::Zeros, 1.5).unwrap()
     });
-    check(&[&[5, 4]], |e, v| {
+    check(&[&[5, 4]], &|e, v| {
         index::pad(e, &v[0], &[(4, 3), (2, 0)], EdgeMap::Reflect, 0.0).unwrap()
     });
-    check(&[&[5, 4]], |e, v| {
+    check(&[&[5, 4]], &|e, v| {
         index::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Circular, 0.0).unwrap()
     });
-    check(&[&[5, 4]], |e, v| {
+    check(&[&[5, 4]], &|e, v| {
         index::pad(e, &v[0], &[(7, 6), (0, 9)], EdgeMap::Replicate, 0.0).unwrap()
     });
-    check(&[&[5, 3], &[0, 3], &[4, 3]], |e, v| {
+    check(&[&[5, 3], &[0, 3], &[4, 3]], &|e, v| {
         index::cat(e, &v.iter().collect::<Vec<_>>(), 0).unwrap()
     });
-    check(&[&[5, 3], &[5, 3]], |e, v| {
+    check(&[&[5, 3], &[5, 3]], &|e, v| {
         index::stack(e, &v.iter().collect::<Vec<_>>(), 1).unwrap()
     });
-    check(&[&[5, 3, 2]], |e, v| {
+    check(&[&[5, 3, 2]], &|e, v| {
         shape::permute(e, &v[0], &[2, 0, 1]).unwrap()
     });
-    check(&[&[6, 4]], |e, v| {
+    check(&[&[6, 4]], &|e, v| {
         shape::reshape(e, &v[0], &[8, 3]).unwrap()
     });
-    check(&[&[10, 7]], |e, v| {
+    check(&[&[10, 7]], &|e, v| {
         shape::reshape(e, &v[0], &[7, 10]).unwrap()
     });
-    check(&[&[2, 6]], |e, v| shape::reshape(e, &v[0], &[12]).unwrap());
-    check(&[&[15, 2]], |e, v| {
+    check(&[&[2, 6]], &|e, v| shape::reshape(e, &v[0], &[12]).unwrap());
+    check(&[&[15, 2]], &|e, v| {
         shape::reshape(e, &v[0], &[5, 3, 2]).unwrap()
     });
-    check(&[&[1, 3]], |e, v| {
+    check(&[&[1, 3]], &|e, v| {
         broadcast::expand(e, &v[0], &[5, 4, 3]).unwrap()
     });
 }
@@ -346,12 +346,12 @@ fn windows_equal_one_rank() {
         same(1, 3, (3, 3), 1, EdgeMap::Zeros),
         same(3, 1, (0, 2), 1, EdgeMap::Circular),
     ] {
-        check(&[&[2, 3, 11, 7], &[4, 3, 3, 3], &[4]], |e, v| {
+        check(&[&[2, 3, 11, 7], &[4, 3, 3, 3], &[4]], &|e, v| {
             conv(e, &v[0], &v[1], Some(&v[2]), &options).unwrap()
         });
     }
     let grouped = same(1, 1, (1, 1), 2, EdgeMap::Zeros);
-    check(&[&[1, 4, 9, 5], &[6, 2, 3, 3]], |e, v| {
+    check(&[&[1, 4, 9, 5], &[6, 2, 3, 3]], &|e, v| {
         conv(e, &v[0], &v[1], None, &grouped).unwrap()
     });
     let up = ConvTransposeOptions {
@@ -359,7 +359,7 @@ fn windows_equal_one_rank() {
         padding: vec![(1, 1)],
         ..Default::default()
     };
-    check(&[&[1, 3, 7], &[3, 2, 4], &[2]], |e, v| {
+    check(&[&[1, 3, 7], &[3, 2, 4], &[2]], &|e, v| {
         conv_transpose(e, &v[0], &v[1], Some(&v[2]), &up).unwrap()
     });
     let pool = PoolOptions {
@@ -368,16 +368,18 @@ fn windows_equal_one_rank() {
         ceil_mode: true,
         ..PoolOptions::new([3])
     };
-    check(&[&[2, 2, 10, 7]], |e, v| {
+    check(&[&[2, 2, 10, 7]], &|e, v| {
         max_pool(e, &v[0], &pool).unwrap().0
     });
-    check(&[&[2, 2, 10, 7]], |e, v| avg_pool(e, &v[0], &pool).unwrap());
+    check(&[&[2, 2, 10, 7]], &|e, v| {
+        avg_pool(e, &v[0], &pool).unwrap()
+    });
     for mode in [
         ResampleMode::Nearest,
         ResampleMode::Linear,
         ResampleMode::LinearAligned,
     ] {
-        check(&[&[1, 2, 9, 5]], |e, v| {
+        check(&[&[1, 2, 9, 5]], &|e, v| {
             interpolate(e, &v[0], &Target::Size(vec![17, 4]), mode).unwrap()
         });
     }
@@ -386,10 +388,10 @@ fn windows_equal_one_rank() {
 #[test]
 fn norms_equal_one_rank() {
     use shard_ops::norm::{group_norm, layer_norm};
-    check(&[&[2, 6, 7, 3], &[6], &[6]], |e, v| {
+    check(&[&[2, 6, 7, 3], &[6], &[6]], &|e, v| {
         group_norm(e, &v[0], 3, Some(&v[1]), Some(&v[2]), 1e-5).unwrap()
     });
-    check(&[&[5, 3, 7], &[3, 7], &[3, 7]], |e, v| {
+    check(&[&[5, 3, 7], &[3, 7], &[3, 7]], &|e, v| {
         layer_norm(e, &v[0], 2, Some(&v[1]), Some(&v[2]), 1e-5).unwrap()
     });
 }

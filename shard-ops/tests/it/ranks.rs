@@ -1,5 +1,7 @@
 //! Ranks that each have an engine.
 
+#[cfg(feature = "cuda")]
+use shard_comm::cuda::{Availability, availability};
 use shard_comm::local::{self, LocalOptions};
 use shard_comm::{Communicator, DeviceKind};
 use shard_ops::{Engine, EngineOptions};
@@ -21,6 +23,15 @@ pub(crate) fn on_device<T: Send>(
     shape: &[usize],
     f: impl Fn(&Rc<MeshComm>, &Engine) -> T + Sync,
 ) -> Vec<T> {
+    launched(device, shape, &f)
+}
+
+/// Not generic over functions: the launch is compiled for each type of results, not for each call.
+fn launched<T: Send>(
+    device: DeviceKind,
+    shape: &[usize],
+    f: &(dyn Fn(&Rc<MeshComm>, &Engine) -> T + Sync),
+) -> Vec<T> {
     let mesh = DeviceMesh::new(shape).unwrap();
     let options = LocalOptions {
         device,
@@ -32,4 +43,17 @@ pub(crate) fn on_device<T: Send>(
         f(&cx, &Engine::new(EngineOptions::default()))
     })
     .unwrap()
+}
+
+/// Kinds of GPUs: the emulated one where it is built, and the real one where there is one.
+#[cfg(feature = "cuda")]
+pub(crate) fn gpus() -> Vec<DeviceKind> {
+    let mut kinds = Vec::new();
+    if cfg!(feature = "cuda-emulated") {
+        kinds.push(DeviceKind::EmulatedCuda);
+    }
+    if matches!(availability(), Availability::Ready { .. }) {
+        kinds.push(DeviceKind::Cuda);
+    }
+    kinds
 }

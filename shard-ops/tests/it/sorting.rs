@@ -1,10 +1,15 @@
 //! Sorted elements on all layouts: order and bits are one rank's, a rank receives what its part is made of, and no whole dim is gathered
 //! for a few elements of it.
 
+use crate::applied::{Applies, applied_on};
 use crate::ranks::{on_device, on_ranks};
-use shard_comm::DeviceKind;
+use shard_comm::{DType, DeviceKind};
 use shard_ops::sort::{argsort, kthvalue, median, sort, sort_by, topk};
-use shard_ops::{Engine, Exec, Op, Result, RouteBy, Value};
+use shard_ops::testing::{Tensor, Validation, validate};
+use shard_ops::{
+    Access, Engine, Exec, HostCall, Keeps, MergedRuns, Meta, Op, Result, RouteBy, Routes, Rule,
+    Saved, Value, key_of,
+};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition};
 use std::cell::RefCell;
@@ -369,4 +374,152 @@ fn other_devices_make_the_same() {
     for kind in kinds {
         assert_eq!(run(kind), expected, "{kind:?}");
     }
+}
+
+/// Lines of sorted runs that end here, with many equal elements, and the places in these lines.
+fn runs(shape: [usize; 3], dim: usize, ends: &[usize], descending: bool) -> [Tensor; 2] {
+    let count: usize = shape.iter().product();
+    let (mut values, mut places) = (vec![0.0; count], vec![0_i64; count]);
+    for (line, at) in lines(&shape, dim).into_iter().enumerate() {
+        let mut start = 0;
+        for (run, &end) in ends.iter().enumerate() {
+            let drawn = (start..end).map(|i| (i * 7 + 3 * run + line) % 5);
+            let mut drawn: Vec<usize> = drawn.collect();
+            drawn.sort_unstable();
+            if descending {
+                drawn.reverse();
+            }
+            for (i, value) in (start..end).zip(drawn) {
+                (values[at[i]], places[at[i]]) = (value as f64, i as i64);
+            }
+            start = end;
+        }
+    }
+    [Tensor::new(shape, values), Tensor::new(shape, places)]
+}
+
+/// A stretch of merged runs that begins anywhere and is of any length: in sorting, one that begins later is an element.
+#[derive(Clone, Debug)]
+struct Stretch {
+    dim: usize,
+    runs: MergedRuns,
+    by: RouteBy,
+}
+
+impl Op for Stretch {
+    fn name(&self) -> &'static str {
+        "stretch"
+    }
+
+    fn key(&self) -> u128 {
+        let order = (self.dim, &self.runs.ends, self.runs.descending);
+        key_of(self.name(), &(order, self.runs.from, self.by))
+    }
+
+    /// Inputs are an array that lies as the stretch is to, and the runs' elements and places; outputs are the stretch's.
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let mut rule = Rule::builder(self.name(), inputs);
+        let shape = &inputs[0].shape;
+        let factors = shape.iter().map(|&n| Access::factor(rule.factor(n)));
+        let stretch: Vec<Access> = factors.collect();
+        let mut all = stretch.clone();
+        let factor = rule.factor(inputs[1].shape[self.dim]);
+        all[self.dim] = Access::Routed { factor };
+        rule.input(stretch.clone())
+            .input(all.clone())
+            .input(all)
+            .unread(0)
+            .output(stretch.clone(), shape.clone(), DType::F64)
+            .output(stretch, shape.clone(), DType::I64)
+            .routes(Routes::merging(0, self.runs.clone()).served(self.by))
+            .build()
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let (to, from) = (&call.cx.outputs[0], &call.cx.inputs[1]);
+        let first = self.runs.from + to.start[self.dim];
+        let (from, to) = (lines(&from.shape, self.dim), lines(&to.shape, self.dim));
+        let cuts = call.input::<i64>(0).to_vec();
+        let [x, read] = [1, 3].map(|k| call.input::<f64>(k).to_vec());
+        let [places, read_places] = [2, 4].map(|k| call.input::<i64>(k).to_vec());
+        let (mut values, mut found) = call.output_pair::<f64, i64>();
+        for (line, (own, to)) in from.iter().zip(&to).enumerate() {
+            let of_own = |i: usize| (x[own[i]], places[own[i]]);
+            let of_read = |i: usize| (read[i], read_places[i]);
+            let (mut elements, mut skipped) = (Vec::new(), 0);
+            for cut in cuts.chunks_exact(3).skip(line).step_by(from.len()) {
+                let part = cut[0] as usize..cut[1] as usize;
+                match usize::try_from(cut[2]) {
+                    Ok(at) => elements.extend((at..at + part.len()).map(of_read)),
+                    Err(_) => elements.extend(part.map(of_own)),
+                }
+            }
+            // Where all runs are at hand, there is more than the stretch.
+            if cuts.is_empty() {
+                elements.extend((0..own.len()).map(of_own));
+                skipped = first;
+            }
+            // Of equal elements those of earlier runs come first.
+            elements.sort_by(|a, b| match self.runs.descending {
+                false => a.0.total_cmp(&b.0),
+                true => b.0.total_cmp(&a.0),
+            });
+            for (&at, &(value, place)) in to.iter().zip(&elements[skipped..]) {
+                (values.data_mut()[at], found.data_mut()[at]) = (value, place);
+            }
+        }
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
+    }
+
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+        Ok(vec![None; 3])
+    }
+}
+
+#[test]
+fn stretches_of_merged_runs_are_the_same_in_all_layouts() {
+    let cases = [
+        ([2, 11, 2], 1, vec![4, 4, 9, 11], 2..9, false),
+        ([9, 1, 3], 0, vec![5, 9], 0..9, true),
+    ];
+    for (shape, dim, ends, stretch, descending) in cases {
+        let [values, places] = runs(shape, dim, &ends, descending);
+        let mut part = shape;
+        part[dim] = stretch.len();
+        let operands = [Tensor::drawn(part, 1), values, places];
+        for by in BOTH {
+            let runs = MergedRuns {
+                ends: ends.clone(),
+                descending,
+                from: stretch.start,
+            };
+            let tried = validate(Stretch { dim, runs, by }, &operands).unwrap();
+            assert!(tried.layouts > 40, "{tried:?}");
+        }
+    }
+}
+
+/// Those of sorting: from the first element on, or of one.
+#[test]
+fn stretches_of_what_is_sorted_are_the_same_in_all_layouts() {
+    let number = |i: usize| (i * 7 % 5) as f64;
+    let numbers = |count| (0..count).map(number).collect::<Vec<f64>>();
+    let wide = (Tensor::new([2, 11, 2], numbers(44)), 4, "S(1)[4,0,5,2]");
+    let tall = (Tensor::new([9, 1, 3], numbers(27)), 2, "S(0)[5,4]");
+    let check = |(x, ranks, placed): &(Tensor, usize, &str), f: &Applies<'_>| {
+        let x = std::slice::from_ref(x);
+        let sample = applied_on(&[*ranks], "merge_runs", x, placed, f);
+        let tried = Validation::default().run_shared(&sample.op, &sample.inputs);
+        let tried = tried.unwrap_or_else(|fault| panic!("{:?}: {fault}", sample.op));
+        assert!(tried.layouts > 40, "{tried:?}");
+    };
+    for by in BOTH {
+        check(&wide, &|e, v| sort_by(e, &v[0], 1, false, by).map(drop));
+        check(&tall, &|e, v| sort_by(e, &v[0], 0, true, by).map(drop));
+    }
+    check(&wide, &|e, v| kthvalue(e, &v[0], 3, 1).map(drop));
+    check(&wide, &|e, v| topk(e, &v[0], 9, 1, false).map(drop));
 }

@@ -180,38 +180,3 @@ pub fn cross(exec: &dyn Exec, a: &Value, b: &Value, dim: usize) -> Result<Value>
     let right = mul(exec, &roll(exec, a, of_a, -1)?, b)?;
     roll(exec, &sub(exec, &left, &right)?, dim, -1)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Tensor, validate};
-
-    #[test]
-    fn maps_of_two_numbers_are_one_ranks_under_all_layouts_and_have_their_slopes() {
-        let kinds = [
-            Binary::Atan2,
-            Binary::Hypot,
-            Binary::LogAddExp,
-            Binary::LogAddExp2,
-            Binary::Prelu,
-        ];
-        for kind in kinds {
-            let operands = [Tensor::drawn([5, 3], 1), Tensor::drawn([5, 1], 2)];
-            let tried = validate(Arithmetic::of(kind), &operands).unwrap();
-            assert_eq!(tried.slopes, 20, "{kind:?}");
-        }
-    }
-
-    #[test]
-    fn logarithms_of_positive_numbers_have_their_slopes() {
-        let positive: Vec<f64> = (0..6).map(|i| 0.4 + 0.3 * f64::from(i)).collect();
-        let positive = Tensor::new([6], crate::testing::Data::F64(positive));
-        let drawn = Tensor::drawn([6], 3);
-        validate(
-            Arithmetic::of(Binary::Xlogy),
-            &[drawn.clone(), positive.clone()],
-        )
-        .unwrap();
-        validate(Arithmetic::of(Binary::Fmod), &[drawn, positive]).unwrap();
-    }
-}

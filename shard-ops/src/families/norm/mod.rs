@@ -742,39 +742,3 @@ impl Normalise {
         Ok(back)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Tensor, Validation};
-
-    /// Statistics are a second output, whose derivative nobody asks for: slopes of values are compared elsewhere.
-    #[test]
-    fn cells_that_lie_whole_are_normalised_under_any_layout_as_on_one_rank() {
-        let check = |cells: Cells, by: Statistics, shape: &[usize], affine: &[usize]| {
-            for count in 0..=2 {
-                let op = Normalise {
-                    cells,
-                    by,
-                    eps: 1e-5_f64.to_bits(),
-                    finds: true,
-                    weight: count > 0,
-                    bias: count > 1,
-                };
-                let weights = (0..count).map(|seed| Tensor::drawn(affine, 10 + seed));
-                let operands: Vec<Tensor> = std::iter::once(Tensor::drawn(shape, 3))
-                    .chain(weights)
-                    .collect();
-                let validation = Validation {
-                    float: DType::F32,
-                    ..Validation::default()
-                };
-                let tried = validation.run(op, &operands).unwrap();
-                assert!(tried.layouts > 10 && tried.gradients > 10, "{tried:?}");
-            }
-        };
-        check(Cells::Last(1), Statistics::Moments, &[5, 3, 7], &[7]);
-        check(Cells::Last(2), Statistics::Squares, &[5, 3, 7], &[3, 7]);
-        check(Cells::Groups(3), Statistics::Moments, &[4, 6, 5], &[6]);
-    }
-}

@@ -5,8 +5,6 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 mod powers;
-#[cfg(test)]
-mod tests;
 
 pub use powers::power_sum;
 

@@ -267,27 +267,3 @@ fn misfit(inputs: &[Meta]) -> OpError {
         fix: "give (batch..., n, m) and (batch..., k, m)",
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Tensor, validate};
-
-    #[test]
-    fn distances_have_one_ranks_values_and_slopes_under_all_layouts() {
-        let operands = [Tensor::drawn([2, 5, 4], 1), Tensor::drawn([7, 4], 2)];
-        for p in [1.0, 2.0, 3.0, 1.5] {
-            let tried = validate(Powers { p }, &operands).unwrap();
-            assert!(tried.slopes > 0, "{p}");
-        }
-    }
-
-    #[test]
-    fn sums_of_slopes_take_partial_cotangents() {
-        let shapes: [&[usize]; 3] = [&[5, 3], &[4, 3], &[5, 4]];
-        let operands: Vec<Tensor> = (shapes.iter().zip(1..))
-            .map(|(shape, seed)| Tensor::drawn(*shape, seed))
-            .collect();
-        validate(Slopes { p: 2.0 }, &operands).unwrap();
-    }
-}

@@ -229,20 +229,3 @@ impl Op for SoftmaxGrad {
         Keeps::NOTHING
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Tensor, validate};
-    use smallvec::smallvec;
-
-    #[test]
-    fn rows_have_the_softmax_of_one_rank_under_any_layout() {
-        let x = [Tensor::drawn([5, 3, 7], 3)];
-        for (dims, log) in [(smallvec![2], false), (smallvec![1, 2], true)] {
-            let rows = true;
-            let tried = validate(Softmax { dims, log, rows }, &x).unwrap();
-            assert!(tried.layouts > 10 && tried.slopes > 0, "{tried:?}");
-        }
-    }
-}

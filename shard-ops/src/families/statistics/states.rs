@@ -319,24 +319,3 @@ impl StatesGrad {
         });
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Tensor, validate};
-
-    fn of(monoid: Monoid, dims: &[usize]) -> States {
-        let (name, dims) = ("states", dims.into());
-        States { name, monoid, dims }
-    }
-
-    /// The derivative of the pairs (maximum, sum of exponentials) is that of what does not depend on the maximum, so it has no place here.
-    #[test]
-    fn states_are_under_any_layout_what_they_are_on_one_rank() {
-        let x = [Tensor::drawn([5, 7, 2], 3)];
-        for dims in [&[1][..], &[0, 2]] {
-            let tried = validate(of(Monoid::Moments, dims), &x).unwrap();
-            assert!(tried.slopes > 0);
-        }
-    }
-}

@@ -1,27 +1,40 @@
-use super::powers::PowerSum;
-use super::{Step, Update};
-use crate::testing::{Tensor, validate};
+//! Steps of optimizers, and the sums of powers that norms are made of.
 
-/// One of each kind.
-fn updates() -> Vec<Update> {
-    let sgd = |momentum, nesterov, first| Update::Sgd {
-        rate: 0.1,
-        momentum,
-        dampening: 0.25,
-        decay: 0.5,
-        nesterov,
-        first,
-    };
-    let adam = |amsgrad| Update::Adam {
-        keep: 0.75,
-        decay: 0.125,
-        betas: [0.9, 0.99],
-        size: 0.5,
-        root: 0.3,
-        eps: 1e-6,
-        amsgrad,
+use crate::applied::validated;
+use shard_ops::optimize::{Update, power_sum, update};
+use shard_ops::testing::Tensor;
+
+/// One of each kind, and the name of its op.
+fn updates() -> Vec<(&'static str, Update)> {
+    let sgd = |momentum, nesterov, first| {
+        let update = Update::Sgd {
+            rate: 0.1,
+            momentum,
+            dampening: 0.25,
+            decay: 0.5,
+            nesterov,
+            first,
+        };
+        ("sgd", update)
     };
     let betas = [0.9, 0.99];
+    let adam = |amsgrad| {
+        let update = Update::Adam {
+            keep: 0.75,
+            decay: 0.125,
+            betas,
+            size: 0.5,
+            root: 0.3,
+            eps: 1e-6,
+            amsgrad,
+        };
+        ("adam", update)
+    };
+    let lion = Update::Lion {
+        rate: 0.1,
+        keep: 0.9,
+        betas,
+    };
     vec![
         sgd(0.0, false, false),
         sgd(0.9, false, true),
@@ -29,12 +42,8 @@ fn updates() -> Vec<Update> {
         sgd(0.9, true, false),
         adam(false),
         adam(true),
-        Update::Lion {
-            rate: 0.1,
-            keep: 0.9,
-            betas,
-        },
-        Update::Average { keep: 0.9 },
+        ("lion", lion),
+        ("average", Update::Average { keep: 0.9 }),
     ]
 }
 
@@ -42,17 +51,21 @@ const ORDERS: [f64; 4] = [1.0, 2.0, 2.5, f64::INFINITY];
 
 #[test]
 fn pieces_of_every_layout_are_updated_and_summed_as_one() {
-    for update in updates() {
-        let count = 2 + update.state();
+    for (name, step) in updates() {
+        let count = 2 + step.state();
         // Means of squares are not below 0.
         let element = |i: usize, k: usize| ((7 * i + 5 * k) % 11) as f64 / 4.0;
         let operand = |i| Tensor::new([5, 3], (0..15).map(|k| element(i, k)).collect::<Vec<f64>>());
         let operands: Vec<Tensor> = (0..count).map(operand).collect();
-        let tried = validate(Step(update), &operands).unwrap();
-        assert!(tried.layouts > 0, "{update:?}");
+        let tried = validated(name, &operands, &|e, v| {
+            update(e, step, &v[0], &v[1], &v[2..]).map(drop)
+        });
+        assert!(tried.layouts > 0, "{step:?}");
     }
     for order in ORDERS {
-        let tried = validate(PowerSum(order), &[Tensor::drawn([5, 3], 7)]).unwrap();
+        let tried = validated("power_sum", &[Tensor::drawn([5, 3], 7)], &|e, v| {
+            power_sum(e, &v[0], order).map(drop)
+        });
         assert!(tried.layouts > 0, "{order}");
     }
 }
@@ -60,26 +73,17 @@ fn pieces_of_every_layout_are_updated_and_summed_as_one() {
 #[cfg(feature = "cuda")]
 mod on_gpus {
     use super::{ORDERS, updates};
-    use crate::cuda::tests::kinds;
-    use crate::optimize::{power_sum, update};
-    use crate::{Engine, EngineOptions, Value};
-    use shard_comm::local::{self, LocalOptions};
-    use shard_comm::{Communicator, DType, DeviceKind};
-    use shard_redistribute::{Array, MeshComm};
-    use shard_spec::{DeviceMesh, Layout};
-    use std::rc::Rc;
+    use crate::ranks::{gpus, on_device};
+    use shard_comm::{DType, DeviceKind};
+    use shard_ops::Value;
+    use shard_ops::optimize::{power_sum, update};
+    use shard_redistribute::Array;
+    use shard_spec::Layout;
 
     /// What all updates and sums make of arrays of a type on two ranks of a device.
     fn made(device: DeviceKind, dtype: DType, with_nan: bool) -> Vec<Vec<f64>> {
-        let options = LocalOptions {
-            device,
-            ..LocalOptions::default()
-        };
-        let ranks = local::run_with(2, &options, |comm| {
-            let world: Rc<dyn Communicator> = Rc::new(comm);
-            let mesh = DeviceMesh::new(&[2]).unwrap();
-            let cx = MeshComm::new(&world, &mesh).unwrap();
-            let layout = Layout::parse(&mesh, &[1500, 3], "S(0)[1100,400]").unwrap();
+        let ranks = on_device(device, &[2], |cx, engine| {
+            let layout = Layout::parse(cx.mesh(), &[1500, 3], "S(0)[1100,400]").unwrap();
             let operand = |i: usize| {
                 let number = |at: &[usize]| match (at, i) {
                     ([3, 1], 1) if with_nan => f64::NAN,
@@ -88,22 +92,21 @@ mod on_gpus {
                     }
                 };
                 let array = match dtype {
-                    DType::F32 => Array::from_fn(&cx, &layout, |at| number(at) as f32),
-                    _ => Array::from_fn(&cx, &layout, number),
+                    DType::F32 => Array::from_fn(cx, &layout, |at| number(at) as f32),
+                    _ => Array::from_fn(cx, &layout, number),
                 };
                 Value::new(array.unwrap())
             };
             let operands: Vec<Value> = (0..5).map(operand).collect();
-            let engine = Engine::new(EngineOptions::default());
             let mut made = Vec::new();
-            for step in updates() {
+            for (_, step) in updates() {
                 let state = &operands[2..2 + step.state()];
-                made.extend(update(&*engine, step, &operands[0], &operands[1], state).unwrap());
+                made.extend(update(engine, step, &operands[0], &operands[1], state).unwrap());
             }
             for order in ORDERS {
-                made.push(power_sum(&*engine, &operands[1], order).unwrap());
+                made.push(power_sum(engine, &operands[1], order).unwrap());
             }
-            assert_eq!(world.ledger().snapshot().fallbacks, 0);
+            assert_eq!(cx.world().ledger().snapshot().fallbacks, 0);
             let read = |value: &Value| match value.dtype() {
                 DType::F32 => value
                     .array()
@@ -116,12 +119,12 @@ mod on_gpus {
             };
             made.iter().map(read).collect::<Vec<Vec<f64>>>()
         });
-        ranks.unwrap().concat()
+        ranks.concat()
     }
 
     #[test]
     fn gpus_update_and_sum_as_the_host_does() {
-        for kind in kinds() {
+        for kind in gpus() {
             for (dtype, bound) in [(DType::F64, 1e-13), (DType::F32, 1e-5)] {
                 for with_nan in [false, true] {
                     let host = made(DeviceKind::Host, dtype, with_nan);
