@@ -83,8 +83,7 @@ pub mod backend;
 mod caller;
 mod collectives;
 mod communicator;
-// Tests of GPUs are beside the code; all others have it from `tests/it/contract.rs`.
-#[cfg(any(feature = "contract-tests", all(test, feature = "cuda")))]
+#[cfg(feature = "contract-tests")]
 pub mod contract;
 mod decorator;
 mod devices;

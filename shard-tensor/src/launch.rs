@@ -5,6 +5,7 @@ use crate::{Context, Error, Result};
 use shard_comm::local::{self, Binding, Schedule};
 use shard_comm::{CommError, Communicator, DType, DeviceFactory, DeviceKind};
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 #[cfg(feature = "mpi")]
@@ -13,7 +14,7 @@ mod over;
 #[cfg(feature = "nccl")]
 mod over_nccl;
 
-pub use over::{RankOutcome, RankProgram};
+pub use over::RankProgram;
 
 /// What moves elements between ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -45,6 +46,9 @@ pub trait Returned: Send {}
 
 #[diagnostic::do_not_recommend]
 impl<T: Send> Returned for T {}
+
+/// What each rank runs, and keeps what it returned.
+type OneRank<'a> = dyn Fn(&Context) -> Result<()> + Sync + 'a;
 
 /// Runs `program` on `ranks` ranks, and gives what each of this process returned, in rank order.
 ///
@@ -264,6 +268,26 @@ impl Launch {
         &self,
         program: impl Fn(&Context) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
+        self.collected(&program, |rank| self.launch(rank))
+    }
+
+    /// What the ranks of this process return, in their order. All that a launch is but this is not generic: programs are many, and
+    /// each would compile it for each of theirs.
+    fn collected<T: Returned>(
+        &self,
+        program: &(impl Fn(&Context) -> Result<T> + Sync),
+        launch: impl FnOnce(&OneRank<'_>) -> Result<()>,
+    ) -> Result<Vec<T>> {
+        let kept = Kept(Mutex::new(Vec::new()));
+        launch(&|ctx| {
+            kept.keep(ctx.rank(), program(ctx)?);
+            Ok(())
+        })?;
+        Ok(kept.in_order())
+    }
+
+    /// Runs a program that returns nothing.
+    fn launch(&self, program: &OneRank<'_>) -> Result<()> {
         match Processes::started() {
             None => self.on_threads(program),
             Some(started) => {
@@ -271,17 +295,13 @@ impl Launch {
                 #[cfg(feature = "mpi")]
                 return self.on_processes(&started, program);
                 #[cfg(not(feature = "mpi"))]
-                Ok(Vec::new())
+                Ok(())
             }
         }
     }
 
     /// Runs the program as one rank.
-    fn run_on<T>(
-        &self,
-        world: &Rc<dyn Communicator>,
-        program: impl FnOnce(&Context) -> Result<T>,
-    ) -> Result<T> {
+    fn run_on(&self, world: &Rc<dyn Communicator>, program: &OneRank<'_>) -> Result<()> {
         /// Hooks may hold the tensors they are on, and so themselves.
         struct Ending(Context);
         impl Drop for Ending {
@@ -295,10 +315,7 @@ impl Launch {
         program(&ending.0)
     }
 
-    fn on_threads<T: Send>(
-        &self,
-        program: impl Fn(&Context) -> Result<T> + Sync,
-    ) -> Result<Vec<T>> {
+    fn on_threads(&self, program: &OneRank<'_>) -> Result<()> {
         if self.devices.is_some() && self.backend == Backend::Nccl {
             return Err(self.foreign_devices());
         }
@@ -310,11 +327,11 @@ impl Launch {
             timeout: self.patience(None)?,
             ..Default::default()
         };
-        let start = |ranks, rank: &RankProgram<'_, T>| match self.backend {
+        let start = |ranks, rank: &RankProgram<'_>| match self.backend {
             Backend::Own => local::run_with(ranks, &options, |comm| rank(Rc::new(comm))),
             Backend::Nccl => self.threads_over_nccl(options, rank),
         };
-        self.run_over(start, program)
+        self.over(Box::new(start), program)
     }
 
     /// How long a rank waits for others: as told, by the variable, or as usual; `None` is for ever.
@@ -337,11 +354,11 @@ impl Launch {
 
 #[cfg(not(feature = "nccl"))]
 impl Launch {
-    fn threads_over_nccl<T>(
+    fn threads_over_nccl(
         &self,
         _: local::LocalOptions,
-        _: impl Fn(Rc<dyn Communicator>) -> T,
-    ) -> Result<Vec<T>, shard_comm::LaunchError> {
+        _: &RankProgram<'_>,
+    ) -> Result<Vec<()>, shard_comm::LaunchError> {
         Err(shard_comm::LaunchError::Failed(without_nccl()))
     }
 }
@@ -353,6 +370,28 @@ fn without_nccl() -> CommError {
         backend: "nccl",
         call: "launch",
         cause: "this program was built without the feature nccl".into(),
+    }
+}
+
+/// What ranks returned, each with its number.
+struct Kept<T>(Mutex<Vec<(usize, T)>>);
+
+impl<T> Kept<T> {
+    fn keep(&self, rank: usize, value: T) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push((rank, value));
+    }
+
+    fn in_order(self) -> Vec<T> {
+        let all = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut in_order: Vec<Option<T>> = Vec::new();
+        for (rank, value) in all {
+            if in_order.len() <= rank {
+                in_order.resize_with(rank + 1, || None);
+            }
+            in_order[rank] = Some(value);
+        }
+        in_order.into_iter().flatten().collect()
     }
 }
 

@@ -79,7 +79,7 @@ pub use dim::{Dim, DimList};
 pub use error::{Error, Located, Result};
 pub use explain::{Explanation, Step};
 pub use gradients::{ClipNorm, Gradients};
-pub use launch::{Backend, Launch, RankOutcome, RankProgram, Returned, launch};
+pub use launch::{Backend, Launch, RankProgram, Returned, launch};
 pub use mesh::{LocalSizes, Mesh, Steps};
 pub use operators::Operand;
 pub use ops::{Bins, Branch, ClassLoss, RadiusPairs, RadiusTable, Unique};

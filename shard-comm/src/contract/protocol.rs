@@ -3,7 +3,7 @@
 use super::{read, upload, upload_as, value, values};
 use crate::{
     AgreedError, Call, Calling, CommError, Communicator, DType, ErrorClass, ExchangePlan, History,
-    HostJob, Mismatch, Monoid, Pieces, Request, Strided, Work,
+    HostJob, Mismatch, Monoid, Request, Strided, Work,
 };
 use std::panic::Location;
 use std::sync::Arc;
@@ -84,9 +84,7 @@ pub fn histories(comm: &dyn Communicator) {
     let history = History::new();
     let _call = Calling::of("histories");
     let meet = |wait: bool| {
-        let nothing = Pieces::new();
-        let plan = ExchangePlan::new("meet", 1, nothing.clone(), nothing, None, None);
-        let plan = Arc::new(plan);
+        let plan = Arc::new(ExchangePlan::silent("meet"));
         let mut request = Request::status(plan, Ok(()), Location::caller());
         request.past = history.past();
         match wait {

@@ -1,14 +1,7 @@
 //! The contract on the local backend, on both of its devices.
 
 use shard_comm::local::{LocalOptions, Schedule, run_with};
-use shard_comm::{DeviceKind, HostOptions};
-
-/// Without the feature the library does not have the programs. They are compiled here then, so that no test depends on it.
-#[cfg(not(feature = "contract-tests"))]
-#[path = "../../src/contract/mod.rs"]
-pub mod programs;
-#[cfg(feature = "contract-tests")]
-pub use shard_comm::contract as programs;
+use shard_comm::{DeviceKind, HostOptions, contract};
 
 fn check(ranks: usize, device: DeviceKind) {
     let host = HostOptions {
@@ -20,7 +13,7 @@ fn check(ranks: usize, device: DeviceKind) {
         host,
         ..LocalOptions::default()
     };
-    run_with(ranks, &options, |comm| programs::all(&comm)).unwrap();
+    run_with(ranks, &options, |comm| contract::all(&comm)).unwrap();
 }
 
 #[test]
@@ -46,7 +39,7 @@ fn ranks_that_run_one_at_a_time_keep_the_contract_in_every_order() {
                 schedule: Schedule::Seeded(seed),
                 ..LocalOptions::default()
             };
-            run_with(ranks, &options, |comm| programs::all(&comm)).unwrap();
+            run_with(ranks, &options, |comm| contract::all(&comm)).unwrap();
         }
     }
 }

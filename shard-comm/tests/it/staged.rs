@@ -3,9 +3,7 @@
 use std::rc::Rc;
 
 use shard_comm::backend::Decorator;
-use shard_comm::{Buffer, Communicator, DType, LinkCost, Monoid, Nodes, Strided, local};
-
-use crate::contract::programs;
+use shard_comm::{Buffer, Communicator, DType, LinkCost, Monoid, Nodes, Strided, contract, local};
 
 /// Threads that go about collectives as if they sent messages at this cost, and were on several nodes.
 #[derive(Debug)]
@@ -183,7 +181,7 @@ fn the_contract_holds_for_stages() {
             let comm: Rc<dyn Communicator> = Rc::new(comm);
             for link in [BYTES_COUNT, MESSAGES_COUNT] {
                 let nodes = Some((3, usize::MAX));
-                programs::all(&Sending::new(Rc::clone(&comm), link, nodes));
+                contract::all(&Sending::new(Rc::clone(&comm), link, nodes));
             }
         })
         .unwrap();

@@ -1,10 +1,10 @@
 //! Launches whose ranks are processes.
 
-use super::{Backend, Launch, is_echo};
+use super::{Backend, Launch, OneRank, is_echo};
 use crate::processes::Processes;
 #[cfg(feature = "nccl")]
 use crate::processes::number;
-use crate::{Context, Error, Result};
+use crate::{Error, Result};
 use shard_comm::{AgreedError, CommError, Communicator, DeviceKind, ErrorClass, LaunchError, mpi};
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,11 +14,7 @@ const GRACE: Duration = Duration::from_secs(60);
 
 impl Launch {
     /// Runs the program as one rank among processes.
-    pub(super) fn on_processes<T>(
-        &self,
-        started: &Processes,
-        program: impl Fn(&Context) -> Result<T>,
-    ) -> Result<Vec<T>> {
+    pub(super) fn on_processes(&self, started: &Processes, program: &OneRank<'_>) -> Result<()> {
         if self.devices.is_some() {
             return Err(self.foreign_devices());
         }
@@ -46,7 +42,7 @@ impl Launch {
             ..mpi::MpiOptions::default()
         })?;
         let Some(comm) = session.comm() else {
-            return Ok(Vec::new());
+            return Ok(());
         };
         let me = comm.rank();
         let control: Rc<dyn Communicator> = Rc::new(comm);
@@ -55,9 +51,9 @@ impl Launch {
             // All ranks have the same error, or heard of the one that failed.
             Err(error) => {
                 drop(control);
-                let ended = end(session, me, Err::<T, _>(error));
+                let ended = end(session, me, Err(error));
                 mpi::abandon();
-                return ended.map(|value| vec![value]);
+                return ended;
             }
         };
         drop(control);
@@ -72,13 +68,7 @@ impl Launch {
             world.fail(error.to_string());
         }
         drop(world);
-        match end(session, me, mine) {
-            Ok(value) => Ok(vec![value]),
-            Err(error) => {
-                mpi::abandon();
-                Err(error)
-            }
-        }
+        end(session, me, mine).inspect_err(|_| mpi::abandon())
     }
 
     /// The communicator of a rank among processes.
@@ -122,12 +112,12 @@ fn local_rank() -> Result<Option<usize>> {
 
 /// Meets the other ranks at the end. Returns only what this process is to return: its value, or the error that began
 /// here, at the lowest rank if at several.
-fn end<T>(session: mpi::Session, me: usize, mine: Result<T>) -> Result<T> {
+fn end(session: mpi::Session, me: usize, mine: Result<()>) -> Result<()> {
     let failed = matches!(&mine, Err(e) if e.class() == ErrorClass::Failure);
     if failed {
         return mine.map_err(|error| named(error, me));
     }
-    let status = mine.as_ref().map(|_| ()).map_err(|error| {
+    let status = mine.as_ref().copied().map_err(|error| {
         AgreedError::new(
             "launch",
             "a program without errors",

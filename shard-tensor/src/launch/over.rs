@@ -1,23 +1,22 @@
 //! Launches over any backend, also one of another crate.
 
-use super::{Launch, Returned, is_echo, root_cause};
+use super::{Launch, OneRank, Returned, is_echo, root_cause};
 use crate::{Context, Error, Result};
 use shard_comm::{Communicator, ErrorClass, LaunchError};
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 
-/// What one rank does, given its communicator over all of them.
-pub type RankProgram<'a, T> = dyn Fn(Rc<dyn Communicator>) -> RankOutcome<T> + Sync + 'a;
+/// What one rank does, given its communicator over all of them. The launch keeps what its program returns.
+pub type RankProgram<'a> = dyn Fn(Rc<dyn Communicator>) + Sync + 'a;
 
-/// What became of one rank: what its program returned, unless that was an error, of which the launch knows.
-#[derive(Debug)]
-pub struct RankOutcome<T>(Option<T>);
+/// Starts this number of ranks, each with the program, and joins those of this process.
+type Start<'a> = dyn FnOnce(usize, &RankProgram<'_>) -> Result<Vec<()>, LaunchError> + 'a;
 
 impl Launch {
     /// Runs the program on ranks that `start` starts and joins: over a backend of your own.
     ///
-    /// `start` is given the number of ranks and what each of them is to do, with its communicator; it returns what came of
-    /// those of this process, in rank order. What a launch says of devices, schedules and backends is for `start` to see to.
+    /// `start` is given the number of ranks and what each of them is to do, with its communicator; it returns when those of this
+    /// process are done. What a launch says of devices, schedules and backends is for `start` to see to.
     ///
     /// ```
     /// use shard_comm::local;
@@ -35,33 +34,33 @@ impl Launch {
     /// As [`launch`](crate::launch); [`LaunchError`]s of `start`.
     pub fn run_over<T: Returned>(
         &self,
-        start: impl FnOnce(usize, &RankProgram<'_, T>) -> Result<Vec<RankOutcome<T>>, LaunchError>,
+        start: impl FnOnce(usize, &RankProgram<'_>) -> Result<Vec<()>, LaunchError>,
         program: impl Fn(&Context) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
+        self.collected(&program, |rank| self.over(Box::new(start), rank))
+    }
+
+    /// [`run_over`](Self::run_over) of a program that returns nothing.
+    pub(super) fn over(&self, start: Box<Start<'_>>, program: &OneRank<'_>) -> Result<()> {
         // In the order in which ranks gave up.
         let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
-        let record = |rank, error| {
-            let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
-            errors.push((rank, error));
-        };
-        let rank = |world: Rc<dyn Communicator>| match self.run_on(&world, &program) {
-            Ok(value) => RankOutcome(Some(value)),
-            Err(error) => {
+        let rank = |world: Rc<dyn Communicator>| {
+            if let Err(error) = self.run_on(&world, program) {
                 // Errors of the other classes reach every rank by themselves; poisoning the group could only
                 // replace them by an echo.
                 if error.class() == ErrorClass::Failure {
                     world.fail(error.to_string());
                 }
-                record(world.rank(), error);
-                RankOutcome(None)
+                let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
+                errors.push((world.rank(), error));
             }
         };
-        let results = start(self.ranks, &rank);
+        let ended = start(self.ranks, &rank);
         let mut errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
         let only_echoes = errors.iter().all(|(_, e)| is_echo(e));
-        match results {
+        match ended {
             Err(launch) if only_echoes => Err(launch.into()),
-            Ok(values) if errors.is_empty() => Ok(values.into_iter().filter_map(|v| v.0).collect()),
+            Ok(_) if errors.is_empty() => Ok(()),
             _ => Err(root_cause(&mut errors, self.ranks)),
         }
     }

@@ -1,19 +1,19 @@
 //! Launches whose ranks have a GPU each and move elements by NCCL.
 
-use super::Launch;
+use super::{Launch, RankProgram};
 use shard_comm::local::LocalOptions;
 use shard_comm::nccl::{self, NcclOptions};
-use shard_comm::{Communicator, DeviceKind, LaunchError};
+use shard_comm::{DeviceKind, LaunchError};
 use std::rc::Rc;
 use std::time::Duration;
 
 impl Launch {
     /// Runs ranks that are threads.
-    pub(super) fn threads_over_nccl<T: Send>(
+    pub(super) fn threads_over_nccl(
         &self,
         threads: LocalOptions,
-        rank: impl Fn(Rc<dyn Communicator>) -> T + Sync,
-    ) -> Result<Vec<T>, LaunchError> {
+        rank: &RankProgram<'_>,
+    ) -> Result<Vec<()>, LaunchError> {
         // The threads themselves only agree, in memory of the host.
         let threads = LocalOptions {
             device: DeviceKind::Host,

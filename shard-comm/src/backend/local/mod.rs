@@ -20,7 +20,7 @@ mod watch;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 pub use baton::Schedule;
@@ -200,6 +200,27 @@ fn run_watched<T: Send>(
     patience: Patience,
     f: impl Fn(LocalComm) -> T + Sync,
 ) -> Result<Vec<T>, LaunchError> {
+    let results = Mutex::new(Vec::new());
+    let results_of = || results.lock().unwrap_or_else(PoisonError::into_inner);
+    run_all(ranks, options, patience, &|comm| {
+        let rank = comm.rank();
+        let result = f(comm);
+        results_of().push((rank, result));
+    })?;
+    let mut in_order: Vec<Option<T>> = (0..ranks).map(|_| None).collect();
+    for (rank, result) in results_of().drain(..) {
+        in_order[rank] = Some(result);
+    }
+    Ok(in_order.into_iter().flatten().collect())
+}
+
+/// Runs all ranks to their ends. Not generic: programs are many, and each would compile it for each of theirs.
+fn run_all(
+    ranks: usize,
+    options: &LocalOptions,
+    patience: Patience,
+    f: &(dyn Fn(LocalComm) + Sync),
+) -> Result<(), LaunchError> {
     if ranks == 0 {
         return Err(LaunchError::NoRanks);
     }
@@ -212,7 +233,7 @@ fn run_watched<T: Send>(
         let (alive, all) = mpsc::channel();
         let mut threads = Vec::with_capacity(ranks);
         for ticket in tickets_of(&world, devices, options.binding) {
-            let (rank, f, alive) = (ticket.rank, &f, alive.clone());
+            let (rank, alive) = (ticket.rank, alive.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("rank {rank}"))
                 .stack_size(options.stack_size)
@@ -244,18 +265,16 @@ fn run_watched<T: Send>(
     }
     let first = world.first_failure();
     let is_first = |rank: usize| first.is_none_or(|origin| origin == rank);
-    let mut results = Vec::with_capacity(ranks);
-    let mut panicked: Option<LaunchError> = None;
+    let mut panicked = Ok(());
     for (rank, outcome) in outcomes.into_iter().enumerate() {
         match outcome {
-            Ok(result) => results.push(result),
-            Err(message) if panicked.is_none() || is_first(rank) => {
-                panicked = Some(LaunchError::Panicked { rank, message });
+            Err(message) if panicked.is_ok() || is_first(rank) => {
+                panicked = Err(LaunchError::Panicked { rank, message });
             }
-            Err(_) => {}
+            _ => {}
         }
     }
-    panicked.map_or(Ok(results), Err)
+    panicked
 }
 
 /// Ends the process, because some ranks do not return.
@@ -270,14 +289,14 @@ fn end_without(world: &World, running: impl Iterator<Item = bool>) -> ! {
     std::process::exit(1)
 }
 
-fn run_rank<T>(ticket: Ticket, f: &impl Fn(LocalComm) -> T) -> Result<T, String> {
+fn run_rank(ticket: Ticket, f: &dyn Fn(LocalComm)) -> Result<(), String> {
     let comm = ticket.claim();
     let rank = comm.rank_state();
     // Whatever the closure leaves behind is only dropped; what it shares with other ranks is the world, which is told.
     match catch_unwind(AssertUnwindSafe(|| f(comm))) {
-        Ok(result) => {
+        Ok(()) => {
             rank.finish();
-            Ok(result)
+            Ok(())
         }
         Err(payload) => {
             let message = panic_message(payload.as_ref());
