@@ -94,6 +94,8 @@ fn second_step(
     autocast: Option<DType>,
 ) -> Result<Held> {
     let memory = || ctx.device().memory();
+    // What another rank still reads is live here: all are to be as far.
+    let all_here = || ctx.world().barrier();
     let mut adam = AdamW::new(model.parameters(), 1e-3)?;
     let bytes = |x: &ShardTensor| x.local_shape().iter().product::<usize>() * x.dtype().size();
     let parameters: usize = (model.parameters().iter()).map(|(_, x)| bytes(x)).sum();
@@ -101,13 +103,16 @@ fn second_step(
     for _ in 0..2 {
         // Another value, as the next batch would be: of the same one the halo has stayed.
         let input = &input.mul_scalar(1.0)?;
+        all_here()?;
         let before = memory().live;
         ctx.device().reset_peak();
         let loss = match autocast {
             Some(to) => ctx.autocast(to, || model.forward(input)?.mse_loss(target))?,
             None => model.forward(input)?.mse_loss(target)?,
         };
-        let (saved, forward) = (memory().live - before, memory().peak - before);
+        let forward = memory().peak - before;
+        all_here()?;
+        let saved = memory().live - before;
         let gradients = loss.backward()?;
         adam.step(&gradients)?;
         told = Some(Held {
