@@ -122,13 +122,15 @@ impl<T: Real> WithSimd for Lower<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let mut first = 0;
-        for nearest in self.nearest.chunks_mut(WIDTH) {
-            let mut sums = [T::zero(); WIDTH];
-            // The sum runs in the order of the dims, and each operation is rounded, so the bits are the same however the
-            // points are divided.
-            for (d, &x) in self.sample.iter().enumerate() {
-                let row = &self.rows.row(d)[first..first + nearest.len()];
+        let count = self.rows.count;
+        let (units, tail) = pulp::as_arrays_mut::<UNIT, T>(self.nearest);
+        let whole = units.len() * UNIT;
+        // The sum runs in the order of the dims, and each operation is rounded, so the bits are the same however the points are
+        // divided.
+        for (unit, nearest) in units.iter_mut().enumerate() {
+            let mut sums = [T::zero(); UNIT];
+            for (row, &x) in self.rows.data.chunks_exact(count).zip(self.sample) {
+                let row = &row[unit * UNIT..(unit + 1) * UNIT];
                 for (sum, &p) in sums.iter_mut().zip(row) {
                     let apart = p - x;
                     *sum += apart * apart;
@@ -137,10 +139,20 @@ impl<T: Real> WithSimd for Lower<'_, T> {
             for (near, &d) in nearest.iter_mut().zip(&sums) {
                 *near = if d < *near { d } else { *near };
             }
-            first += nearest.len();
+        }
+        for (i, near) in tail.iter_mut().enumerate() {
+            let mut sum = T::zero();
+            for (row, &x) in self.rows.data.chunks_exact(count).zip(self.sample) {
+                let apart = row[whole + i] - x;
+                sum += apart * apart;
+            }
+            *near = if sum < *near { sum } else { *near };
         }
     }
 }
+
+/// Points that are lowered at once, so that their sums stay in registers.
+const UNIT: usize = 32;
 
 /// The largest of some distances, none of which is NaN; -inf if there is none.
 struct Largest<'a, T>(&'a [T]);
