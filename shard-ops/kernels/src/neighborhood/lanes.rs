@@ -86,9 +86,11 @@ impl<'a, A: Real> Line<'a, A> {
             to: self.keys,
             wide,
         });
-        for (i, from) in self.turned.chunks_exact(padded).enumerate() {
-            for &[slot, lane, key] in &block.instead {
-                self.keys[(slot * dim + i) * wide + lane] = from[key];
+        // One lane through all rows, so that its places in them are checked once.
+        for &[slot, lane, key] in &block.instead {
+            let to = self.keys[slot * dim * wide..].chunks_exact_mut(wide);
+            for (to, from) in to.zip(self.turned.chunks_exact(padded)) {
+                to[lane] = from[key];
             }
         }
     }
