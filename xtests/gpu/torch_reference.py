@@ -117,8 +117,8 @@ def cases(torch, device, quick):
 
         if not backward:
             return forward
-        weight = torch.rand_like(forward())
-        return lambda: torch.autograd.grad((forward() * weight).sum(), [x, w, b])
+        cotangent = torch.rand_like(forward())
+        return lambda: torch.autograd.grad(forward(), [x, w, b], cotangent)
 
     side, depth = size(512, 48), size(96, 12)
     grids = [
@@ -144,8 +144,8 @@ def cases(torch, device, quick):
 
         if not backward:
             return forward
-        weight = torch.rand_like(forward())
-        return lambda: torch.autograd.grad((forward() * weight).sum(), [q, k, v])
+        cotangent = torch.rand_like(forward())
+        return lambda: torch.autograd.grad(forward(), [q, k, v], cotangent)
 
     length = size(4096, 256)
     for dtype, suffix in [(torch.float32, ""), (torch.bfloat16, "/bf16")]:
@@ -162,8 +162,8 @@ def cases(torch, device, quick):
 
     def gradients_of(function, *shapes):
         operands = [leaf(*shape) for shape in shapes]
-        weight = torch.rand_like(function(*operands))
-        return lambda: torch.autograd.grad((function(*operands) * weight).sum(), operands)
+        cotangent = torch.rand_like(function(*operands))
+        return lambda: torch.autograd.grad(function(*operands), operands, cotangent)
 
     count, rows = size(10_000_000, 100_000), size(16384, 256)
     yield f"elem/add {count}", lambda: of(torch.add, (count,), (count,))

@@ -50,19 +50,18 @@ pub(crate) fn bench(
     Ok(bench)
 }
 
-/// The gradients by all inputs but the last, of the sum of the function's first result weighed by the last input.
+/// The gradients by all inputs but the last, of the function's first result, whose cotangent is the last input.
 pub(crate) fn gradients(
     f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + Clone + 'static,
 ) -> impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + Clone + 'static {
     move |inputs| {
-        let Some((weight, inputs)) = inputs.split_last() else {
+        let Some((cotangent, inputs)) = inputs.split_last() else {
             return Err(Error::custom("gradients of nothing"));
         };
         let leaves = (inputs.iter())
             .map(ShardTensor::requires_grad)
             .collect::<Result<Vec<_>>>()?;
-        let loss = f(&leaves)?[0].mul(weight)?.sum_all()?;
-        let gradients = loss.backward()?;
+        let gradients = f(&leaves)?[0].backward_with(cotangent)?;
         (leaves.iter())
             .map(|leaf| {
                 let gradient = gradients.get(leaf)?;

@@ -80,8 +80,8 @@ impl Case {
             return bench(&operands, self.function(), machine, work);
         }
         let y = self.function()(&operands.iter().map(|o| o.0.clone()).collect::<Vec<_>>())?;
-        let weight = fill(&mesh, &self.output(), y[0].layout(), 4)?;
-        operands.push((weight, Share::Piece));
+        let cotangent = fill(&mesh, &self.output(), y[0].layout(), 4)?;
+        operands.push((cotangent, Share::Piece));
         bench(&operands, gradients(self.function()), machine, work)
     }
 }

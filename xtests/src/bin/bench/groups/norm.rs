@@ -46,7 +46,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
         Case {
             scaled: Some(32),
             backward: true,
-            ..case(format!("{groups} fwd+bwd"), &image, 2, 4.0, group)
+            ..case(format!("{groups} fwd+bwd"), &image, 2, 2.5, group)
         },
         Case {
             scaled: Some(256),
@@ -65,7 +65,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
                 format!("norm/layer_norm {rows}x256 shard tokens fwd+bwd"),
                 &[rows, 256],
                 0,
-                4.0,
+                2.5,
                 layer,
             )
         },
@@ -82,7 +82,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
                 format!("norm/softmax {rows}x256 shard tokens fwd+bwd"),
                 &[rows, 256],
                 0,
-                4.0,
+                2.5,
                 |x| Ok(vec![x[0].softmax([1])?]),
             )
         },
