@@ -18,6 +18,7 @@ mod error;
 mod families;
 mod host;
 mod kernel;
+mod key;
 mod measure;
 mod op;
 pub mod rng;
@@ -35,8 +36,9 @@ pub use families::*;
 pub use kernel::{
     DeviceCall, DeviceKernel, Fold, FoldState, HostCall, KernelCx, KernelPolicy, OperandBox, Stage,
 };
+pub use key::key_of;
 pub use measure::{Measured, measure};
-pub use op::{Exec, Keeps, Op, Precision, Saved, Sums, key_of};
+pub use op::{Exec, Keeps, Op, Precision, Saved, Sums};
 pub use routes::{MergedRuns, RouteBy, Routes};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};

@@ -4,11 +4,10 @@ use crate::engine::note;
 use crate::error::InOp;
 use crate::{DeviceKernel, HostCall, Meta, OpError, Result, Rule, Value};
 use shard_comm::DeviceKind;
-use shard_redistribute::{Fingerprint, PlanHandle};
+use shard_redistribute::PlanHandle;
 use shard_spec::Layout;
 use smallvec::SmallVec;
 use std::fmt::Debug;
-use std::hash::Hash;
 use std::sync::Arc;
 
 /// An operator: a rule, a local kernel, and a vjp.
@@ -343,15 +342,4 @@ impl Saved<'_> {
     ) -> Result<Vec<Option<Value>>> {
         self.pull_back(cotangents, |dy, i| (i == input).then(|| of(dy)).transpose())
     }
-}
-
-/// The key of an op with these attributes.
-///
-/// ```
-/// use shard_ops::key_of;
-/// assert_eq!(key_of("scale", &2.5_f64.to_bits()), key_of("scale", &2.5_f64.to_bits()));
-/// assert_ne!(key_of("scale", &2.5_f64.to_bits()), key_of("shift", &2.5_f64.to_bits()));
-/// ```
-pub fn key_of<A: Hash + ?Sized>(name: &str, attributes: &A) -> u128 {
-    Fingerprint::new(name).with(attributes).finish()
 }

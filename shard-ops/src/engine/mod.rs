@@ -15,12 +15,13 @@ use self::route::{Side, Whose};
 use self::rows::{SharedWork, Work};
 use self::submit::{converted, submit};
 use crate::error::InOp;
+use crate::key::{key_of, with_operand};
 use crate::rule::Body;
 use crate::strategy::Routing;
 use crate::wide;
 use crate::{
     Alternative, Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Reduction, Result, Rule, Stage,
-    Strategy, Sums, Value, key_of,
+    Strategy, Sums, Value,
 };
 use shard_comm::{Buffer, BufferMut, Call, Calling, CommError, DType, DeviceRef, History};
 use shard_redistribute::{Array, Exchange, MeshComm};
@@ -803,15 +804,6 @@ pub(crate) fn note(cx: &Rc<MeshComm>, op: &'static str, what: &'static str) {
     if ledger.is_tracing() {
         ledger.note(format!("{what} {op}"));
     }
-}
-
-/// The key of an op, or of an op and its operands so far, with an operand more. Keys and layouts are hashes of 128 bits, and for one
-/// operand different keys never give the same, nor for one key different operands.
-#[inline]
-fn with_operand(key: u128, layout: u128, dtype: DType) -> u128 {
-    // An odd number: digits of the golden ratio.
-    const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
-    (key.rotate_left(47) ^ layout ^ dtype as u128).wrapping_mul(SPREAD)
 }
 
 /// A hasher for keys that are hashes already.
