@@ -2,7 +2,7 @@
 //!
 //! They are made anew for each op that is applied, so they are hashed by words, a multiplication for each, where layouts and plans,
 //! hashed once, are hashed byte by byte with [`StableHasher`](shard_spec::StableHasher). Like these they are the same on every rank
-//! and in every process, and no defence against an adversary.
+//! and in every run, and no defence against an adversary.
 
 use shard_comm::DType;
 use std::hash::{Hash, Hasher};
@@ -38,8 +38,8 @@ fn stir(state: u128, bits: u128) -> u128 {
     (state.rotate_left(47) ^ bits).wrapping_mul(SPREAD)
 }
 
-/// What was hashed so far. Everything is fed as words of 64 bits, bytes with how many there are, so that neither the order of bytes
-/// nor the width of sizes on a machine matters.
+/// What was hashed so far. Numbers are fed as words of 64 bits each, bytes as words of eight with how many there are. `std` feeds a list
+/// of integers as the bytes that it lies in, so ranks come to the same keys on machines with one order of bytes and one width of sizes.
 struct Words(u128);
 
 impl Words {
@@ -152,7 +152,7 @@ mod tests {
         assert_ne!(with(&[1]), with_operand(key, 1, DType::F64));
     }
 
-    /// Ranks on other machines come to the same keys.
+    /// Processes come to the same keys.
     #[test]
     fn keys_are_the_same_in_every_run() {
         assert_eq!(
