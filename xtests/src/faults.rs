@@ -171,7 +171,8 @@ impl<'a> Subject<'a> {
     fn draw(case: &'a Case, apply: Apply, options: &Options, round: usize) -> Option<Self> {
         let mut rng = Rng::new(options.seed, &["faults", &round.to_string(), &case.name]);
         let mesh = rng.pick(&meshes(&options.ranks))?;
-        let drafts = combinations(case, &mesh, options);
+        let mut drafts = combinations(case, &mesh, options);
+        let drafts = drafts.all().ok()?;
         let place = rng.below(drafts.len().max(1));
         let trial = trial(case, &mesh, options, place, drafts.get(place)?)?;
         Some(Self {

@@ -75,15 +75,7 @@ impl Draft {
 ///
 /// On a 1-D mesh these are all combinations of placements (up to the cap), each with even, uneven and partly
 /// empty shards; on others a sample in which every pair of choices occurs as early as possible.
-///
-/// # Errors
-/// [`SpecError`] if a layout cannot be built, which would be a mistake here.
-pub fn drafts(
-    mesh: &DeviceMesh,
-    operands: &[Operand],
-    plan: &Plan,
-    label: &str,
-) -> Result<Vec<Draft>, SpecError> {
+pub fn drafts(mesh: &DeviceMesh, operands: &[Operand], plan: &Plan, label: &str) -> Drafts {
     let mut rng = Rng::new(plan.seed, &[label, &format!("{:?}", mesh.shape())]);
     let slots: Vec<Vec<AxisChoice>> = operands
         .iter()
@@ -106,8 +98,7 @@ pub fn drafts(
         pairwise(&slots, plan.sample, &mut rng)
     };
 
-    let mut seen = HashSet::new();
-    let mut out = Vec::new();
+    let mut unseen = Vec::with_capacity(rows.len() * splits.len());
     for row in rows {
         for splits in &splits {
             let splits = match splits {
@@ -117,22 +108,68 @@ pub fn drafts(
                     .map(|_| Split::ALL[rng.below(Split::ALL.len())])
                     .collect(),
             };
-            let draft = Draft {
+            unseen.push(Draft {
                 axes: row.as_slice().into(),
                 splits: splits.into(),
                 seed: rng.next_u64(),
-            };
-            let built = draft.build(mesh, operands)?;
-            if seen.insert(built.iter().map(Layout::hash128).collect::<Vec<_>>()) {
-                out.push(draft);
-            }
+            });
         }
     }
-    rng.shuffle(&mut out);
-    if !plan.exhaustive && mesh.ndim() > 1 {
-        out.truncate(plan.sample);
+    rng.shuffle(&mut unseen);
+    Drafts {
+        mesh: mesh.clone(),
+        operands: operands.into(),
+        most: if plan.exhaustive || mesh.ndim() == 1 {
+            usize::MAX
+        } else {
+            plan.sample
+        },
+        unseen: unseen.into_iter(),
+        seen: HashSet::new(),
+        found: Vec::new(),
     }
-    Ok(out)
+}
+
+/// The combinations that [`drafts`] makes. Only as many as are looked at are compared with those before them.
+#[derive(Debug)]
+pub struct Drafts {
+    mesh: DeviceMesh,
+    operands: Box<[Operand]>,
+    most: usize,
+    unseen: std::vec::IntoIter<Draft>,
+    seen: HashSet<Vec<u128>>,
+    found: Vec<Draft>,
+}
+
+impl Drafts {
+    /// The first `count`, or all if there are fewer.
+    ///
+    /// # Errors
+    /// [`SpecError`] if a layout cannot be built, which would be a mistake here.
+    pub fn first(&mut self, count: usize) -> Result<&[Draft], SpecError> {
+        let count = count.min(self.most);
+        while self.found.len() < count {
+            let Some(draft) = self.unseen.next() else {
+                break;
+            };
+            let built = draft.build(&self.mesh, &self.operands)?;
+            if self
+                .seen
+                .insert(built.iter().map(Layout::hash128).collect())
+            {
+                self.found.push(draft);
+            }
+        }
+        Ok(&self.found[..count.min(self.found.len())])
+    }
+
+    /// All of them.
+    ///
+    /// # Errors
+    /// As [`first`](Self::first).
+    pub fn all(&mut self) -> Result<&[Draft], SpecError> {
+        self.first(usize::MAX)
+    }
 }
 
 /// Beyond this many combinations on one mesh even an exhaustive run is a sample.
@@ -177,20 +214,28 @@ fn product<T: Clone>(lists: &[Vec<T>]) -> Vec<Vec<T>> {
 /// `count` rows that pick one item of each list, each row covering as many pairs of items not seen together
 /// before as the best of a few random candidates does.
 fn pairwise<T: Clone>(lists: &[Vec<T>], count: usize, rng: &mut Rng) -> Vec<Vec<T>> {
-    let mut covered: HashSet<(usize, usize, usize, usize)> = HashSet::new();
-    let mut rows = Vec::with_capacity(count);
-    let pairs = |row: &[usize]| {
-        let mut all = Vec::with_capacity(row.len() * row.len() / 2);
-        for (i, &a) in row.iter().enumerate() {
-            all.extend(
-                row.iter()
-                    .enumerate()
-                    .skip(i + 1)
-                    .map(|(j, &b)| (i, a, j, b)),
-            );
-        }
-        all
+    // A place for each pair of items, of one list or of two.
+    let starts: Vec<usize> = (lists.iter())
+        .scan(0, |next, list| {
+            let start = *next;
+            *next += list.len();
+            Some(start)
+        })
+        .collect();
+    let items = lists.iter().map(Vec::len).sum::<usize>();
+    let mut covered = vec![false; items * items];
+    let pairs = |row: &[usize]| -> Vec<usize> {
+        let items_of: Vec<usize> = row
+            .iter()
+            .zip(&starts)
+            .map(|(i, start)| start + i)
+            .collect();
+        let after = |i: usize| items_of[i + 1..].iter();
+        (items_of.iter().enumerate())
+            .flat_map(|(i, &a)| after(i).map(move |&b| a * items + b))
+            .collect()
     };
+    let mut rows = Vec::with_capacity(count);
     for _ in 0..count {
         let best = (0..12)
             .map(|_| {
@@ -199,9 +244,11 @@ fn pairwise<T: Clone>(lists: &[Vec<T>], count: usize, rng: &mut Rng) -> Vec<Vec<
                     .map(|l| rng.below(l.len()))
                     .collect::<Vec<usize>>()
             })
-            .max_by_key(|row| pairs(row).iter().filter(|p| !covered.contains(*p)).count())
+            .max_by_key(|row| pairs(row).iter().filter(|&&p| !covered[p]).count())
             .unwrap_or_default();
-        covered.extend(pairs(&best));
+        for pair in pairs(&best) {
+            covered[pair] = true;
+        }
         rows.push(best.iter().zip(lists).map(|(&i, l)| l[i].clone()).collect());
     }
     rows
@@ -225,9 +272,9 @@ mod tests {
     }
 
     fn assignments(mesh: &DeviceMesh, operands: &[Operand], plan: &Plan) -> Vec<Assignment> {
-        let drafts = drafts(mesh, operands, plan, "op").unwrap();
-        drafts
-            .iter()
+        let mut drafts = drafts(mesh, operands, plan, "op");
+        let all = drafts.all().unwrap();
+        all.iter()
             .map(|d| d.build(mesh, operands).unwrap())
             .collect()
     }
@@ -262,6 +309,25 @@ mod tests {
         assert_eq!(run(1), run(1));
         assert_ne!(run(1), run(2));
         assert!(run(1).len() <= 40 && run(1).len() > 20);
+    }
+
+    #[test]
+    fn looking_at_few_first_changes_none() {
+        for mesh in [&[3][..], &[2, 2]] {
+            let mesh = DeviceMesh::new(mesh).unwrap();
+            let make = || drafts(&mesh, &operands(), &Plan::new(1), "op");
+            let (mut one, mut other) = (make(), make());
+            assert_eq!(one.first(0).unwrap().len(), 0);
+            let some = one.first(7).unwrap().to_vec();
+            let all = other.all().unwrap();
+            assert_eq!(some, all[..7]);
+            assert_eq!(one.all().unwrap(), all);
+            let layouts: HashSet<Vec<u128>> = (all.iter())
+                .map(|d| d.build(&mesh, &operands()).unwrap())
+                .map(|built| built.iter().map(Layout::hash128).collect())
+                .collect();
+            assert_eq!(layouts.len(), all.len(), "no two are alike");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::case::{Case, Data, Tensor};
 use crate::dispatch::{self, Apply};
 use crate::harness::On;
-use crate::layouts::{Draft, Operand, Plan, drafts};
+use crate::layouts::{Draft, Drafts, Operand, Plan, drafts};
 #[cfg(feature = "mpi")]
 use crate::processes::Group;
 use crate::report::{CaseReport, Incident, Report, Status};
@@ -14,7 +14,7 @@ use shard_ops::testing::Rng;
 use shard_ops::testing::Tolerance;
 use shard_spec::{DeviceMesh, Layout};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What to run.
@@ -316,7 +316,7 @@ struct Queue<'a> {
     options: &'a Options,
     place: Mutex<Place>,
     /// The combinations for a case on a mesh, made when first needed.
-    drafts: Vec<Mutex<Option<Arc<Vec<Draft>>>>>,
+    drafts: Vec<Mutex<Option<Drafts>>>,
 }
 
 #[derive(Default)]
@@ -382,17 +382,17 @@ impl<'a> Queue<'a> {
             }
             progress.apply?
         };
-        let all = lock(&self.drafts[unit])
-            .get_or_insert_with(|| Arc::new(combinations(&self.cases[case], mesh, self.options)))
-            .clone();
         // Batches of 1, 3, 9, 27, then 64.
         let size = |r: u32| 3_usize.pow(r.min(4)).min(64);
         let first: usize = (0..round).map(size).sum();
-        let mut batch: Vec<Trial> = all
+        let mut drafts = lock(&self.drafts[unit]);
+        let drafts =
+            drafts.get_or_insert_with(|| combinations(&self.cases[case], mesh, self.options));
+        // The choices are valid by construction; one that is not would leave nothing to try, and the case skipped.
+        let mut batch: Vec<Trial> = (drafts.first(first + size(round)).unwrap_or_default())
             .iter()
             .enumerate()
             .skip(first)
-            .take(size(round))
             .filter_map(|(place, draft)| trial(&self.cases[case], mesh, self.options, place, draft))
             .collect();
         if batch.is_empty() {
@@ -431,14 +431,13 @@ fn operands(case: &Case) -> Vec<Operand> {
     case.inputs.iter().map(|(_, t)| of(t)).collect()
 }
 
-/// All combinations for a case on a mesh, in the order the seed fixes.
-pub(crate) fn combinations(case: &Case, mesh: &DeviceMesh, options: &Options) -> Vec<Draft> {
+/// The combinations for a case on a mesh, in the order the seed fixes.
+pub(crate) fn combinations(case: &Case, mesh: &DeviceMesh, options: &Options) -> Drafts {
     let plan = Plan {
         exhaustive: options.exhaustive,
         ..Plan::new(options.seed)
     };
-    // The choices are valid by construction; one that is not would leave nothing to try, and the case skipped.
-    drafts(mesh, &operands(case), &plan, &case.name).unwrap_or_default()
+    drafts(mesh, &operands(case), &plan, &case.name)
 }
 
 /// The trial of the combination at a place of the sequence: it, on a device and in a type that the seed fixes.

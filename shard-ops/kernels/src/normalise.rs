@@ -2,8 +2,8 @@
 
 mod cells;
 
-pub(crate) use self::cells::CompiledCells;
 pub use self::cells::{CellGrad, Whole, cell_grad, normalise_cells};
+pub(crate) use self::cells::{CompiledCells, CompiledForward};
 
 use super::Real;
 use super::pointwise::vectorized;
@@ -75,6 +75,19 @@ compiled! { trait Compiled for Real: f32 f64; {
         sums: &mut [f64],
         along: &mut [f64],
     ) = add_weight_sums_here;
+
+    /// `out = rstd * (gain * dy - a - x̂ * b)`, where `a` and `b` are the means of the sums that [`cell_sums`] gives.
+    ///
+    /// # Panics
+    /// When a slice is shorter than `out`.
+    pub fn input_grad<T>(
+        x: &[T],
+        dy: &[T],
+        out: &mut [T],
+        scale: Scale<T>,
+        means: [T; 2],
+        gain: Along<'_, T>,
+    ) = input_grad_here;
 } }
 
 fn normalise_here<T: Real>(
@@ -116,16 +129,12 @@ fn add_weight_sums_here<T: Real>(
     });
 }
 
-/// `out = rstd * (gain * dy - a - x̂ * b)`, where `a` and `b` are the means of the sums that [`cell_sums`] gives.
-///
-/// # Panics
-/// When a slice is shorter than `out`.
-pub fn input_grad<T: Real>(
+fn input_grad_here<T: Real>(
     x: &[T],
     dy: &[T],
     out: &mut [T],
     scale: Scale<T>,
-    [a, b]: [T; 2],
+    means: [T; 2],
     gain: Along<'_, T>,
 ) {
     let n = out.len();
@@ -134,7 +143,7 @@ pub fn input_grad<T: Real>(
         dy: &dy[..n],
         out,
         scale,
-        means: [a, b],
+        means,
         gain,
     });
 }

@@ -23,9 +23,12 @@ pub trait Real:
     + super::neighbors::CompiledRadius<Self>
     + super::normalise::Compiled<Self>
     + super::normalise::CompiledCells<Self>
+    + super::normalise::CompiledForward<Self>
+    + super::optimize::Compiled<Self>
     + super::pairwise::Compiled<Self>
     + super::pointwise::Compiled<Self>
     + super::pool::Compiled<Self>
+    + super::powers::Compiled<Self>
     + super::reduce::Compiled<Self>
     + super::resample::Compiled<Self>
     + super::scan::Compiled<Self>

@@ -59,22 +59,29 @@ impl Whole {
     }
 }
 
-/// `(x - mean) * rstd * gain + shift` by the statistics of every cell, which are written to `stats`: (count, mean, sum of squared
-/// deviations), or about zero (count, 0, sum of squares).
-///
-/// # Panics
-/// When the lengths are not those of whole cells, or weights not those of [`Whole`].
-pub fn normalise_cells<T: Real>(
+compiled! { trait CompiledForward for Real: f32 f64; {
+    /// `(x - mean) * rstd * gain + shift` by the statistics of every cell, which are written to `stats`: (count, mean, sum of
+    /// squared deviations), or about zero (count, 0, sum of squares). `affine` is the gain and the shift.
+    ///
+    /// # Panics
+    /// When the lengths are not those of whole cells, or weights not those of [`Whole`].
+    pub fn normalise_cells<T>(
+        cells: Whole,
+        x: &[T],
+        affine: [Option<&[T]>; 2],
+        out: &mut [T],
+        stats: &mut [f64],
+    ) = normalise_cells_here;
+} }
+
+fn normalise_cells_here<T: Real>(
     cells: Whole,
     x: &[T],
-    [gain, shift]: [Option<&[T]>; 2],
+    affine: [Option<&[T]>; 2],
     out: &mut [T],
     stats: &mut [f64],
 ) {
-    cells.check(
-        &[x.len(), out.len()],
-        &[gain, shift].map(|w| w.map(<[T]>::len)),
-    );
+    cells.check(&[x.len(), out.len()], &affine.map(|w| w.map(<[T]>::len)));
     if cells.cell() == 0 {
         return stats.fill(0.0);
     }
@@ -87,7 +94,7 @@ pub fn normalise_cells<T: Real>(
     vectorized(Forward {
         cells,
         x,
-        affine: [gain, shift],
+        affine,
         out,
         stats,
     });

@@ -7,6 +7,7 @@ mod cuda;
 mod powers;
 
 pub use powers::power_sum;
+pub use shard_kernels::optimize::Update;
 
 use crate::families::types::float_types;
 use crate::host::with_float;
@@ -14,108 +15,11 @@ use crate::{
     Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Value, key_of,
 };
 use shard_comm::Element;
+use shard_kernels::optimize as kernels;
 use shard_kernels::{Real, ViewMut};
+use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::sync::Arc;
-
-/// The numbers of one step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Update {
-    /// Gradient descent; its state is a velocity, if it has momentum.
-    Sgd {
-        /// The learning rate.
-        rate: f64,
-        /// The share of the velocity that stays; without any there is no state.
-        momentum: f64,
-        /// The share of the gradient that does not join the velocity.
-        dampening: f64,
-        /// The share of the parameter that is added to its gradient.
-        decay: f64,
-        /// Whether the step looks ahead along the velocity (Nesterov).
-        nesterov: bool,
-        /// Whether this is the parameter's first step, which sets the velocity to the gradient itself.
-        first: bool,
-    },
-    /// Adam (Kingma and Ba, 2015); its state is the means of the gradient and of its square.
-    Adam {
-        /// The share of the parameter that stays: one minus rate times decoupled decay (Loshchilov and Hutter, 2019).
-        keep: f64,
-        /// The share of the parameter that is added to its gradient.
-        decay: f64,
-        /// How slowly the two means forget.
-        betas: [f64; 2],
-        /// The learning rate divided by the first mean's correction, `1 - beta1^step`.
-        size: f64,
-        /// The root of the second mean's correction, `1 - beta2^step`.
-        root: f64,
-        /// The number that is added to the denominator.
-        eps: f64,
-        /// Whether the largest second mean so far divides, which is a third state (Reddi, Kale and Kumar, 2018).
-        amsgrad: bool,
-    },
-    /// Steps along the sign of a mean (Chen and others, 2023); its state is the mean of the gradient.
-    Lion {
-        /// The learning rate.
-        rate: f64,
-        /// The share of the parameter that stays: one minus rate times decay.
-        keep: f64,
-        /// The share of the mean in the direction, and how slowly the mean forgets.
-        betas: [f64; 2],
-    },
-    /// A mean that follows values: it stands in the parameter's place, and the next value in the gradient's. No state.
-    Average {
-        /// How slowly the mean forgets.
-        keep: f64,
-    },
-}
-
-impl Update {
-    /// How many arrays its state has.
-    pub fn state(self) -> usize {
-        match self {
-            Self::Sgd { momentum, .. } => usize::from(momentum != 0.0),
-            Self::Adam { amsgrad, .. } => 2 + usize::from(amsgrad),
-            Self::Lion { .. } => 1,
-            Self::Average { .. } => 0,
-        }
-    }
-
-    /// Its numbers in the order of the kernel for GPUs, with switches as 0 or 1.
-    pub fn numbers(self) -> [f64; 7] {
-        let switch = |on| f64::from(u8::from(on));
-        let mut numbers = [0.0; 7];
-        match self {
-            Self::Sgd {
-                rate,
-                momentum,
-                dampening,
-                decay,
-                nesterov,
-                first,
-            } => {
-                let all = [rate, momentum, dampening, decay];
-                numbers[..4].copy_from_slice(&all);
-                numbers[4..6].copy_from_slice(&[nesterov, first].map(switch));
-            }
-            Self::Adam {
-                keep,
-                decay,
-                betas: [first, second],
-                size,
-                root,
-                eps,
-                amsgrad: _,
-            } => numbers = [keep, decay, first, second, size, root, eps],
-            Self::Lion {
-                rate,
-                keep,
-                betas: [first, second],
-            } => numbers[..4].copy_from_slice(&[rate, keep, first, second]),
-            Self::Average { keep } => numbers[0] = keep,
-        }
-        numbers
-    }
-}
 
 /// The new parameter, followed by the new state.
 ///
@@ -227,150 +131,27 @@ impl Op for Step {
 
 impl Step {
     fn run<T: Real + Element>(self, call: &mut HostCall<'_, '_>) {
-        let n = T::of;
-        match self.0 {
-            Update::Sgd {
-                rate,
-                momentum: 0.0,
-                decay,
-                ..
-            } => {
-                let (rate, decay) = (n(rate), n(decay));
-                apply::<T, 0>(call, |p, g, []| (p - rate * (g + decay * p), []));
-            }
-            Update::Sgd {
-                rate,
-                momentum,
-                dampening,
-                decay,
-                nesterov,
-                first,
-            } => {
-                let [rate, decay] = [rate, decay].map(n);
-                let (keep, join) = match first {
-                    true => (T::zero(), T::one()),
-                    false => (n(momentum), n(1.0 - dampening)),
-                };
-                // The direction is `ahead` of the gradient and `along` of the velocity.
-                let (ahead, along) = match nesterov {
-                    true => (T::one(), n(momentum)),
-                    false => (T::zero(), T::one()),
-                };
-                apply::<T, 1>(call, |p, g, [velocity]| {
-                    let g = g + decay * p;
-                    let velocity = keep * velocity + join * g;
-                    (p - rate * (ahead * g + along * velocity), [velocity])
-                });
-            }
-            Update::Adam {
-                amsgrad: false,
-                keep,
-                decay,
-                betas: [beta1, beta2],
-                size,
-                root,
-                eps,
-            } => {
-                let [keep, decay, size, root, eps] = [keep, decay, size, root, eps].map(n);
-                let ([forget1, forget2], beta2) = ([1.0 - beta1, 1.0 - beta2].map(n), n(beta2));
-                apply::<T, 2>(call, |p, g, [mean, square]| {
-                    let g = g + decay * p;
-                    let mean = mean + (g - mean) * forget1;
-                    let square = square * beta2 + forget2 * g * g;
-                    let denominator = square.sqrt() / root + eps;
-                    (p * keep - size * (mean / denominator), [mean, square])
-                });
-            }
-            Update::Adam {
-                amsgrad: true,
-                keep,
-                decay,
-                betas: [beta1, beta2],
-                size,
-                root,
-                eps,
-            } => {
-                let [keep, decay, size, root, eps] = [keep, decay, size, root, eps].map(n);
-                let ([forget1, forget2], beta2) = ([1.0 - beta1, 1.0 - beta2].map(n), n(beta2));
-                apply::<T, 3>(call, |p, g, [mean, square, most]| {
-                    let g = g + decay * p;
-                    let mean = mean + (g - mean) * forget1;
-                    let square = square * beta2 + forget2 * g * g;
-                    let most = larger(most, square);
-                    let denominator = most.sqrt() / root + eps;
-                    (p * keep - size * (mean / denominator), [mean, square, most])
-                });
-            }
-            Update::Lion {
-                rate,
-                keep,
-                betas: [beta1, beta2],
-            } => {
-                let [rest1, rest2] = [1.0 - beta1, 1.0 - beta2].map(n);
-                let [rate, keep, beta1, beta2] = [rate, keep, beta1, beta2].map(n);
-                apply::<T, 1>(call, |p, g, [mean]| {
-                    let direction = sign(mean * beta1 + g * rest1);
-                    (p * keep - rate * direction, [mean * beta2 + g * rest2])
-                });
-            }
-            Update::Average { keep } => {
-                let rest = n(1.0 - keep);
-                apply::<T, 0>(call, |mean, next, []| (mean + rest * (next - mean), []));
-            }
-        }
-    }
-}
-
-/// NaN if either is.
-fn larger<T: Real>(a: T, b: T) -> T {
-    if a.is_nan() || a > b { a } else { b }
-}
-
-/// Zero of zero, NaN of NaN.
-fn sign<T: Real>(x: T) -> T {
-    if x > T::zero() {
-        T::one()
-    } else if x < T::zero() {
-        -T::one()
-    } else {
-        x
-    }
-}
-
-/// One pass over all pieces. Results are dense, as whole pieces are.
-fn apply<T: Real + Element, const N: usize>(
-    call: &mut HostCall<'_, '_>,
-    element: impl Fn(T, T, [T; N]) -> (T, [T; N]),
-) {
-    let dense = |i: usize| -> Cow<'_, [T]> {
-        let view = call.input::<T>(i);
-        view.as_slice()
-            .map_or_else(|| view.to_vec().into(), Cow::Borrowed)
-    };
-    let (parameter, gradient) = (dense(0), dense(1));
-    let count = parameter.len();
-    let old: [Cow<'_, [T]>; N] = std::array::from_fn(|k| dense(2 + k));
-    let old: [&[T]; N] = std::array::from_fn(|k| &old[k][..count]);
-    let mut views = call.outputs_from::<T>(0);
-    let mut views = views.iter_mut().map(ViewMut::data_mut);
-    let (Some(new), Ok(state)) = (views.next(), views.collect::<Vec<_>>().try_into()) else {
-        unreachable!("the rule gives an output per state, and the parameter");
-    };
-    let mut state: [&mut [T]; N] = state;
-    // Slices of one known length: the loop runs on vectors.
-    let (parameter, gradient, new) = (&parameter[..count], &gradient[..count], &mut new[..count]);
-    for slice in &mut state {
-        *slice = &mut std::mem::take(slice)[..count];
-    }
-    for i in 0..count {
-        let (value, kept) = element(
-            parameter[i],
-            gradient[i],
-            std::array::from_fn(|k| old[k][i]),
-        );
-        new[i] = value;
-        for (slice, value) in state.iter_mut().zip(kept) {
-            slice[i] = value;
+        let dense = |i: usize| -> Cow<'_, [T]> {
+            let view = call.input::<T>(i);
+            view.as_slice()
+                .map_or_else(|| view.to_vec().into(), Cow::Borrowed)
+        };
+        let (parameter, gradient) = (dense(0), dense(1));
+        let state: SmallVec<[Cow<'_, [T]>; 3]> =
+            (0..self.0.state()).map(|k| dense(2 + k)).collect();
+        let state: SmallVec<[&[T]; 3]> = state.iter().map(|state| &**state).collect();
+        // Results are dense, as whole pieces are.
+        let mut views = call.outputs_from::<T>(0);
+        let mut new: SmallVec<[&mut [T]; 4]> = views.iter_mut().map(ViewMut::data_mut).collect();
+        if let Some((new_parameter, new_state)) = new.split_first_mut() {
+            kernels::update(
+                self.0,
+                &parameter,
+                &gradient,
+                &state,
+                new_parameter,
+                new_state,
+            );
         }
     }
 }

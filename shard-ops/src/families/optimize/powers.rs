@@ -7,7 +7,7 @@ use crate::{
     key_of,
 };
 use shard_comm::DType;
-use shard_kernels::Real;
+use shard_kernels::powers::sum_of_powers;
 use shard_spec::ReduceOp;
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -74,8 +74,8 @@ impl Op for PowerSum {
         let sum = with_float!(of, T => {
             let x = call.input::<T>(0);
             match x.as_slice() {
-                Some(x) => self.of(x),
-                None => self.of(&x.to_vec()),
+                Some(x) => sum_of_powers(x, self.0),
+                None => sum_of_powers(&x.to_vec(), self.0),
             }
         });
         call.output::<f64>(0).data_mut()[0] = sum;
@@ -86,33 +86,4 @@ impl Op for PowerSum {
     fn keeps(&self) -> Keeps {
         Keeps::NOTHING
     }
-}
-
-impl PowerSum {
-    fn of<T: Real>(self, x: &[T]) -> f64 {
-        let size = |x: T| x.wide().abs();
-        match self.0 {
-            2.0 => total(x, |x| x.wide() * x.wide(), |a, b| a + b),
-            1.0 => total(x, size, |a, b| a + b),
-            f64::INFINITY => total(x, size, |a, b| if a.is_nan() || a > b { a } else { b }),
-            p => total(x, |x| size(x).powf(p), |a, b| a + b),
-        }
-    }
-}
-
-/// Independent sums, so that the loop runs on vectors; their order does not depend on the machine.
-const LANES: usize = 16;
-
-fn total<T: Real>(x: &[T], term: impl Fn(T) -> f64, join: impl Fn(f64, f64) -> f64) -> f64 {
-    let mut lanes = [0.0; LANES];
-    let rows = x.chunks_exact(LANES);
-    for (lane, &x) in lanes.iter_mut().zip(rows.remainder()) {
-        *lane = term(x);
-    }
-    for row in rows {
-        for (lane, &x) in lanes.iter_mut().zip(row) {
-            *lane = join(*lane, term(x));
-        }
-    }
-    lanes.into_iter().fold(0.0, join)
 }
