@@ -385,14 +385,16 @@ impl<'a> Queue<'a> {
         // Batches of 1, 3, 9, 27, then 64.
         let size = |r: u32| 3_usize.pow(r.min(4)).min(64);
         let first: usize = (0..round).map(size).sum();
-        let mut drafts = lock(&self.drafts[unit]);
-        let drafts =
-            drafts.get_or_insert_with(|| combinations(&self.cases[case], mesh, self.options));
-        // The choices are valid by construction; one that is not would leave nothing to try, and the case skipped.
-        let mut batch: Vec<Trial> = (drafts.first(first + size(round)).unwrap_or_default())
-            .iter()
-            .enumerate()
-            .skip(first)
+        let drafts = {
+            let mut drafts = lock(&self.drafts[unit]);
+            let drafts =
+                drafts.get_or_insert_with(|| combinations(&self.cases[case], mesh, self.options));
+            // The choices are valid by construction; one that is not would leave nothing to try, and the case skipped.
+            let known = drafts.first(first + size(round)).unwrap_or_default();
+            known.get(first..).unwrap_or_default().to_vec()
+        };
+        let mut batch: Vec<Trial> = (first..)
+            .zip(&drafts)
             .filter_map(|(place, draft)| trial(&self.cases[case], mesh, self.options, place, draft))
             .collect();
         if batch.is_empty() {
