@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use shard_spec::ReduceOp;
 
+use super::half_float::{narrow_f16, widen_f16};
 use crate::{Bool, DType, Element, Monoid};
 
 /// How two values become one.
@@ -184,18 +185,18 @@ macro_rules! widen_to_self {
 widen_to_self!(f64, f32, i64, i32, u8, Bool);
 
 macro_rules! widen_to_f32 {
-    ($($type:ty),*) => {$(
+    ($($type:ty: $widen:path, $narrow:path;)*) => {$(
         impl Widen for $type {
             type Wide = f32;
             #[inline]
-            fn widen(self) -> f32 { self.to_f32() }
+            fn widen(self) -> f32 { $widen(self) }
             #[inline]
-            fn narrow(wide: f32) -> Self { Self::from_f32(wide) }
+            fn narrow(wide: f32) -> Self { $narrow(wide) }
         }
     )*};
 }
 
-widen_to_f32!(f16, bf16);
+widen_to_f32!(f16: widen_f16, narrow_f16; bf16: bf16::to_f32, bf16::from_f32;);
 
 /// Arithmetic of a type that values are computed in.
 pub(super) trait Wide: Element {
