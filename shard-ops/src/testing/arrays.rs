@@ -104,12 +104,14 @@ pub fn local_indices(layout: &Layout, rank: usize) -> Option<Vec<usize>> {
     let held = layout.local_parts(rank)?;
     let strides = row_major_strides(layout.shape());
     let mut indices = vec![0_usize];
-    for d in 0..layout.ndim() {
-        let stride = strides[d].unsigned_abs();
-        indices = indices
-            .iter()
-            .flat_map(|&base| held[d].indices().map(move |i| base + i * stride))
-            .collect();
+    for (held, stride) in held.iter().zip(&strides) {
+        let stride = stride.unsigned_abs();
+        let steps: Vec<usize> = held.indices().map(|i| i * stride).collect();
+        let mut longer = Vec::with_capacity(indices.len() * steps.len());
+        for base in &indices {
+            longer.extend(steps.iter().map(|step| base + step));
+        }
+        indices = longer;
     }
     Some(indices)
 }
