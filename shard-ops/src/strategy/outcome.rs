@@ -82,7 +82,7 @@ impl Site<'_> {
     fn block(&self, layout: &Layout) -> OperandBox {
         let held = (0..layout.ndim())
             .map(|d| layout.part(d, self.mesh.part_at(layout.axis_order(d), &self.coords)));
-        let held: smallvec::SmallVec<_> = held.collect();
+        let held: smallvec::SmallVec<[shard_spec::DimPart; 4]> = held.collect();
         let shape: Dims = held.iter().map(shard_spec::DimPart::len).collect();
         OperandBox {
             offset: 0,
