@@ -248,6 +248,8 @@ pub struct Rule {
     /// For operands of 16 bits that kernels get as `f32`: the types to which the outputs are rounded that kernels write as `f32`. Empty
     /// where kernels read the operands as they are.
     pub(crate) narrows: SmallVec<[Option<DType>; 2]>,
+    /// Of such operands: how many bytes the `f32` copies for one call take, where calls can be divided so far.
+    pub(crate) room: usize,
     pub(crate) body: Body,
 }
 
@@ -260,6 +262,11 @@ impl Rule {
     /// The type to which output `o`, which kernels write as `f32`, is rounded in the end, if it is.
     pub fn narrows(&self, o: usize) -> Option<DType> {
         self.narrows.get(o).copied().flatten()
+    }
+
+    /// Whether kernels get input `i` as a copy in `f32`.
+    pub(crate) fn widens(&self, i: usize) -> bool {
+        self.is_wide() && self.metas[i].dtype.is_half() && !self.unread.contains(&i)
     }
 
     /// Starts a rule for the op called `name`, whose inputs are `inputs`.
@@ -282,6 +289,7 @@ impl Rule {
             flops: 1.0,
             merges: false,
             narrows: SmallVec::new(),
+            room: 0,
             body: Body::Kernel,
         })
     }

@@ -2,21 +2,33 @@
 //!
 //! Where the op's rule refuses a 16-bit type and takes `f32` in its place, the rule is that of `f32`, and says which results are
 //! [rounded](Rule::narrows). What moves before the kernel are the operands as they are, of 16 bits; each kernel call is given `f32` copies
-//! of what has come and writes `f32`. Sums over ranks that the op leaves behind are taken in `f32`, and only then is there a result of
-//! 16 bits: a term of a sum that was rounded to 16 bits would round the sum as often as there are ranks.
+//! of the boxes it reads and writes `f32`. Calls are made for blocks of the factors, so that these copies fit into a cache and are never
+//! those of whole operands (`strategy/blocks.rs`, `engine/widened.rs`). Sums over ranks that the op leaves behind are taken in `f32`, and
+//! only then is there a result of 16 bits: a term of a sum that was rounded to 16 bits would round the sum as often as there are ranks.
 
 use crate::{Linearity, Meta, Op, OpError, Result, Rule};
-use shard_comm::DType;
+use shard_comm::{DType, DeviceRef};
 use shard_spec::Layout;
 
-/// The op's rule for these operands: its own, or if it refuses their 16-bit type that for `f32`.
+/// How many bytes the `f32` copies for one call take at most, where calls can be divided so far.
+///
+/// On the host what a call reads and writes should stay in the cache nearest to a core that has room for it; on other devices calls are
+/// to be few.
+pub(crate) fn room(device: &DeviceRef) -> usize {
+    match device.runs_host_jobs() {
+        true => 1 << 20,
+        false => 64 << 20,
+    }
+}
+
+/// The op's rule for these operands: its own, or if it refuses their 16-bit type that for `f32`, with copies in blocks of `room` bytes.
 ///
 /// # Errors
 /// What the op's rule reports.
-pub(crate) fn rule(op: &dyn Op, inputs: &[Meta]) -> Result<Rule> {
+pub(crate) fn rule(op: &dyn Op, inputs: &[Meta], room: usize) -> Result<Rule> {
     match (op.rule(inputs), stored(inputs)) {
         (Err(refused @ OpError::DType { .. }), Some(stored)) => match op.rule(&widened(inputs)) {
-            Ok(rule) => Ok(narrowing(rule, inputs, stored)),
+            Ok(rule) => Ok(narrowing(rule, inputs, stored, room)),
             // The type that the caller gave is what the message should name.
             Err(OpError::DType { .. }) => Err(refused),
             Err(other) => Err(other),
@@ -39,7 +51,7 @@ pub(crate) fn block_rules(
         Some(stored) if rule.is_wide() => {
             let rules = op.block_rules(&widened(inputs), outputs)?;
             Ok((rules.into_iter())
-                .map(|rule| narrowing(rule, inputs, stored))
+                .map(|made| narrowing(made, inputs, stored, rule.room))
                 .collect())
         }
         _ => op.block_rules(inputs, outputs),
@@ -63,8 +75,9 @@ fn widened(inputs: &[Meta]) -> Vec<Meta> {
 }
 
 /// A rule of `f32` for operands that are stored so.
-fn narrowing(mut rule: Rule, inputs: &[Meta], stored: DType) -> Rule {
+fn narrowing(mut rule: Rule, inputs: &[Meta], stored: DType, room: usize) -> Rule {
     rule.metas = inputs.to_vec();
+    rule.room = room;
     // Terms of sums over ranks, each rounded to 16 bits, would be rounded once more each.
     rule.linearity = Linearity::None;
     let narrow = |dtype: DType| (dtype == DType::F32).then_some(stored);

@@ -13,6 +13,7 @@ use shard_ops::testing::{place, whole};
 use shard_ops::{Engine, EngineOptions, KernelPolicy, OpError, Value};
 use shard_redistribute::{MeshComm, RedistributeError};
 use shard_spec::{DeviceMesh, Layout};
+use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Mutex;
@@ -31,6 +32,8 @@ pub struct Trial {
     pub tolerance: Tolerance,
     /// Whether kernels on GPUs may call the vendor's libraries.
     pub libraries: bool,
+    /// [`EngineOptions::room`].
+    pub room: Option<usize>,
 }
 
 impl Trial {
@@ -42,6 +45,7 @@ impl Trial {
             float: DType::F64,
             tolerance: Tolerance::F64,
             libraries: true,
+            room: None,
         }
     }
 }
@@ -181,9 +185,10 @@ fn run_group(
     let launched = run_threads(ranks, on, |world| {
         let rank = world.rank();
         let cx = MeshComm::new(&world, mesh)?;
-        let recorders = [false, true].map(recorder_with);
+        let mut recorders = HashMap::new();
         for (i, trial) in trials.iter().enumerate() {
-            let recorder = &recorders[usize::from(trial.libraries)];
+            let options = (trial.libraries, trial.room);
+            let recorder = (recorders.entry(options)).or_insert_with(|| recorder_with(options));
             if rank == 0 {
                 started(i);
             }
@@ -239,17 +244,18 @@ fn run_group(
 
 /// A tape over a fresh engine.
 pub fn recorder() -> Recorder {
-    recorder_with(true)
+    recorder_with((true, None))
 }
 
-/// One that may call the vendor's libraries on GPUs, or not.
-fn recorder_with(libraries: bool) -> Recorder {
+/// One that may call the vendor's libraries on GPUs or not, with this [room](EngineOptions::room).
+fn recorder_with((libraries, room): (bool, Option<usize>)) -> Recorder {
     let kernels = KernelPolicy {
         libraries,
         ..KernelPolicy::default()
     };
     Recorder::new(Engine::new(EngineOptions {
         kernels,
+        room,
         ..EngineOptions::default()
     }))
 }

@@ -8,6 +8,7 @@ mod ring;
 mod route;
 mod rows;
 mod submit;
+mod widened;
 
 use self::arriving::{post, post_all};
 pub use self::pin::Pin;
@@ -55,6 +56,10 @@ pub struct EngineOptions {
     /// results then differ from those of one rank by the rounding of each term. Otherwise an op with such a result takes the sum in
     /// `f32` first.
     pub narrow_sums: bool,
+    /// How many bytes the `f32` copies of 16-bit operands take at a time, of an op whose kernel knows no such floats and can be called
+    /// for a part of its factors; `None` for a MiB where kernels of the host run, and 64 elsewhere. An op with many operations for each
+    /// element gets four times as much.
+    pub room: Option<usize>,
 }
 
 impl Default for EngineOptions {
@@ -65,6 +70,7 @@ impl Default for EngineOptions {
             host_fallback: false,
             kernels: KernelPolicy::default(),
             narrow_sums: false,
+            room: None,
         }
     }
 }
@@ -330,7 +336,7 @@ impl Engine {
                 op,
                 name,
                 kernels: self.kernels.get(),
-                wide: rule.is_wide(),
+                wide: rule.is_wide().then_some(rule),
             },
             cx,
             rule,
@@ -357,8 +363,8 @@ impl Engine {
             (None, _) => run.kernels(inputs),
         };
         match run.op.wide {
-            true => self.narrow(name, rule, outputs?),
-            false => outputs,
+            Some(_) => self.narrow(name, rule, outputs?),
+            None => outputs,
         }
     }
 
@@ -421,7 +427,8 @@ impl Engine {
                 dtype: a.dtype(),
             })
             .collect();
-        let rule = wide::rule(&**op, &metas)?;
+        let room = (self.options.room).unwrap_or_else(|| wide::room(first.cx().device()));
+        let rule = wide::rule(&**op, &metas, room)?;
         let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
         let model = planner.model_or_default();
         let wanted = match (&pin, rule.outputs.first()) {
@@ -533,7 +540,7 @@ impl Run<'_> {
         }
         let (op, cx, strategy, name) = (self.op, self.cx, self.strategy, self.op.name());
         let mut buffers = local_buffers(name, self.rule, inputs)?;
-        let mut outputs = allocate(name, cx, self.rule, strategy)?;
+        let mut outputs = allocate(name, cx, strategy)?;
         let mut flying = post_all(name, strategy, inputs, None)?;
         if strategy.overlaps() {
             // What flies is not needed yet; everything else is.
@@ -575,7 +582,7 @@ impl Run<'_> {
         let exchange = strategy.inputs[index].exchange.as_ref();
         let routed = route::find(op, cx, routing, inputs[index], exchange, fold)?;
         let mut buffers = local_buffers(name, self.rule, inputs)?;
-        let mut outputs = allocate(name, cx, self.rule, strategy)?;
+        let mut outputs = allocate(name, cx, strategy)?;
         let mut flying = post_all(name, strategy, inputs, Some(index))?;
         self.settle(inputs, &mut flying, &mut buffers, None)?;
         let mut buffers = owned(buffers);
@@ -618,7 +625,7 @@ impl Run<'_> {
     fn merged(&self, routing: &Routing, inputs: &[&Array]) -> Result<Arrays> {
         let (op, cx, strategy, name) = (self.op, self.cx, self.strategy, self.op.name());
         let mut buffers = local_buffers(name, self.rule, inputs)?;
-        let outputs = allocate(name, cx, self.rule, strategy)?;
+        let outputs = allocate(name, cx, strategy)?;
         let mut flying = post_all(name, strategy, inputs, None)?;
         self.settle(inputs, &mut flying, &mut buffers, None)?;
         let mut buffers = owned(buffers);
@@ -642,7 +649,7 @@ impl Run<'_> {
                 return outcome::run(self.op, cx, rule, strategy, outcome, outputs);
             }
         }
-        finish(name, cx, rule, strategy, &strategy.outputs, outputs)
+        finish(name, cx, strategy, &strategy.outputs, outputs)
     }
 }
 
@@ -714,16 +721,11 @@ fn borrowed(buffers: &[Buffer]) -> Pieces<'_> {
     buffers.iter().map(Cow::Borrowed).collect()
 }
 
-fn allocate(
-    op: &'static str,
-    cx: &Rc<MeshComm>,
-    rule: &Rule,
-    strategy: &Strategy,
-) -> Result<Vec<BufferMut>> {
-    let mut outputs = Vec::with_capacity(rule.outputs.len());
-    for (o, (output, &len)) in rule.outputs.iter().zip(&strategy.lens).enumerate() {
+fn allocate(op: &'static str, cx: &Rc<MeshComm>, strategy: &Strategy) -> Result<Vec<BufferMut>> {
+    let mut outputs = Vec::with_capacity(strategy.lens.len());
+    for (o, &len) in strategy.lens.iter().enumerate() {
         let made = strategy.outcome.as_ref().map(|outcome| &outcome.moves[o]);
-        let dtype = made.map_or(output.meta.dtype, |made| made.dtype);
+        let dtype = made.map_or(strategy.left[o], |made| made.dtype);
         outputs.push(cx.device().alloc(dtype, len).in_op(op)?);
     }
     Ok(outputs)
@@ -751,8 +753,8 @@ struct Applied<'a> {
     op: &'a Arc<dyn Op>,
     name: &'static str,
     kernels: KernelPolicy,
-    /// Whether kernels get 16-bit operands as `f32`.
-    wide: bool,
+    /// The rule, where kernels get 16-bit operands as `f32`.
+    wide: Option<&'a Rule>,
 }
 
 impl Applied<'_> {
@@ -776,14 +778,13 @@ fn refuse_without_kernel(op: &Arc<dyn Op>, device: &DeviceRef) -> Result<()> {
 fn finish(
     op: &'static str,
     cx: &Rc<MeshComm>,
-    rule: &Rule,
     strategy: &Strategy,
     layouts: &[Layout],
     outputs: Vec<BufferMut>,
 ) -> Result<Arrays> {
     let mut arrays = Arrays::new();
-    for ((buffer, layout), spec) in outputs.into_iter().zip(layouts).zip(&rule.outputs) {
-        let mut local = buffer.freeze();
+    for (buffer, layout) in outputs.into_iter().zip(layouts) {
+        let (dtype, mut local) = (buffer.dtype(), buffer.freeze());
         if let Some((axes, monoid)) = &strategy.combine {
             let Some(comm) = cx.along(axes) else {
                 return Err(OpError::Comm {
@@ -793,7 +794,7 @@ fn finish(
             };
             local = comm.all_reduce(&local, *monoid).in_op(op)?;
         }
-        arrays.push(Array::from_parts(cx, layout, Some(local), spec.meta.dtype).in_op(op)?);
+        arrays.push(Array::from_parts(cx, layout, Some(local), dtype).in_op(op)?);
     }
     Ok(arrays)
 }

@@ -80,7 +80,7 @@ pub(super) fn settle(
         let call = Arc::new(vec![call]);
         outputs = submit(op, cx, Stage::WriteRows, &call, Some(work), &[], outputs)?;
     }
-    finish(name, cx, rule, strategy, &layouts, outputs)
+    finish(name, cx, strategy, &layouts, outputs)
 }
 
 /// The outputs on a rank outside the mesh, which hears of their extents with the others.

@@ -1,7 +1,7 @@
 //! Kernel calls on the device where the arrays live, whatever it is.
 
-use super::Applied;
 use super::rows::{SharedWork, Work};
+use super::{Applied, widened};
 use crate::error::InOp;
 use crate::families::cast_op;
 use crate::{
@@ -11,8 +11,6 @@ use shard_comm::{
     Buffer, BufferMut, DType, Host, HostJob, HostSlice, HostSliceMut, Work as Amount,
 };
 use shard_redistribute::MeshComm;
-use smallvec::SmallVec;
-use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -26,16 +24,9 @@ pub(super) fn submit(
     inputs: &[&Buffer],
     mut outputs: Vec<BufferMut>,
 ) -> Result<Vec<BufferMut>> {
-    let wide: SmallVec<[Cow<'_, Buffer>; 4]>;
-    let refs: SmallVec<[&Buffer; 4]>;
-    let inputs = match op.wide {
-        true => {
-            wide = widened(cx, inputs)?;
-            refs = wide.iter().map(|input| &**input).collect();
-            &refs[..]
-        }
-        false => inputs,
-    };
+    if let Some(rule) = op.wide {
+        return widened::submit(op, rule, cx, stage, calls, work, inputs, outputs);
+    }
     if submit_now(op, cx, stage, calls, work, inputs, &mut outputs)? {
         return Ok(outputs);
     }
@@ -125,15 +116,6 @@ fn on_host(
     }
 }
 
-/// The inputs, those of 16 bits as `f32`.
-fn widened<'a>(cx: &Rc<MeshComm>, inputs: &[&'a Buffer]) -> Result<SmallVec<[Cow<'a, Buffer>; 4]>> {
-    let each = inputs.iter().map(|&input| match input.dtype() {
-        DType::F16 | DType::BF16 => converted(cx, input, DType::F32).map(Cow::Owned),
-        _ => Ok(Cow::Borrowed(input)),
-    });
-    each.collect()
-}
-
 /// A copy of all elements of some memory in another type.
 pub(super) fn converted(cx: &Rc<MeshComm>, from: &Buffer, to: DType) -> Result<Buffer> {
     let cast = cast_op(to);
@@ -156,7 +138,7 @@ pub(super) fn converted(cx: &Rc<MeshComm>, from: &Buffer, to: DType) -> Result<B
         op: &cast,
         name: cast.name(),
         kernels: KernelPolicy::default(),
-        wide: false,
+        wide: None,
     };
     let calls = Arc::new(vec![call]);
     let mut made = submit(

@@ -5,6 +5,7 @@
 //! received by the busiest rank, ties to more sharding, then to the left. Everything here is a function of
 //! values that are equal on all ranks, so every rank makes the same choice.
 
+mod blocks;
 mod candidates;
 mod choice;
 mod choose;
@@ -37,10 +38,11 @@ use crate::{FoldBy, KernelCx, OpError, Result, RouteBy, Rule};
 use choose::{alternatives, choose};
 use cost::cost;
 use intervals::Axes;
-use shard_comm::Monoid;
+use shard_comm::{DType, Monoid};
 use shard_redistribute::{CostModel, Exchange, Plan};
-use shard_spec::{DeviceMesh, DimSharding, Layout, numel};
+use shard_spec::{DeviceMesh, DimSharding, Layout, ReduceOp, numel};
 use site::Site;
+use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 use ways::Way;
@@ -53,6 +55,8 @@ pub struct Strategy {
     pub(crate) outputs: Vec<Layout>,
     /// Elements of the rank's pieces of the outputs.
     pub(crate) lens: Vec<usize>,
+    /// The types in which kernel calls leave the outputs.
+    pub(crate) left: SmallVec<[DType; 1]>,
     /// The input whose halo may fly while the early calls run, from its own piece.
     pub(crate) flying_halo: Option<usize>,
     /// Kernel calls that need only what each rank has: they run while the halo flies.
@@ -206,6 +210,7 @@ impl Strategy {
             choice: choice.clone(),
             inputs,
             lens: lens.collect(),
+            left: SmallVec::new(),
             outputs,
             flying_halo: None,
             early: Arc::default(),
@@ -244,6 +249,23 @@ impl Strategy {
         if let (true, Some(calls)) = (self.is_local, Arc::get_mut(&mut self.late)) {
             calls.iter_mut().for_each(KernelCx::find_line);
         }
+        self.left = (0..self.outputs.len())
+            .map(|o| self.left(rule, o))
+            .collect();
+    }
+
+    /// The type in which kernel calls leave output `o`: the one it is rounded to where nothing is summed up, merged or found out after
+    /// them, and otherwise the one they write.
+    fn left(&self, rule: &Rule, o: usize) -> DType {
+        let written = rule.outputs[o].meta.dtype;
+        let by = self.outputs[o].partial_op();
+        let is_last = self.ring.is_none()
+            && self.routing.is_none()
+            && self.outcome.is_none()
+            && self.combine.is_none()
+            && rule.decides_rows().is_none()
+            && !matches!(by, Some(ReduceOp::Sum | ReduceOp::Prod));
+        rule.narrows(o).filter(|_| is_last).unwrap_or(written)
     }
 
     /// The exchange that is the op.
@@ -277,7 +299,13 @@ impl Strategy {
             self.early = Arc::new(calls.early);
             self.late = Arc::new(calls.late);
         } else {
-            self.late = Arc::new(vec![site.without_overlap(current, inputs)]);
+            let whole = site.without_overlap(current, inputs);
+            // What the data decides is found out in one call.
+            let decided = self.routing.is_some() || site.rule.decides_rows().is_some();
+            self.late = Arc::new(match decided {
+                true => vec![whole],
+                false => site.in_blocks(whole),
+            });
         }
         Ok(())
     }

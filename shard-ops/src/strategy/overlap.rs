@@ -106,10 +106,12 @@ impl Site<'_> {
             .map(|d| DimCover::of(&layouts[flying], d))
             .collect();
         let middle = Spans::Cut(overlap.interior.clone());
-        let inner = self.covers_with_halos(flying, &middle);
         let mut overlapped = Overlapped {
             halo_of: flying,
-            early: vec![self.call(flying, &middle, || self.sub_box(&own, &inner))],
+            early: self.divided(&middle, |spans| {
+                let inner = self.covers_with_halos(flying, spans);
+                self.call(flying, spans, || self.sub_box(&own, &inner))
+            }),
             late: Vec::new(),
         };
         let mut base = 0;

@@ -1,8 +1,11 @@
 //! Fills, copies and conversions of strided views.
 
+use super::arithmetic::Widen;
+use super::convert;
 use super::nest::{Block, Kernel, Nest};
 use super::stream;
 use crate::{DType, Element, Scalar, Strided, dispatch_dtype};
+use half::{bf16, f16};
 
 /// Writes a scalar to a checked view.
 pub fn fill(dtype: DType, dst: &mut [u8], view: &Strided, value: Scalar) {
@@ -62,18 +65,47 @@ pub fn copy(from: DType, src: &[u8], sv: &Strided, to: DType, dst: &mut [u8], dv
 
 /// The kernel that copies a block of one type to another.
 pub(super) fn copier(from: DType, to: DType) -> Kernel {
-    if from != to {
-        return dispatch_dtype!(from, S => dispatch_dtype!(to, D => convert::<S, D>));
-    }
-    match from.size() {
-        8 => move_bits::<u64>,
-        4 => move_bits::<u32>,
-        2 => move_bits::<u16>,
-        _ => move_bits::<u8>,
+    match (from, to) {
+        _ if from == to => match from.size() {
+            8 => move_bits::<u64>,
+            4 => move_bits::<u32>,
+            2 => move_bits::<u16>,
+            _ => move_bits::<u8>,
+        },
+        // Kernels that compute in f32 wait for these.
+        (DType::F16, DType::F32) => widen::<f16>,
+        (DType::BF16, DType::F32) => widen::<bf16>,
+        (DType::F32, DType::F16) => narrow::<f16>,
+        (DType::F32, DType::BF16) => narrow::<bf16>,
+        _ => dispatch_dtype!(from, S => dispatch_dtype!(to, D => converted::<S, D>)),
     }
 }
 
-fn convert<S: Element, D: Element>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
+fn widen<S: Widen<Wide = f32>>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
+    convert_rows::<S, f32>(dst, src, block, S::widen);
+}
+
+fn narrow<D: Widen<Wide = f32>>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
+    convert_rows::<f32, D>(dst, src, block, D::narrow);
+}
+
+/// Converts the elements of a block, whole rows at a time where they lie side by side in both views.
+#[inline(always)]
+fn convert_rows<S: Element, D: Element>(
+    dst: &mut [u8],
+    src: &[u8],
+    block: &Block<'_>,
+    f: impl Fn(S) -> D,
+) {
+    let (src, dst): (&[S], &mut [D]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
+    if block.is_dense() {
+        block.dense_rows(|s, d, n| convert::rows(&mut dst[d..d + n], &src[s..s + n], &f));
+    } else {
+        block.sweep(src, dst, |_, value| f(value));
+    }
+}
+
+fn converted<S: Element, D: Element>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
     let (src, dst): (&[S], &mut [D]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
     block.sweep(src, dst, |_, value| D::from_scalar(value.to_scalar()));
 }

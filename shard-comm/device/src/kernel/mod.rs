@@ -2,7 +2,7 @@
 //!
 //! All of these walk two views of one shape together. The module `nest` turns the views into as few loops as possible, with the
 //! destination's smallest step innermost. A function pointer does the work on the elements; it is chosen by types and operation
-//! before the loops (`copy`, `fold`, `reduce`; `arithmetic` has the operations, `half_float` the conversions of `f16`). Such a function is compiled once for each
+//! before the loops (`copy`, `fold`, `reduce`; `arithmetic` has the operations, `half_float` the conversions of `f16`, `convert` the vectors for them). Such a function is compiled once for each
 //! pair of types or each operation, with only the loops that it needs to be fast. Copies know no types, only sizes. What no cache
 //! would hold until it is read is written past them (`stream`).
 //!
@@ -10,6 +10,7 @@
 //! view that reaches past its bytes panics.
 
 mod arithmetic;
+mod convert;
 mod copy;
 mod fold;
 mod half_float;

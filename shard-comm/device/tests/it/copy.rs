@@ -1,8 +1,8 @@
 use half::{bf16, f16};
 use proptest::prelude::*;
 use shard_device::kernel::{copy, fill};
-use shard_device::{DType, Scalar, Strided};
-use shard_spec::Strides;
+use shard_device::{DType, Element, Scalar, Strided};
+use shard_spec::{Dims, Strides};
 
 /// Element indices a view visits, in row-major order, straight from the definition.
 fn visits(view: &Strided) -> Vec<usize> {
@@ -199,4 +199,59 @@ fn conversions_keep_what_the_type_can_hold() {
         &one,
     );
     assert_eq!(small, [255, 0, 255]);
+}
+
+/// Converts elements to others of the type `to`, from and to every `step`-th place.
+fn converted<S: Element, D: Element>(from: &[S], step: usize) -> Vec<D> {
+    let spread = |i: usize| {
+        if i.is_multiple_of(step) {
+            from[i / step]
+        } else {
+            S::default()
+        }
+    };
+    let src: Vec<S> = (0..from.len() * step).map(spread).collect();
+    let mut dst = vec![D::default(); src.len()];
+    let shape = Dims::from_slice(&[from.len()]);
+    let view = Strided::new(0, shape, Strides::from_slice(&[step as isize]));
+    let (read, written) = (
+        bytemuck::cast_slice(&src),
+        bytemuck::cast_slice_mut(&mut dst),
+    );
+    copy(S::DTYPE, read, &view, D::DTYPE, written, &view);
+    dst.into_iter().step_by(step).collect()
+}
+
+/// Rows of all lengths up to that of two vectors, and one of all values, give what the crate gives for each element alone.
+#[test]
+fn floats_of_16_bits_are_converted_as_one_by_one() {
+    let all: Vec<u16> = (0..=u16::MAX).collect();
+    // All exponents, and mantissas at and beside what is halfway between two results, or a NaN's.
+    let wide: Vec<f32> = (0..u32::from(u16::MAX))
+        .flat_map(|high| [0, 1, 0x7fff, 0x8000, 0x8001].map(|low| f32::from_bits(high << 16 | low)))
+        .chain((0..1 << 20).map(|i: u32| f32::from_bits(i.wrapping_mul(0x9e37_79b9))))
+        .collect();
+    let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+    for step in [1, 2] {
+        let halves: Vec<f16> = all.iter().map(|&b| f16::from_bits(b)).collect();
+        let brains: Vec<bf16> = all.iter().map(|&b| bf16::from_bits(b)).collect();
+        for n in (0..70).chain([all.len()]) {
+            let told: Vec<f32> = halves[..n].iter().map(|v| v.to_f32()).collect();
+            assert_eq!(bits(&converted(&halves[..n], step)), bits(&told));
+            let told: Vec<f32> = brains[..n].iter().map(|v| v.to_f32()).collect();
+            assert_eq!(bits(&converted(&brains[..n], step)), bits(&told));
+        }
+        let narrowed: Vec<f16> = converted(&wide, step);
+        let told = wide.iter().map(|&v| f16::from_f32(v));
+        assert!(
+            told.map(f16::to_bits)
+                .eq(narrowed.iter().map(|v| v.to_bits()))
+        );
+        let narrowed: Vec<bf16> = converted(&wide, step);
+        let told = wide.iter().map(|&v| bf16::from_f32(v));
+        assert!(
+            told.map(bf16::to_bits)
+                .eq(narrowed.iter().map(|v| v.to_bits()))
+        );
+    }
 }

@@ -393,7 +393,7 @@ impl Routed<'_> {
             op,
             name: op.name(),
             kernels: self.op.kernels,
-            wide: false,
+            wide: None,
         }
     }
 

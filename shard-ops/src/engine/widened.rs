@@ -1,0 +1,175 @@
+//! Kernel calls on operands of 16 bits by kernels that compute in `f32`: a call gets copies of the boxes it reads, and what it writes is
+//! rounded where it belongs.
+
+use super::Applied;
+use super::rows::{SharedWork, Work};
+use crate::error::InOp;
+use crate::host::partial_type;
+use crate::{KernelCx, OperandBox, Reduction, Result, Rule, Stage};
+use shard_comm::{Buffer, BufferMut, DeviceRef, Monoid, Strided};
+use shard_redistribute::MeshComm;
+use shard_spec::{ReduceOp, numel, row_major_strides};
+use smallvec::SmallVec;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// As [`submit`](super::submit()), of calls whose kernels know no 16-bit floats. Calls that write to the same box one after the other
+/// make terms of it, which are combined in `f32` and rounded once.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the pieces of one call, passed on once"
+)]
+pub(super) fn submit(
+    op: Applied<'_>,
+    rule: &Rule,
+    cx: &Rc<MeshComm>,
+    stage: Stage,
+    calls: &[KernelCx],
+    work: Option<&SharedWork>,
+    inputs: &[&Buffer],
+    mut outputs: Vec<BufferMut>,
+) -> Result<Vec<BufferMut>> {
+    let (name, device) = (op.name, cx.device());
+    let as_it_is = Applied { wide: None, ..op };
+    let calls: SmallVec<[&KernelCx; 4]> = (calls.iter())
+        .filter(|call| Work::needs(work, call))
+        .collect();
+    // Calls make terms only where the rule says how those of several ranks are combined.
+    let by = Monoid::Op(match rule.reduction {
+        Some(Reduction::Partial(by)) => by,
+        _ => ReduceOp::Sum,
+    });
+    let mut copies = Copies::new(name, device, rule, stage);
+    let mut sums: SmallVec<[Option<BufferMut>; 1]> = outputs.iter().map(|_| None).collect();
+    for (c, &call) in calls.iter().enumerate() {
+        let mut boxes = call.clone();
+        let read = copies.read(call, inputs, &mut boxes)?;
+        let read: SmallVec<[&Buffer; 4]> = read.iter().collect();
+        let before = c.checked_sub(1).map(|c| calls[c]);
+        let is_term = |o| before.is_some_and(|before| is_same_box(before, call, o));
+        // The outputs that the call does not write where they belong.
+        let mut homes: SmallVec<[(usize, BufferMut); 2]> = SmallVec::new();
+        for (o, at) in boxes.outputs.iter_mut().enumerate() {
+            let (stored, len) = (outputs[o].dtype(), outputs[o].len());
+            if stored.is_half() || is_term(o) || is_part(at, len) {
+                let made = device.alloc(partial_type(stored), numel(&at.shape));
+                let made = made.in_op(name)?;
+                homes.push((o, std::mem::replace(&mut outputs[o], made)));
+                lay_out(at);
+            }
+        }
+        let alone = Arc::new(vec![boxes]);
+        outputs = super::submit(as_it_is, cx, stage, &alone, work, &read, outputs)?;
+        let after = calls.get(c + 1);
+        for (o, home) in homes {
+            let made = std::mem::replace(&mut outputs[o], home);
+            let home = &mut outputs[o];
+            let (at, line) = (strided(&call.outputs[o]), line(&call.outputs[o]));
+            let sum = match (is_term(o), sums[o].take()) {
+                (false, _) => made,
+                (true, Some(mut sum)) => {
+                    (device.fold(by, &made.freeze(), &line, &mut sum, &line)).in_op(name)?;
+                    sum
+                }
+                // What stays `f32` is where it belongs already.
+                (true, None) => {
+                    (device.fold(by, &made.freeze(), &line, home, &at)).in_op(name)?;
+                    continue;
+                }
+            };
+            match after.is_some_and(|after| is_same_box(call, after, o)) {
+                true => sums[o] = Some(sum),
+                false => (device.copy(&sum.freeze(), &line, home, &at)).in_op(name)?,
+            }
+        }
+    }
+    Ok(outputs)
+}
+
+/// The copies of what calls read; one that the next call reads too is not made again.
+struct Copies<'a> {
+    name: &'static str,
+    device: &'a DeviceRef,
+    rule: &'a Rule,
+    stage: Stage,
+    last: SmallVec<[Option<(Strided, Buffer)>; 4]>,
+}
+
+impl<'a> Copies<'a> {
+    fn new(name: &'static str, device: &'a DeviceRef, rule: &'a Rule, stage: Stage) -> Self {
+        Self {
+            name,
+            device,
+            rule,
+            stage,
+            last: SmallVec::new(),
+        }
+    }
+
+    /// What a call reads, and in `boxes` where.
+    fn read(
+        &mut self,
+        call: &KernelCx,
+        inputs: &[&Buffer],
+        boxes: &mut KernelCx,
+    ) -> Result<SmallVec<[Buffer; 4]>> {
+        self.last.resize(inputs.len(), None);
+        let mut read = SmallVec::new();
+        for (i, &input) in inputs.iter().enumerate() {
+            // What is merged, and rows of others, are no operands of the rule.
+            let is_operand = self.stage == Stage::Compute && i < self.rule.inputs().len();
+            let is_read = !is_operand || !self.rule.unread.contains(&i);
+            let is_part = (call.inputs.get(i)).is_some_and(|at| is_part(at, input.len()));
+            if !is_read || !input.dtype().is_half() && !is_part {
+                read.push(input.clone());
+                continue;
+            }
+            let at = strided(&call.inputs[i]);
+            let copy = match self.last[i].take() {
+                Some((place, copy)) if place == at => copy,
+                // The memory of the last copy is free for this one.
+                last => {
+                    drop(last);
+                    self.copy(input, &at)?
+                }
+            };
+            self.last[i] = Some((at, copy.clone()));
+            lay_out(&mut boxes.inputs[i]);
+            read.push(copy);
+        }
+        Ok(read)
+    }
+
+    fn copy(&self, input: &Buffer, at: &Strided) -> Result<Buffer> {
+        let made = self.device.alloc(partial_type(input.dtype()), at.numel());
+        let mut copy = made.in_op(self.name)?;
+        let line = Strided::contiguous(&at.shape);
+        (self.device.copy(input, at, &mut copy, &line)).in_op(self.name)?;
+        Ok(copy.freeze())
+    }
+}
+
+/// Whether two calls write to the same box of output `o`.
+fn is_same_box(a: &KernelCx, b: &KernelCx, o: usize) -> bool {
+    let (a, b) = (&a.outputs[o], &b.outputs[o]);
+    a.offset == b.offset && a.shape == b.shape
+}
+
+/// Whether a box is not all of its memory: kernels of ops without windows rely on boxes that are.
+fn is_part(at: &OperandBox, len: usize) -> bool {
+    at.offset != 0 || numel(&at.shape) != len
+}
+
+/// The box in memory of its own.
+fn lay_out(at: &mut OperandBox) {
+    at.offset = 0;
+    at.strides = row_major_strides(&at.shape);
+}
+
+fn line(at: &OperandBox) -> Strided {
+    Strided::contiguous(&at.shape)
+}
+
+fn strided(at: &OperandBox) -> Strided {
+    Strided::new(at.offset, at.shape.clone(), at.strides.clone())
+}
