@@ -44,22 +44,28 @@ impl Site<'_> {
         spans: &Spans,
         call: impl Fn(&Spans) -> KernelCx,
     ) -> Vec<KernelCx> {
-        let mut first = call(spans);
+        let mut largest = call(spans);
         let mut cuts: Vec<Cut> = Vec::new();
-        while self.is_too_large(&first) && count(&cuts) < MOST_BLOCKS {
+        while self.is_too_large(&largest) && count(&cuts) < MOST_BLOCKS {
+            // The last blocks are the largest.
             let further = (0..self.rule.factors.len())
                 .filter_map(|factor| self.cut_further(&cuts, factor))
-                .map(|cuts| (call(&self.spans_of_block(spans, &cuts, 0)), cuts));
+                .map(|cuts| {
+                    (
+                        call(&self.spans_of_block(spans, &cuts, count(&cuts) - 1)),
+                        cuts,
+                    )
+                });
             let Some((smaller, with)) = further.min_by_key(|(call, _)| self.copies(call)) else {
                 break;
             };
-            if self.copies(&smaller) >= self.copies(&first) {
+            if self.copies(&smaller) >= self.copies(&largest) {
                 break;
             }
-            (first, cuts) = (smaller, with);
+            (largest, cuts) = (smaller, with);
         }
         if cuts.is_empty() {
-            return vec![first];
+            return vec![largest];
         }
         (0..count(&cuts))
             .map(|b| {

@@ -190,6 +190,44 @@ fn every_list_gives_its_type() {
     .unwrap();
 }
 
+/// Kernels that compute in `f32` get blocks of operands of 16 bits, whether these are parts of the result or terms of it, and leave results
+/// of 16 bits: beside operands and result a few MiB are held, where copies of the operands alone would be 16 MiB each.
+#[test]
+fn operands_of_16_bits_are_copied_in_blocks() {
+    launch(1, |ctx| {
+        let mesh = ctx.mesh_of(1)?;
+        let narrow = |shape: &[usize]| mesh.randn(shape.to_vec(), replicate())?.to(DType::BF16);
+        let (x, y) = (narrow(&[2048, 2048])?, narrow(&[2048, 2048])?);
+        let image = narrow(&[1, 64, 256, 256])?;
+        let weight = narrow(&[8, 64, 3, 3])?;
+        let window = Options::new().padding(1);
+        const MIB: usize = 1 << 20;
+        let cases: [(&str, usize, &dyn Fn() -> Result<ShardTensor>); 7] = [
+            ("add", 1, &|| x.add(&y)),
+            ("gelu", 1, &|| x.gelu()),
+            ("softmax", 1, &|| x.softmax(1)),
+            ("sum of all", 1, &|| x.sum_all()),
+            ("sum of rows", 1, &|| x.sum([0], false)),
+            ("matmul", 4, &|| x.matmul(&y)),
+            ("conv", 4, &|| image.conv(&weight, None, window.clone())),
+        ];
+        for (name, mib, op) in cases {
+            let held = || ctx.device().memory();
+            let before = held().live;
+            ctx.device().reset_peak();
+            let result = op()?;
+            let beside = held().peak - held().live;
+            assert!(
+                held().live >= before && beside <= mib * MIB + MIB / 4,
+                "{name}: {beside} bytes"
+            );
+            assert_eq!(result.dtype(), DType::BF16, "{name}");
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
 #[test]
 fn ranks_in_and_out_of_a_region_find_it_out() {
     let heard = launch(2, |ctx| {
