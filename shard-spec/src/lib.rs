@@ -86,6 +86,13 @@ pub use reshape::{ReshapeGroup, reshape_groups, reshape_stop};
 pub use segments::Segments;
 pub use window::{Neighbors, ResampleMode, Sample, ScaleFactor, Window};
 
+/// What the tests of this crate look at beside what is public.
+#[doc(hidden)]
+pub mod inside {
+    pub use crate::dim_map::candidates::candidates;
+    pub use crate::progression::{Intersection, Progression};
+}
+
 /// The program in the README runs as it stands there.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -4,23 +4,31 @@ use std::ops::Range;
 
 /// The indices `start + i * step` for `i` in `0..len`. The step may be zero or negative.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Progression {
-    pub(crate) start: isize,
-    pub(crate) step: isize,
-    pub(crate) len: usize,
+pub struct Progression {
+    /// The first index.
+    pub start: isize,
+    /// From one index to the next.
+    pub step: isize,
+    /// How many indices there are.
+    pub len: usize,
 }
 
 /// Where two progressions are equal, as positions `i` in the first and `j` in the second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Intersection {
+pub enum Intersection {
     /// Nowhere.
     Never,
     /// At `i = i_start + t * i_step`, `j = j_start + t * j_step` for `t` in `0..len`.
     Line {
+        /// The first position in the first progression.
         i_start: usize,
+        /// From one position there to the next.
         i_step: usize,
+        /// The first position in the second progression.
         j_start: usize,
+        /// From one position there to the next.
         j_step: isize,
+        /// How many pairs there are.
         len: usize,
     },
     /// At every pair: both have step zero and the same index.
@@ -29,12 +37,12 @@ pub(crate) enum Intersection {
 
 impl Progression {
     /// The index at position `i`.
-    pub(crate) fn at(&self, i: usize) -> isize {
+    pub fn at(&self, i: usize) -> isize {
         self.start + i as isize * self.step
     }
 
     /// The positions whose indices lie in a range.
-    pub(crate) fn within(&self, range: &Range<isize>) -> Range<usize> {
+    pub fn within(&self, range: &Range<isize>) -> Range<usize> {
         let Self { start, step, len } = *self;
         if step == 0 {
             return if range.contains(&start) { 0..len } else { 0..0 };
@@ -62,7 +70,7 @@ impl Progression {
     }
 
     /// Where this progression and another are equal.
-    pub(crate) fn intersect(&self, other: &Self) -> Intersection {
+    pub fn intersect(&self, other: &Self) -> Intersection {
         if self.len == 0 || other.len == 0 {
             return Intersection::Never;
         }
@@ -166,46 +174,4 @@ fn extended_gcd(a: i128, m: i128) -> (i128, i128) {
         (x0, x1) = (x1, x0 - quotient * x1);
     }
     (r0, x0)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn progression() -> impl Strategy<Value = Progression> {
-        (-20isize..20, -6isize..=6, 0usize..9).prop_map(|(start, step, len)| Progression {
-            start,
-            step,
-            len,
-        })
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
-        #[test]
-        fn within_is_a_filter(p in progression(), lo in -60isize..60, len in 0isize..50) {
-            let range = lo..lo + len;
-            let expected: Vec<usize> = (0..p.len).filter(|&i| range.contains(&p.at(i))).collect();
-            prop_assert_eq!(p.within(&range).collect::<Vec<_>>(), expected);
-        }
-
-        #[test]
-        fn intersections_are_every_pair(a in progression(), b in progression()) {
-            let mut expected = Vec::new();
-            for i in 0..a.len {
-                expected.extend((0..b.len).filter(|&j| a.at(i) == b.at(j)).map(|j| (i, j)));
-            }
-            let mut found: Vec<(usize, usize)> = match a.intersect(&b) {
-                Intersection::Never => Vec::new(),
-                Intersection::Line { i_start, i_step, j_start, j_step, len } => (0..len)
-                    .map(|t| (i_start + t * i_step, (j_start as isize + t as isize * j_step) as usize))
-                    .collect(),
-                Intersection::Everywhere => (0..a.len).flat_map(|i| (0..b.len).map(move |j| (i, j))).collect(),
-            };
-            found.sort_unstable();
-            prop_assert_eq!(found, expected);
-        }
-    }
 }
