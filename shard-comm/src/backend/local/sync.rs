@@ -11,8 +11,10 @@ mod real {
     pub(in crate::backend::local) use std::thread::{Thread, current, park, yield_now};
 
     /// How often a waiting rank lets others run before it parks. Parking and waking costs tens of microseconds, a yield
-    /// well under one; with more ranks than cores, the ranks that run meanwhile soon come to their own rendezvous.
-    pub(in crate::backend::local) const YIELDS: usize = 256;
+    /// well under one; with more ranks than cores, the ranks that run meanwhile soon come to their own rendezvous. Builds with
+    /// assertions are for tests, many at a time: there a rank that goes on yielding only takes the core from another test.
+    pub(in crate::backend::local) const YIELDS: usize =
+        if cfg!(debug_assertions) { 8 } else { 256 };
 
     /// How often a rank polls before that where every rank has a core, and how long it pauses in between: a few microseconds in
     /// all, the price of as many yields.
