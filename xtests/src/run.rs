@@ -1,4 +1,4 @@
-//! Many trials: every case on every mesh, round after round, within a budget of time.
+//! Many trials: every case on every mesh, round after round, within a budget of time or a number of combinations.
 
 use crate::case::{Case, Data, Tensor};
 use crate::dispatch::{self, Apply};
@@ -28,6 +28,8 @@ pub struct Options {
     pub seed: u64,
     /// When to stop starting trials.
     pub budget: Option<Duration>,
+    /// How many combinations of a case on a mesh are tried at most.
+    pub most: usize,
     /// How long one trial may take before it counts as a hang.
     pub patience: Duration,
     /// How many groups of ranks run side by side.
@@ -45,6 +47,7 @@ impl Default for Options {
             exhaustive: false,
             seed: 0,
             budget: None,
+            most: usize::MAX,
             patience: Duration::from_secs(60),
             jobs: std::thread::available_parallelism()
                 .map_or(1, usize::from)
@@ -66,7 +69,7 @@ const WITHOUT_LIBRARIES: usize = 3;
 
 /// Runs cases. Cases whose op is not built are skipped by name.
 ///
-/// Every case gets one layout on every mesh first; then batches grow. If a trial takes longer than
+/// Within a budget every case gets one layout on every mesh first; then batches grow. If a trial takes longer than
 /// `options.patience`, `on_hang` is called with the report as it stands, the case in question failed: threads
 /// that hang cannot be stopped, so it had better end the process.
 pub fn run(cases: &[Case], options: &Options, on_hang: &(dyn Fn(&Report) + Sync)) -> Report {
@@ -382,15 +385,20 @@ impl<'a> Queue<'a> {
             }
             progress.apply?
         };
-        // Batches of 1, 3, 9, 27, then 64.
-        let size = |r: u32| 3_usize.pow(r.min(4)).min(64);
-        let first: usize = (0..round).map(size).sum();
+        // Where time may run out, batches of 1, 3, 9, 27, then 64, so that every case comes soon. Else each group of ranks has many.
+        let size = |r: u32| match self.options.budget {
+            Some(_) => 3_usize.pow(r.min(4)).min(64),
+            None => 64,
+        };
+        let most = self.options.most;
+        let first = (0..round).map(size).sum::<usize>().min(most);
+        let end = (first + size(round)).min(most);
         let drafts = {
             let mut drafts = lock(&self.drafts[unit]);
             let drafts =
                 drafts.get_or_insert_with(|| combinations(&self.cases[case], mesh, self.options));
             // The choices are valid by construction; one that is not would leave nothing to try, and the case skipped.
-            let known = drafts.first(first + size(round)).unwrap_or_default();
+            let known = drafts.first(end).unwrap_or_default();
             known.get(first..).unwrap_or_default().to_vec()
         };
         let mut batch: Vec<Trial> = (first..)
@@ -400,6 +408,8 @@ impl<'a> Queue<'a> {
         if batch.is_empty() {
             return None;
         }
+        // A group of ranks has one kind of device.
+        batch.sort_by_key(|t| t.on == On::TestDevice);
         if batch.iter().any(|t| t.float == DType::F32) && self.f32_unfit(case, apply) {
             for trial in &mut batch {
                 (trial.float, trial.tolerance) = (DType::F64, Tolerance::F64);
@@ -495,18 +505,4 @@ fn survives_rounding(case: &Case, apply: Apply) -> bool {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn meshes_of_four_and_six_come_in_two_shapes() {
-        let shapes = |ranks: &[usize]| -> Vec<Vec<usize>> {
-            meshes(ranks).iter().map(|m| m.shape().to_vec()).collect()
-        };
-        assert_eq!(shapes(&[1, 4]), [vec![1], vec![4], vec![2, 2]]);
-        assert_eq!(shapes(&[6, 0]), [vec![6], vec![2, 3]]);
-    }
 }

@@ -264,15 +264,17 @@ fn recorder_with((libraries, room): (bool, Option<usize>)) -> Recorder {
 pub static LIBRARY_CALLS: AtomicU64 = AtomicU64::new(0);
 
 /// What one rank found: a digest of the bits of all results, or what was wrong.
-pub(crate) type RankResult = Result<u64, RankError>;
+pub type RankResult = Result<u64, RankError>;
 
+/// What was wrong on a rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct RankError {
+pub struct RankError {
     /// Whether the op's rule refused the layouts.
-    refusal: bool,
+    pub refusal: bool,
     /// Whether the group must not be used for another trial.
-    pub(crate) ends_group: bool,
-    text: String,
+    pub ends_group: bool,
+    /// In words.
+    pub text: String,
 }
 
 impl From<TrialError> for RankError {
@@ -286,7 +288,7 @@ impl From<TrialError> for RankError {
 }
 
 /// Merges what the ranks found: all must agree.
-pub(crate) fn judge(ranks: &[RankResult]) -> Verdict {
+pub fn judge(ranks: &[RankResult]) -> Verdict {
     let errors: Vec<(usize, &RankError)> = ranks
         .iter()
         .enumerate()
@@ -507,37 +509,4 @@ fn digest(computed: &Computed) -> u64 {
         }
     }
     hash
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_must_agree() {
-        let error = |refusal, t: &str| {
-            Err(RankError {
-                refusal,
-                ends_group: false,
-                text: t.to_owned(),
-            })
-        };
-        let refuse = |t: &str| error(true, t);
-        let wrong = |t: &str| error(false, t);
-        assert_eq!(judge(&[Ok(1), Ok(1)]), Verdict::Pass);
-        assert!(matches!(judge(&[Ok(1), Ok(2)]), Verdict::Fail(_)));
-        assert!(matches!(judge(&[Ok(1), refuse("no")]), Verdict::Fail(_)));
-        assert_eq!(
-            judge(&[refuse("no"), refuse("no")]),
-            Verdict::Refused("no".into())
-        );
-        assert!(matches!(
-            judge(&[refuse("no"), refuse("other")]),
-            Verdict::Fail(_)
-        ));
-        assert!(matches!(
-            judge(&[refuse("no"), wrong("no")]),
-            Verdict::Fail(_)
-        ));
-    }
 }

@@ -5,9 +5,9 @@
 //! triangles and scans: `types`. Of softmax, losses and statistics: `stats`. Of other windows and norms: `windows`.
 
 mod products;
-mod stats;
+pub mod stats;
 mod transforms;
-mod types;
+pub mod types;
 mod windows;
 
 use crate::case::{self, Attributes, Case};
@@ -43,7 +43,8 @@ pub fn cases() -> Vec<Case> {
     all
 }
 
-fn neighborhoods() -> Vec<Case> {
+/// Cases of attention to neighbourhoods.
+pub fn neighborhoods() -> Vec<Case> {
     let spec = |spatial: &[usize], kernel: &[usize], dilation: &[usize], causal: &[bool]| Windows {
         spatial: spatial.to_vec(),
         kernel: kernel.to_vec(),
@@ -186,7 +187,7 @@ impl Windows {
     }
 
     /// `[sites, sites]`: 1 where the query, the first, sees the key.
-    fn mask(&self) -> Vec<Bool> {
+    pub fn mask(&self) -> Vec<Bool> {
         let along = |(d, &n): (usize, &usize)| -> Vec<Vec<bool>> {
             let row = |q| (0..n).map(|k| self.sees_along(d, q, k)).collect();
             (0..n).map(row).collect()
@@ -256,62 +257,4 @@ fn dense(exec: &dyn Exec, case: &Case, values: &[Value]) -> Result<Vec<Value>, A
     let lead = std::iter::once(b).chain(windows.spatial.iter().copied());
     let shape: Vec<usize> = lead.chain([heads, dim]).collect();
     Ok(vec![reshape(exec, &out, &shape)?])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::case::Tensor;
-    use shard_ops::testing::tensor;
-
-    /// The definition, on the example of NATTEN's documentation: seven sites, windows of three.
-    #[test]
-    fn windows_are_shifted_inwards() {
-        let windows = |causal| Windows {
-            spatial: vec![7],
-            kernel: vec![3],
-            dilation: vec![1],
-            causal: vec![causal],
-        };
-        let seen =
-            |causal, q| -> Vec<usize> { (0..7).filter(|&k| windows(causal).sees(q, k)).collect() };
-        assert_eq!(
-            [0, 1, 3, 6].map(|q| seen(false, q)),
-            [[0, 1, 2], [0, 1, 2], [2, 3, 4], [4, 5, 6]]
-        );
-        assert_eq!(seen(true, 0), [0]);
-        assert_eq!(seen(true, 6), [4, 5, 6]);
-    }
-
-    /// The mask of a grid, made of its dims', is what each site sees.
-    #[test]
-    fn masks_are_what_sites_see() {
-        let windows = Windows {
-            spatial: vec![5, 3, 4],
-            kernel: vec![2, 3, 2],
-            dilation: vec![2, 1, 2],
-            causal: vec![false, true, false],
-        };
-        let mask = windows.mask();
-        assert_eq!(mask.len(), 60 * 60);
-        for (at, seen) in mask.iter().enumerate() {
-            assert_eq!(seen.get(), windows.sees(at / 60, at % 60), "{at}");
-        }
-    }
-
-    #[test]
-    fn references_are_there() {
-        for case in neighborhoods() {
-            let Tensor { shape, .. } = &case.outputs[0];
-            assert_eq!(
-                shape[..shape.len() - 1],
-                case.inputs[0].1.shape[..shape.len() - 1]
-            );
-            assert_eq!(case.gradients.len(), 3, "{}", case.name);
-            assert_ne!(
-                case.gradients[0].1.data,
-                tensor(&case.inputs[0].1.shape, |_| 0.0).data
-            );
-        }
-    }
 }
