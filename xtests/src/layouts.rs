@@ -3,6 +3,7 @@
 use shard_ops::testing::Rng;
 use shard_spec::{DeviceMesh, Layout, SpecError};
 use std::collections::HashSet;
+use std::sync::Arc;
 
 pub use shard_ops::testing::{AxisChoice, Split, choices, layout};
 
@@ -43,13 +44,13 @@ impl Plan {
 /// The layouts of all operands of one run.
 pub type Assignment = Vec<Layout>;
 
-/// A combination of layouts, not built yet: there may be many.
+/// A combination of layouts, not built yet. There may be many, which share what they have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
     /// What each mesh axis does to each operand, operand by operand.
-    axes: Box<[AxisChoice]>,
+    axes: Arc<[AxisChoice]>,
     /// How each operand is cut.
-    splits: Box<[Split]>,
+    splits: Arc<[Split]>,
     /// Fixes where the cuts are.
     seed: u64,
 }
@@ -64,7 +65,7 @@ impl Draft {
         operands
             .iter()
             .zip(self.axes.chunks(mesh.ndim()))
-            .zip(&self.splits)
+            .zip(&*self.splits)
             .map(|((o, axes), &split)| layout(mesh, &o.shape, axes, split, &mut rng))
             .collect()
     }
@@ -100,17 +101,18 @@ pub fn drafts(mesh: &DeviceMesh, operands: &[Operand], plan: &Plan, label: &str)
 
     let mut unseen = Vec::with_capacity(rows.len() * splits.len());
     for row in rows {
+        let axes: Arc<[AxisChoice]> = row.into();
         for splits in &splits {
             let splits = match splits {
-                Splits::Given(splits) => splits.clone(),
+                Splits::Given(splits) => Arc::clone(splits),
                 Splits::Random => operands
                     .iter()
                     .map(|_| Split::ALL[rng.below(Split::ALL.len())])
                     .collect(),
             };
             unseen.push(Draft {
-                axes: row.as_slice().into(),
-                splits: splits.into(),
+                axes: Arc::clone(&axes),
+                splits,
                 seed: rng.next_u64(),
             });
         }
@@ -177,7 +179,7 @@ const EXHAUSTED: usize = 20_000;
 
 /// How the operands of one run are cut.
 enum Splits {
-    Given(Vec<Split>),
+    Given(Arc<[Split]>),
     Random,
 }
 
@@ -186,12 +188,12 @@ fn splits_of(operands: usize, mesh: &DeviceMesh, plan: &Plan) -> Vec<Splits> {
     if plan.exhaustive && operands <= 4 {
         return product(&vec![Split::ALL.to_vec(); operands])
             .into_iter()
-            .map(Splits::Given)
+            .map(|splits| Splits::Given(splits.into()))
             .collect();
     }
     let mut all = vec![Splits::Random];
     if mesh.ndim() == 1 {
-        all.extend(Split::ALL.map(|s| Splits::Given(vec![s; operands])));
+        all.extend(Split::ALL.map(|s| Splits::Given(vec![s; operands].into())));
     }
     all
 }
