@@ -50,6 +50,7 @@ pub mod pointwise;
 pub mod pool;
 mod positions;
 pub mod powers;
+mod prefetch;
 pub mod real;
 pub mod reduce;
 pub mod resample;
