@@ -61,6 +61,7 @@ pub mod softmax;
 pub mod sort;
 pub mod tally;
 pub mod triangle;
+mod turn;
 pub mod unary;
 pub mod unfold;
 pub mod view;

@@ -11,6 +11,7 @@ use super::lone;
 use super::pack::{Block, Packing};
 use crate::pointwise::vectorized;
 use crate::prefetch::prefetch;
+use crate::turn::{SIDE, turned};
 use crate::{Real, View, ViewMut, copy::copy};
 use pulp::{Simd, WithSimd};
 
@@ -170,12 +171,31 @@ impl<T: Real> OutputRows<'_, '_, T> {
                 for first in (0..cols).step_by(TURN) {
                     let live = TURN.min(cols - first);
                     let target = &mut out[(row * cols + first) * width..][..live * width];
-                    for co in 0..count {
-                        let from = self
-                            .line(panel * width + co, row)
-                            .wrapping_add_signed(first as isize * step);
-                        if step == 1 {
+                    let from = |co: usize| {
+                        self.line(panel * width + co, row)
+                            .wrapping_add_signed(first as isize * step)
+                    };
+                    let whole = match step == 1 && live == TURN {
+                        true => count / SIDE * SIDE,
+                        false => 0,
+                    };
+                    for co in (0..whole).step_by(SIDE) {
+                        let rows: [&[T]; SIDE] = core::array::from_fn(|k| {
+                            let from = from(co + k);
                             prefetch(self.dy.data, from + AHEAD * TURN, TURN);
+                            &self.dy.data[from..from + TURN]
+                        });
+                        for col in (0..TURN).step_by(SIDE) {
+                            let block =
+                                rows.map(|row| pulp::as_arrays::<SIDE, T>(&row[col..]).0[0]);
+                            for (j, lanes) in turned(block).iter().enumerate() {
+                                target[(col + j) * width + co..][..SIDE].copy_from_slice(lanes);
+                            }
+                        }
+                    }
+                    for co in whole..count {
+                        let from = from(co);
+                        if step == 1 {
                             for (lane, v) in target
                                 .chunks_exact_mut(width)
                                 .zip(&self.dy.data[from..from + live])
