@@ -3,6 +3,9 @@
 /// Bytes of a line of the cache.
 const LINE: usize = 64;
 
+/// How many elements behind the first of a short row memory is asked for, while that row is computed.
+pub(crate) const AHEAD: usize = 512;
+
 /// Asks for the lines of some elements. Nothing waits for them, and places behind the end are no error.
 #[inline(always)]
 pub(crate) fn prefetch<T>(data: &[T], at: usize, count: usize) {

@@ -289,17 +289,17 @@ impl<T: Real> PanelJob<'_, T> {
         let acc = tile::<T, S, MR, NV>(simd, packed, self.taps, self.weights, &start[0]);
         // All sums are named by constants, so that they stay in registers.
         if side_by_side {
-            for i in 0..MR {
+            for (i, sums) in acc.iter().enumerate() {
                 if i < self.count {
                     let to = to(i);
-                    T::vectors_mut::<S>(&mut y[to..to + width]).copy_from_slice(&acc[i]);
+                    T::vectors_mut::<S>(&mut y[to..to + width]).copy_from_slice(sums);
                 }
             }
             return;
         }
         let mut buffer = [[T::zero(); 64]; MR];
-        for i in 0..MR {
-            T::vectors_mut::<S>(&mut buffer[i][..width]).copy_from_slice(&acc[i]);
+        for (to, sums) in buffer.iter_mut().zip(&acc) {
+            T::vectors_mut::<S>(&mut to[..width]).copy_from_slice(sums);
         }
         for (i, sums) in buffer.iter().enumerate().take(self.count) {
             for (j, v) in sums[..valid].iter().enumerate() {

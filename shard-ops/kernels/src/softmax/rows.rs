@@ -6,12 +6,9 @@ use crate::Real;
 use crate::compiled::compiled;
 use crate::exp::exp_in;
 use crate::pointwise::vectorized;
-use crate::prefetch::prefetch;
+use crate::prefetch::{AHEAD, prefetch};
 use crate::reduce::{BLOCK, LANES, by_lanes, halve, sum_of_lanes};
 use pulp::{Simd, WithSimd};
-
-/// How far ahead memory is asked for, while shorter rows are computed.
-const AHEAD: usize = 512;
 
 /// Elements of a row that no vector is left over of.
 const UNIT: usize = 32;
@@ -90,11 +87,10 @@ impl<T: Real> Values<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let n = self.n;
-        for at in (0..self.x.len()).step_by(n) {
-            for array in [self.x, &*self.out] {
-                prefetch(array, at + AHEAD, n.min(BLOCK));
+        for (x, out) in self.x.chunks_exact(n).zip(self.out.chunks_exact_mut(n)) {
+            for array in [x, &*out] {
+                prefetch(array, AHEAD, n.min(BLOCK));
             }
-            let (x, out) = (&self.x[at..at + n], &mut self.out[at..at + n]);
             // It ignores NaN, which the sum keeps. From an infinite one follow differences that are NaN, and so all of the row.
             let max = largest(x);
             let total = exponentials::<T, S>(simd, x, max, out);
@@ -174,15 +170,11 @@ impl<T: Real> Gradients<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let n = self.n;
-        for at in (0..self.y.len()).step_by(n) {
-            for array in [self.y, self.dy, &*self.out] {
-                prefetch(array, at + AHEAD, n.min(BLOCK));
+        let rows = self.y.chunks_exact(n).zip(self.dy.chunks_exact(n));
+        for ((y, dy), out) in rows.zip(self.out.chunks_exact_mut(n)) {
+            for array in [y, dy, &*out] {
+                prefetch(array, AHEAD, n.min(BLOCK));
             }
-            let (y, dy, out) = (
-                &self.y[at..at + n],
-                &self.dy[at..at + n],
-                &mut self.out[at..at + n],
-            );
             let total = T::of(cell_sum(simd, self.log, y, dy));
             let of = out.iter_mut().zip(y.iter().zip(dy));
             if self.log {
