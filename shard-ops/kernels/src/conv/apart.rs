@@ -9,6 +9,9 @@ use crate::view::for_each_row;
 /// Elements of the windows that are computed at once: half of a second-level cache.
 const BUDGET: usize = 128 * 1024;
 
+/// Windows that are multiplied at least, with others beside them: products of fewer would be summed in another order.
+const FEW: usize = 4;
+
 /// Channels below which a product is not worth its packing.
 const LEAST: usize = 8;
 
@@ -18,9 +21,10 @@ pub(super) fn are_apart(g: &Geometry) -> bool {
     (0..3).all(apart) && g.volume() > 1 && g.cin > 0 && g.cout >= LEAST
 }
 
-/// Whether windows that [`are_apart`] are worth being copied: their runs are long, and the products outweigh the copy.
+/// Whether windows that [`are_apart`] are worth being copied: their runs are long, and the products outweigh the copy. Products of
+/// so many channels are summed in the same order for any number of windows.
 pub(super) fn are_copied(g: &Geometry) -> bool {
-    are_apart(g) && g.kernel[2] >= 8 && g.dilation[2] == 1 && g.cout >= 64
+    are_apart(g) && g.kernel[2] >= 8 && g.dilation[2] == 1 && g.cout > 64
 }
 
 /// Writes `y = bias + weight * x`, where windows [`are_copied`]; `weight` is `[Cout, Cin / groups, kernel]`, contiguous.
@@ -36,21 +40,41 @@ pub(super) fn correlate<T: Real>(
     }
     let (taps, extent, step) = (g.taps(), y.extent, y.step);
     let mut windows = vec![T::zero(); taps * strip(taps)];
+    let mut few = vec![T::zero(); g.cout * FEW];
     for n in 0..y.batch {
         for group in 0..g.groups {
             let weight = Mat::row_major(&weight[group * g.cout * taps..], taps);
             for_each_strip(extent, step, y.start(n, group * g.cout), taps, |strip| {
-                let windows = &mut windows[..strip.len * taps];
-                gather(x, [n, group * g.cin], strip.first, extent, g, windows);
-                let columns = Mat::row_major(windows, taps).transposed();
-                let to = MatMut {
-                    data: y.data,
-                    offset: strip.at,
-                    row_step: y.outer[1],
-                    col_step: strip.step,
+                let channel = y.outer[1];
+                let at = |co: usize, i: usize| {
+                    let within = co as isize * channel + i as isize * strip.step;
+                    strip.at.wrapping_add_signed(within)
                 };
+                let own = &mut windows[..strip.len * taps];
+                gather(x, [n, group * g.cin], strip.first, extent, g, own);
+                let columns = Mat::row_major(&windows, taps).transposed();
                 let add = bias.is_some();
-                gemm(g.cout, strip.len, taps, weight, columns, to, add);
+                if strip.len >= FEW {
+                    let to = MatMut {
+                        data: y.data,
+                        offset: strip.at,
+                        row_step: channel,
+                        col_step: strip.step,
+                    };
+                    return gemm(g.cout, strip.len, taps, weight, columns, to, add);
+                }
+                for (co, few) in few.chunks_exact_mut(FEW).enumerate() {
+                    for (i, v) in few[..strip.len].iter_mut().enumerate() {
+                        *v = y.data[at(co, i)];
+                    }
+                }
+                let to = MatMut::row_major(&mut few, FEW);
+                gemm(g.cout, FEW, taps, weight, columns, to, add);
+                for (co, few) in few.chunks_exact(FEW).enumerate() {
+                    for (i, v) in few[..strip.len].iter().enumerate() {
+                        y.data[at(co, i)] = *v;
+                    }
+                }
             });
         }
     }
