@@ -138,8 +138,7 @@ impl<T: Real> Forward<'_, T> {
             };
             let scale = Scale::of(*to, cells.eps);
             let runs = x.chunks_exact(len).zip(out.chunks_exact_mut(len));
-            // The last run first: a cache may hold it still.
-            for (r, (x, out)) in runs.enumerate().rev() {
+            for (r, (x, out)) in runs.enumerate() {
                 let run = c * cells.runs + r;
                 Normalised {
                     x,
@@ -287,7 +286,7 @@ impl<T: Real> Backward<'_, T> {
                 found[0] += if cells.about_zero { 0.0 } else { a };
                 found[1] += b;
             }
-            // The last run first, as in the forward pass.
+            // The last run first: a cache may hold it still.
             for ((r, (x, dy)), out) in runs().zip(dx.chunks_exact_mut(len)).rev() {
                 let ([a, b], count) = (found, state[0]);
                 InputGrad {
