@@ -1,5 +1,6 @@
-//! The gradient with respect to the input where windows lie apart, as those of patches do: a product, whose rows are the windows.
+//! Convolutions whose windows lie apart, as those of patches do: products of matrices, whose rows are the windows.
 
+use super::forward::start_from_bias;
 use super::lift::{Geometry, Slab, SlabMut};
 use crate::Real;
 use crate::gemm::{Mat, MatMut, gemm};
@@ -7,6 +8,9 @@ use crate::view::for_each_row;
 
 /// Elements of the windows that are computed at once: half of a second-level cache.
 const BUDGET: usize = 128 * 1024;
+
+/// Windows that are multiplied at least, with others beside them: products of fewer would be summed in another order.
+const FEW: usize = 4;
 
 /// Channels below which a product is not worth its packing.
 const LEAST: usize = 8;
@@ -17,6 +21,113 @@ pub(super) fn are_apart(g: &Geometry) -> bool {
     (0..3).all(apart) && g.volume() > 1 && g.cin > 0 && g.cout >= LEAST
 }
 
+/// Whether windows that [`are_apart`] are worth being copied: their runs are long, and the products outweigh the copy. Products of
+/// so many channels are summed in the same order for any number of windows.
+pub(super) fn are_copied(g: &Geometry) -> bool {
+    are_apart(g) && g.kernel[2] >= 8 && g.dilation[2] == 1 && g.cout > 64
+}
+
+/// Writes `y = bias + weight * x`, where windows [`are_copied`]; `weight` is `[Cout, Cin / groups, kernel]`, contiguous.
+pub(super) fn correlate<T: Real>(
+    x: &Slab<'_, T>,
+    weight: &[T],
+    bias: Option<&[T]>,
+    y: &mut SlabMut<'_, T>,
+    g: &Geometry,
+) {
+    if bias.is_some() {
+        start_from_bias(bias, y, g);
+    }
+    let (taps, extent, step) = (g.taps(), y.extent, y.step);
+    let mut windows = vec![T::zero(); taps * strip(taps)];
+    let mut few = vec![T::zero(); g.cout * FEW];
+    for n in 0..y.batch {
+        for group in 0..g.groups {
+            let weight = Mat::row_major(&weight[group * g.cout * taps..], taps);
+            for_each_strip(extent, step, y.start(n, group * g.cout), taps, |strip| {
+                let channel = y.outer[1];
+                let at = |co: usize, i: usize| {
+                    let within = co as isize * channel + i as isize * strip.step;
+                    strip.at.wrapping_add_signed(within)
+                };
+                let own = &mut windows[..strip.len * taps];
+                gather(x, [n, group * g.cin], strip.first, extent, g, own);
+                let columns = Mat::row_major(&windows, taps).transposed();
+                let add = bias.is_some();
+                if strip.len >= FEW {
+                    let to = MatMut {
+                        data: y.data,
+                        offset: strip.at,
+                        row_step: channel,
+                        col_step: strip.step,
+                    };
+                    return gemm(g.cout, strip.len, taps, weight, columns, to, add);
+                }
+                for (co, few) in few.chunks_exact_mut(FEW).enumerate() {
+                    for (i, v) in few[..strip.len].iter_mut().enumerate() {
+                        *v = y.data[at(co, i)];
+                    }
+                }
+                let to = MatMut::row_major(&mut few, FEW);
+                gemm(g.cout, FEW, taps, weight, columns, to, add);
+                for (co, few) in few.chunks_exact(FEW).enumerate() {
+                    for (i, v) in few[..strip.len].iter().enumerate() {
+                        y.data[at(co, i)] = *v;
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Adds to `totals`, `[Cout, Cin / groups, kernel]`, the gradient with respect to the weight, where windows [`are_copied`]; about `flush`
+/// products are summed in the element type.
+pub(super) fn weight_grad<T: Real>(
+    x: &Slab<'_, T>,
+    dy: &Slab<'_, T>,
+    totals: &mut [f64],
+    flush: usize,
+    g: &Geometry,
+) {
+    let taps = g.taps();
+    let mut windows = vec![T::zero(); taps * strip(taps)];
+    let mut sums = vec![T::zero(); g.cout * taps];
+    for (group, totals) in totals.chunks_exact_mut(g.cout * taps).enumerate() {
+        let mut summed = 0;
+        let mut join = |sums: &[T]| {
+            for (total, sum) in totals.iter_mut().zip(sums) {
+                *total += sum.wide();
+            }
+        };
+        for n in 0..dy.batch {
+            let start = dy.start(n, group * g.cout);
+            for_each_strip(dy.extent, dy.step, start, taps, |strip| {
+                let windows = &mut windows[..strip.len * taps];
+                gather(x, [n, group * g.cin], strip.first, dy.extent, g, windows);
+                let outputs = Mat {
+                    data: dy.data,
+                    offset: strip.at,
+                    row_step: dy.outer[1],
+                    col_step: strip.step,
+                };
+                if summed >= flush {
+                    join(&sums);
+                    summed = 0;
+                }
+                let (windows, to) = (
+                    Mat::row_major(windows, taps),
+                    MatMut::row_major(&mut sums, taps),
+                );
+                gemm(g.cout, taps, strip.len, outputs, windows, to, summed > 0);
+                summed += strip.len;
+            });
+        }
+        if summed > 0 {
+            join(&sums);
+        }
+    }
+}
+
 /// Writes all of `dx`, where [`are_apart`]; `weight` is `[Cout, Cin / groups, kernel]`, contiguous.
 pub(super) fn input_grad<T: Real>(
     dy: &Slab<'_, T>,
@@ -25,48 +136,112 @@ pub(super) fn input_grad<T: Real>(
     g: &Geometry,
 ) {
     let taps = g.taps();
-    let strip = (BUDGET / taps.max(1)).clamp(64, 4096);
-    let mut windows = vec![T::zero(); taps * strip];
+    let mut windows = vec![T::zero(); taps * strip(taps)];
     for n in 0..dx.batch {
         for group in 0..g.groups {
             for ci in 0..g.cin {
                 fill(dx, dx.start(n, group * g.cin + ci));
             }
             let weight = &weight[group * g.cout * taps..][..g.cout * taps];
-            let mut first = 0;
-            for_each_row(
-                &dy.extent,
-                [&dy.step],
-                [dy.start(n, group * g.cout)],
-                |[at], run, [step]| {
-                    for skip in (0..run).step_by(strip) {
-                        let len = strip.min(run - skip);
-                        let outputs = Mat {
-                            data: dy.data,
-                            offset: at.wrapping_add_signed(skip as isize * step),
-                            row_step: step,
-                            col_step: dy.outer[1],
-                        };
-                        let to = MatMut::row_major(&mut windows, taps);
-                        gemm(
-                            len,
-                            taps,
-                            g.cout,
-                            outputs,
-                            Mat::row_major(weight, taps),
-                            to,
-                            false,
-                        );
-                        for (i, window) in windows.chunks_exact(taps).take(len).enumerate() {
-                            let o = first + skip + i;
-                            let [_, h, w] = dy.extent;
-                            let o = [o / w / h, o / w % h, o % w];
-                            place(window, o, dx, dx.start(n, group * g.cin), g);
-                        }
-                    }
-                    first += run;
-                },
-            );
+            let start = dy.start(n, group * g.cout);
+            for_each_strip(dy.extent, dy.step, start, taps, |strip| {
+                let outputs = Mat {
+                    data: dy.data,
+                    offset: strip.at,
+                    row_step: strip.step,
+                    col_step: dy.outer[1],
+                };
+                let (weight, to) = (
+                    Mat::row_major(weight, taps),
+                    MatMut::row_major(&mut windows, taps),
+                );
+                gemm(strip.len, taps, g.cout, outputs, weight, to, false);
+                for (i, window) in windows.chunks_exact(taps).take(strip.len).enumerate() {
+                    let o = output(strip.first + i, dy.extent);
+                    place(window, o, dx, dx.start(n, group * g.cin), g);
+                }
+            });
+        }
+    }
+}
+
+/// Outputs whose windows are computed at once.
+struct Strip {
+    /// Number of the first one.
+    first: usize,
+    len: usize,
+    /// Where the first one lies, and how far it is from one to the next.
+    at: usize,
+    step: isize,
+}
+
+/// The most outputs of a strip, by the elements of a window: whole tiles of a product.
+fn strip(taps: usize) -> usize {
+    (BUDGET / taps.max(1)).clamp(64, 4096) / 64 * 64
+}
+
+/// Visits the outputs of a channel that starts there.
+fn for_each_strip(
+    extent: [usize; 3],
+    step: [isize; 3],
+    start: usize,
+    taps: usize,
+    mut visit: impl FnMut(Strip),
+) {
+    let (most, mut first) = (strip(taps), 0);
+    for_each_row(&extent, [&step], [start], |[at], run, [step]| {
+        for skip in (0..run).step_by(most) {
+            visit(Strip {
+                first: first + skip,
+                len: most.min(run - skip),
+                at: at.wrapping_add_signed(skip as isize * step),
+                step,
+            });
+        }
+        first += run;
+    });
+}
+
+/// The indices of an output.
+fn output(number: usize, [_, h, w]: [usize; 3]) -> [usize; 3] {
+    [number / w / h, number / w % h, number % w]
+}
+
+/// Reads the windows of outputs from `first` on, with zeros where they reach outside; `[n, channel]` is the first that is read.
+fn gather<T: Real>(
+    x: &Slab<'_, T>,
+    [n, channel]: [usize; 2],
+    first: usize,
+    extent: [usize; 3],
+    g: &Geometry,
+    windows: &mut [T],
+) {
+    let [_, kh, kw] = g.kernel;
+    let start = x.start(n, channel);
+    for (i, window) in windows.chunks_exact_mut(g.taps()).enumerate() {
+        let o = output(first + i, extent);
+        let inside = |d: usize, k: usize| {
+            let i = g.input(d, o[d], k);
+            (0..x.extent[d] as isize).contains(&i).then_some(i)
+        };
+        let whole = inside(2, 0).filter(|_| inside(2, kw - 1).is_some());
+        let run = g.dilation[2] == 1 && x.step[2] == 1;
+        for (row, values) in window.chunks_exact_mut(kw).enumerate() {
+            let (ci, k) = (row / g.kernel[0] / kh, [row / kh % g.kernel[0], row % kh]);
+            let (Some(d), Some(h)) = (inside(0, k[0]), inside(1, k[1])) else {
+                values.fill(T::zero());
+                continue;
+            };
+            let at =
+                start.wrapping_add_signed(ci as isize * x.outer[1] + d * x.step[0] + h * x.step[1]);
+            let column = |w: isize| at.wrapping_add_signed(w * x.step[2]);
+            if let (true, Some(w)) = (run, whole) {
+                values.copy_from_slice(&x.data[column(w)..][..kw]);
+                continue;
+            }
+            for (k, value) in values.iter_mut().enumerate() {
+                *value = inside(2, k).map_or(T::zero(), |w| x.data[column(w)]);
+            }
         }
     }
 }

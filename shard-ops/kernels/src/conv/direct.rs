@@ -14,10 +14,13 @@ pub(super) fn tile<T: Real, S: Simd, const MR: usize, const NV: usize>(
     packed: &[T],
     taps: &[usize],
     weights: &[T],
-    bias: [T; MR],
+    bias: &[T; MR],
 ) -> [[T::Vec<S>; NV]; MR] {
     let width = NV * T::lanes::<S>();
-    let mut acc = bias.map(|b| [T::splat(simd, b); NV]);
+    let mut acc = [[T::splat(simd, T::zero()); NV]; MR];
+    for i in 0..MR {
+        acc[i] = [T::splat(simd, bias[i]); NV];
+    }
     let (weights, _) = pulp::as_arrays::<MR, T>(weights);
     for (w, &tap) in weights.iter().zip(taps) {
         let x = T::vectors::<S>(&packed[tap..tap + width]);

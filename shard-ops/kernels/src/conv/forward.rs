@@ -1,12 +1,15 @@
 //! The sum over a window: packs blocks of input and runs register tiles over them, or multiplies matrices.
 
+use super::apart;
 use super::direct::tile;
 use super::im2col;
 use super::lift::{Geometry, Slab, SlabMut};
 use super::lone;
-use super::pack::{Block, Packing};
+use super::pack::{Ahead, Block, Packing};
 use crate::Real;
 use crate::pointwise::vectorized;
+use crate::prefetch::prefetch;
+use core::hint::black_box;
 use pulp::{Simd, WithSimd};
 
 /// Writes `y = bias + weight * x` under `g`; `weight` is `[Cout, Cin / groups, kernel]`, contiguous.
@@ -24,6 +27,8 @@ pub(super) fn correlate<T: Real>(
         start_from_bias(bias, y, g);
     } else if g.volume() == 1 && g.cin >= 8 && im2col::pointwise(x, weight, bias, y, g) {
         // The work is done, with one product per group.
+    } else if apart::are_copied(g) {
+        apart::correlate(x, weight, bias, y, g);
     } else if y.extent[2] < narrow::<T>() && y.extent[1] >= narrow::<T>() {
         // The rows are short, as in a slab beside a column boundary, but the columns are long enough.
         vectorized(Direct {
@@ -135,14 +140,29 @@ impl<T: Real> Direct<'_, '_, '_, T> {
         } = self;
         let taps = g.taps();
         let panels = panels(g.cout, taps, MR);
-        let packing = Packing::new(g, y.extent, 4 * T::lanes::<S>(), turned);
+        let lanes = T::lanes::<S>();
+        // Vectors of columns of the tiles below, of which the last ends less than two vectors behind the block.
+        let vectors = match panels[0].height {
+            4.. => 3,
+            _ => 4,
+        };
+        let packing = Packing::new(g, y.extent, vectors * lanes, 2 * lanes, turned);
         let (mut packed, mut packed_weights) = (Vec::new(), Vec::new());
         for group in 0..g.groups {
             let weight = &weight[group * g.cout * taps..][..g.cout * taps];
             pack_weights(weight, taps, &panels, &mut packed_weights);
             for n in 0..y.batch {
-                for block in packing.blocks(y.extent) {
+                let mut blocks = packing.blocks(y.extent).peekable();
+                while let Some(block) = blocks.next() {
                     packing.pack(x, n, group * g.cin, g.cin, &block, &mut packed);
+                    let tiles = block.rows.len() * block.cols.len().div_ceil(vectors * lanes);
+                    let mut ahead = Ahead::new(
+                        &packing,
+                        x,
+                        [n, group * g.cin],
+                        blocks.peek().cloned(),
+                        panels.len() * tiles,
+                    );
                     for panel in &panels {
                         let first = group * g.cout + panel.first;
                         let mut start = [T::zero(); 8];
@@ -166,10 +186,10 @@ impl<T: Real> Direct<'_, '_, '_, T> {
                             block: &block,
                         };
                         match panel.height {
-                            8 => job.rows::<S, 8, 2>(simd, y.data),
-                            4 => job.rows::<S, 4, 3>(simd, y.data),
-                            2 => job.rows::<S, 2, 4>(simd, y.data),
-                            _ => job.rows::<S, 1, 4>(simd, y.data),
+                            8 => job.rows::<S, 8, 3>(simd, y.data, &mut ahead),
+                            4 => job.rows::<S, 4, 3>(simd, y.data, &mut ahead),
+                            2 => job.rows::<S, 2, 4>(simd, y.data, &mut ahead),
+                            _ => job.rows::<S, 1, 4>(simd, y.data, &mut ahead),
                         }
                     }
                 }
@@ -209,7 +229,12 @@ struct PanelJob<'a, T> {
 
 impl<T: Real> PanelJob<'_, T> {
     #[inline(always)]
-    fn rows<S: Simd, const MR: usize, const NV: usize>(&self, simd: S, y: &mut [T]) {
+    fn rows<S: Simd, const MR: usize, const NV: usize>(
+        &self,
+        simd: S,
+        y: &mut [T],
+        ahead: &mut Ahead<'_, '_, T>,
+    ) {
         let lanes = T::lanes::<S>();
         let cols = self.block.cols.len();
         for row in 0..self.block.rows.len() {
@@ -217,13 +242,22 @@ impl<T: Real> PanelJob<'_, T> {
             let at = self.at.wrapping_add_signed(row as isize * self.steps[0]);
             let mut col = 0;
             while col < cols {
-                let (packed, left) = (&packed[col..], (cols - col).div_ceil(lanes));
-                match left {
-                    1 => self.columns::<S, MR, 1>(simd, packed, at, col, y),
-                    2 => self.columns::<S, MR, 2>(simd, packed, at, col, y),
-                    _ => self.columns::<S, MR, NV>(simd, packed, at, col, y),
+                let left = (cols - col).div_ceil(lanes);
+                // Four vectors are two halves, rather than a tile whose sums wait for each other.
+                let vectors = if left == 4 && NV == 3 {
+                    2
+                } else {
+                    left.min(NV)
+                };
+                // The last tile of a row takes outputs again that the one before it had.
+                let from = col.min(cols.saturating_sub(vectors * lanes));
+                let packed = &packed[from..];
+                match vectors {
+                    1 => self.columns::<S, MR, 1>(simd, packed, at, from, y, ahead),
+                    2 => self.columns::<S, MR, 2>(simd, packed, at, from, y, ahead),
+                    _ => self.columns::<S, MR, NV>(simd, packed, at, from, y, ahead),
                 }
-                col += lanes * left.min(NV);
+                col += vectors * lanes;
             }
         }
     }
@@ -236,22 +270,40 @@ impl<T: Real> PanelJob<'_, T> {
         at: usize,
         col: usize,
         y: &mut [T],
+        ahead: &mut Ahead<'_, '_, T>,
     ) {
-        let bias: [T; MR] = core::array::from_fn(|i| self.start[i]);
-        let acc = tile::<T, S, MR, NV>(simd, packed, self.taps, self.weights, bias);
         let width = NV * T::lanes::<S>();
         let valid = width.min(self.block.cols.len() - col);
-        for (i, sums) in acc.iter().enumerate().take(self.count) {
-            let to =
-                at.wrapping_add_signed(i as isize * self.channel + col as isize * self.steps[1]);
-            if valid == width && self.steps[1] == 1 {
-                T::vectors_mut::<S>(&mut y[to..to + width]).copy_from_slice(sums);
-            } else {
-                let mut buffer = [T::zero(); 64];
-                T::vectors_mut::<S>(&mut buffer[..width]).copy_from_slice(sums);
-                for (j, v) in buffer[..valid].iter().enumerate() {
-                    y[to.wrapping_add_signed(j as isize * self.steps[1])] = *v;
+        let to = |i: usize| {
+            at.wrapping_add_signed(i as isize * self.channel + col as isize * self.steps[1])
+        };
+        let side_by_side = valid == width && self.steps[1] == 1;
+        ahead.some();
+        if side_by_side {
+            for i in 0..self.count {
+                prefetch(y, to(i), width);
+            }
+        }
+        // They are read for each tile: kept, they would take registers from the sums.
+        let start = pulp::as_arrays::<MR, T>(black_box(&self.start)).0;
+        let acc = tile::<T, S, MR, NV>(simd, packed, self.taps, self.weights, &start[0]);
+        // All sums are named by constants, so that they stay in registers.
+        if side_by_side {
+            for (i, sums) in acc.iter().enumerate() {
+                if i < self.count {
+                    let to = to(i);
+                    T::vectors_mut::<S>(&mut y[to..to + width]).copy_from_slice(sums);
                 }
+            }
+            return;
+        }
+        let mut buffer = [[T::zero(); 64]; MR];
+        for (to, sums) in buffer.iter_mut().zip(&acc) {
+            T::vectors_mut::<S>(&mut to[..width]).copy_from_slice(sums);
+        }
+        for (i, sums) in buffer.iter().enumerate().take(self.count) {
+            for (j, v) in sums[..valid].iter().enumerate() {
+                y[to(i).wrapping_add_signed(j as isize * self.steps[1])] = *v;
             }
         }
     }

@@ -5,9 +5,13 @@ use super::lift::{Geometry, Slab, SlabMut};
 use crate::Real;
 use crate::exp::fused;
 use crate::pointwise::vectorized;
+use crate::prefetch::prefetch;
 use crate::reduce::halve;
 use core::ops::Range;
 use pulp::{Simd, WithSimd};
+
+/// How many rows lie ahead that are asked for.
+const AHEAD: isize = 2;
 
 /// Whether each group is one channel in and one out, and outputs side by side meet inputs side by side, given the steps of
 /// columns.
@@ -164,15 +168,24 @@ impl<T: Real> WithSimd for Values<'_, T> {
             down,
             ..
         } = self.run;
+        // Of the rows that a window reads, the last one is new.
+        let new = taps.last().copied().unwrap_or(0);
         for row in 0..rows.len() as isize {
             let from = self.from.wrapping_add_signed(row * down);
             let to = self.to.wrapping_add_signed(row * self.step);
+            prefetch(
+                self.y,
+                to.wrapping_add_signed(AHEAD * self.step),
+                self.columns,
+            );
             let to = &mut self.y[to..to + self.columns];
             if taps.is_empty() {
                 to.fill(self.start);
                 continue;
             }
             if !self.inner.is_empty() {
+                let later = from.wrapping_add(new).wrapping_add_signed(AHEAD * *down);
+                prefetch(self.x, later, self.inner.len());
                 let to = &mut to[self.inner.clone()];
                 columns::<T, S>(simd, &self.x[from..], taps, self.weights, self.start, to);
             }
@@ -213,13 +226,13 @@ fn columns<T: Real, S: Simd>(
     let mut col = 0;
     while col < cols && cols >= 4 * lanes {
         let at = col.min(cols - 4 * lanes);
-        let [sums] = tile::<T, S, 1, 4>(simd, &data[at..], taps, weights, [start]);
+        let [sums] = tile::<T, S, 1, 4>(simd, &data[at..], taps, weights, &[start]);
         T::vectors_mut::<S>(&mut out[at..at + 4 * lanes]).copy_from_slice(&sums);
         col += 4 * lanes;
     }
     while col < cols && cols >= lanes {
         let at = col.min(cols - lanes);
-        let [sums] = tile::<T, S, 1, 1>(simd, &data[at..], taps, weights, [start]);
+        let [sums] = tile::<T, S, 1, 1>(simd, &data[at..], taps, weights, &[start]);
         T::vectors_mut::<S>(&mut out[at..at + lanes]).copy_from_slice(&sums);
         col += lanes;
     }
@@ -302,6 +315,10 @@ impl<T: Real> WithSimd for Weights<'_, T> {
                 let from = self.from.wrapping_add_signed(row * run.down);
                 let at = self.at.wrapping_add_signed(row * self.step);
                 if cols > 0 {
+                    let ahead = |at: usize, step: isize| at.wrapping_add_signed(AHEAD * step);
+                    let new = taps.last().copied().unwrap_or(0);
+                    prefetch(dy, ahead(at, self.step), cols);
+                    prefetch(x, ahead(from.wrapping_add(new), run.down), cols);
                     let dy = &dy[at + inner.start..at + inner.end];
                     let x = taps_here.map(|tap| &x[from + tap..][..cols]);
                     let before = x.map(|x| &x[..whole]);

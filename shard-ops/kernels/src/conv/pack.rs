@@ -8,6 +8,7 @@
 
 use super::lift::{Geometry, Slab};
 use crate::Real;
+use crate::prefetch::prefetch;
 use core::ops::Range;
 
 /// Packed elements per block: half of a 1 MiB second-level cache in f64, a quarter in f32.
@@ -15,6 +16,9 @@ const BUDGET: usize = 64 * 1024;
 
 /// Most columns per block.
 const COLUMNS: usize = 512;
+
+/// What it takes to begin a run of columns, in elements.
+const START: usize = 64;
 
 /// Rows start on cache lines of this many elements (f32), an odd number of lines apart, so that channels spread over the
 /// cache.
@@ -39,6 +43,8 @@ pub(super) struct Packing {
     phases: Vec<usize>,
     /// Input rows packed per plane.
     span: usize,
+    /// Columns that a window reaches beyond its first, in a phase.
+    reach: usize,
     /// Elements of one packed row.
     pitch: usize,
     /// Elements of one channel.
@@ -50,25 +56,43 @@ pub(super) struct Packing {
 }
 
 impl Packing {
-    /// Plans blocks of the outputs `extent`; loops may read `overread` columns past a block's last column. Taps are in the
-    /// order of the kernel's elements; for a [turned](Geometry::turned) geometry this is their order before it was turned.
-    pub(super) fn new(g: &Geometry, extent: [usize; 3], overread: usize, turned: bool) -> Self {
+    /// Plans blocks of the outputs `extent`, of whole tiles of `tile` columns but for the last; loops may read `overread` columns
+    /// past a block's last column. Taps are in the order of the kernel's elements; for a [turned](Geometry::turned) geometry this
+    /// is their order before it was turned.
+    pub(super) fn new(
+        g: &Geometry,
+        extent: [usize; 3],
+        tile: usize,
+        overread: usize,
+        turned: bool,
+    ) -> Self {
         let [kd, kh, kw] = g.kernel;
-        let cols = extent[2].clamp(1, COLUMNS);
         let mut phases: Vec<usize> = (0..kw).map(|k| k * g.dilation[2] % g.stride[2]).collect();
         phases.sort_unstable();
         phases.dedup();
         let reach = kw.saturating_sub(1) * g.dilation[2] / g.stride[2];
-        let pitch = odd_lines(cols + overread + reach);
+        let pitch_of = |cols: usize| odd_lines(cols + overread + reach);
         let span_of =
             |rows: usize| (rows - 1) * g.stride[1] + kh.saturating_sub(1) * g.dilation[1] + 1;
-        let per_row = (g.cin * kd * phases.len() * pitch).max(1);
-        let mut rows = 1;
-        while rows < extent[1] && span_of(rows + 1) * per_row <= BUDGET {
-            rows += 1;
-        }
-        // Blocks are even: the last one is not a small remainder.
-        let rows = extent[1].max(1).div_ceil(extent[1].max(1).div_ceil(rows));
+        let [_, height, width] = extent.map(|n| n.max(1));
+        let rows_of = |cols: usize| {
+            let per_row = (g.cin * kd * phases.len() * pitch_of(cols)).max(1);
+            let mut rows = 1;
+            while rows < height && span_of(rows + 1) * per_row <= BUDGET {
+                rows += 1;
+            }
+            // Blocks are even: the last one is not a small remainder.
+            height.div_ceil(height.div_ceil(rows))
+        };
+        // What neighbouring blocks share is packed for each: the shape is that of which least is.
+        let copied = |cols: usize| {
+            let rows = rows_of(cols);
+            let lines = height.div_ceil(rows) * span_of(rows);
+            lines * (width + width.div_ceil(cols) * (reach + START))
+        };
+        let widths = (1..=(COLUMNS / tile).max(1)).map(|tiles| (tiles * tile).min(width));
+        let cols = widths.min_by_key(|cols| copied(*cols)).unwrap_or(width);
+        let (pitch, rows) = (pitch_of(cols), rows_of(cols));
         let span = span_of(rows);
         let channel = odd_lines(kd * span * phases.len() * pitch);
         let mut taps = Vec::with_capacity(g.taps());
@@ -99,6 +123,7 @@ impl Packing {
             cols,
             phases,
             span,
+            reach,
             pitch,
             channel,
             taps,
@@ -146,7 +171,7 @@ impl Packing {
                     for (p, phase) in self.phases.iter().enumerate() {
                         let at = ci * self.channel
                             + ((kd * self.span + row) * self.phases.len() + p) * self.pitch;
-                        let target = &mut out[at..at + self.pitch];
+                        let target = &mut out[at..at + block.cols.len() + self.reach];
                         if inside {
                             let first = g.input(2, block.cols.start, 0) + *phase as isize;
                             line_of(
@@ -165,6 +190,68 @@ impl Packing {
                 }
             }
         }
+    }
+}
+
+/// The input of a block that is packed after the one at hand: its lines are asked for while that is computed, some at a time.
+pub(super) struct Ahead<'a, 'b, T> {
+    packing: &'a Packing,
+    x: &'a Slab<'b, T>,
+    n: usize,
+    first_channel: usize,
+    block: Option<Block>,
+    /// Lines that were asked for, and how many are each step, of so many.
+    done: usize,
+    step: usize,
+    steps: usize,
+}
+
+impl<'a, 'b, T> Ahead<'a, 'b, T> {
+    /// The input of a block, if there is one, that is asked for in so many steps.
+    pub(super) fn new(
+        packing: &'a Packing,
+        x: &'a Slab<'b, T>,
+        [n, first_channel]: [usize; 2],
+        block: Option<Block>,
+        steps: usize,
+    ) -> Self {
+        // Where columns do not lie side by side, each is in a line of its own.
+        let block = block.filter(|_| x.step[2] == 1);
+        Self {
+            packing,
+            x,
+            n,
+            first_channel,
+            block,
+            done: 0,
+            step: 0,
+            steps: steps.max(1),
+        }
+    }
+
+    /// Asks for some lines.
+    #[inline(always)]
+    pub(super) fn some(&mut self) {
+        let Some(block) = &self.block else { return };
+        let (g, x, span) = (&self.packing.geometry, self.x, self.packing.span);
+        let lines = g.cin * g.kernel[0] * span;
+        let first = g.input(2, block.cols.start, 0);
+        let count = block.cols.len() * g.stride[2] + self.packing.reach * g.stride[2];
+        self.step += 1;
+        let until = lines.min(lines * self.step / self.steps);
+        for line in self.done..until {
+            let (channel, depth, row) = (
+                line / span / g.kernel[0],
+                line / span % g.kernel[0],
+                line % span,
+            );
+            let within = g.input(0, block.plane, depth) * x.step[0]
+                + (g.input(1, block.rows.start, 0) + row as isize) * x.step[1]
+                + first;
+            let at = x.start(self.n, self.first_channel + channel);
+            prefetch(x.data, at.wrapping_add_signed(within), count);
+        }
+        self.done = until;
     }
 }
 

@@ -4,11 +4,14 @@
 //! vector of channels. Otherwise each channel's rows meet the taps' rows lane by lane. Sums over at most [`FLUSH`] outputs are
 //! kept in the element type and then join totals in f64.
 
+use super::apart;
 use super::direct::{dot_tile, weight_tile};
 use super::lift::{Geometry, Slab};
 use super::lone;
 use super::pack::{Block, Packing};
 use crate::pointwise::vectorized;
+use crate::prefetch::prefetch;
+use crate::turn::{SIDE, turned};
 use crate::{Real, View, ViewMut, copy::copy};
 use pulp::{Simd, WithSimd};
 
@@ -22,11 +25,16 @@ pub(super) fn weight_grad<T: Real>(
     g: &Geometry,
 ) {
     let mut totals = vec![0.0; g.groups * g.cout * g.taps()];
+    // `[groups, Cin/g, kernel, Cout/g]`, to be `[groups, Cout/g, Cin/g, kernel]`.
+    let mut turned = false;
     if totals.is_empty() || dy.extent.contains(&0) {
         // There is nothing to sum.
+    } else if apart::are_copied(g) {
+        apart::weight_grad(x, dy, &mut totals, FLUSH, g);
     } else if lone::fits(g, [x.step[2], dy.step[2]]) {
         lone::weight_grad(x, dy, &mut totals, FLUSH, g);
     } else {
+        turned = true;
         vectorized(Sums {
             x,
             dy,
@@ -34,17 +42,18 @@ pub(super) fn weight_grad<T: Real>(
             g,
         });
     }
-    let values: Vec<T> = totals.into_iter().map(T::of).collect();
-    let mut dw = dw.reborrow();
+    let mut values: Vec<T> = totals.into_iter().map(T::of).collect();
+    if turned {
+        let sums = View::contiguous(&values, &[g.groups, g.taps(), g.cout]).permute(&[0, 2, 1]);
+        let mut ordered = vec![T::zero(); values.len()];
+        copy(
+            &sums,
+            &mut ViewMut::contiguous(&mut ordered, &[g.groups, g.cout, g.taps()]),
+        );
+        values = ordered;
+    }
     let shape = dw.shape().to_vec();
-    // `[groups, Cin/g, kernel, Cout/g]` to `[groups, Cout/g, Cin/g, kernel]`.
-    let sums = View::contiguous(&values, &[g.groups, g.taps(), g.cout]).permute(&[0, 2, 1]);
-    let mut ordered = vec![T::zero(); values.len()];
-    copy(
-        &sums,
-        &mut ViewMut::contiguous(&mut ordered, &[g.groups, g.cout, g.taps()]),
-    );
-    copy(&View::contiguous(&ordered, &shape), &mut dw);
+    copy(&View::contiguous(&values, &shape), &mut dw.reborrow());
 }
 
 struct Sums<'a, 'b, T> {
@@ -64,7 +73,14 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
         let Self { x, dy, totals, g } = self;
         // Channels are taken in chunks, so that a block holds many outputs and their sums are seldom flushed.
         let part = |cin: usize| Geometry { cin, ..*g };
-        let packing = Packing::new(&part(g.cin.min(CHANNELS)), dy.extent, lanes, false);
+        let width = if 4 * g.cout <= lanes {
+            0
+        } else {
+            lanes * g.cout.div_ceil(lanes).min(2)
+        };
+        // Rows are long enough for what is done once for each.
+        let (part, tile) = (part(g.cin.min(CHANNELS)), 8 * lanes);
+        let packing = Packing::new(&part, dy.extent, tile, lanes, false);
         let (mut packed, mut turned) = (Vec::new(), Vec::new());
         let volume = g.volume();
         for group in 0..g.groups {
@@ -78,11 +94,6 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                         channel: group * g.cout,
                         block: &block,
                         cout: g.cout,
-                    };
-                    let width = if 4 * g.cout <= lanes {
-                        0
-                    } else {
-                        lanes * g.cout.div_ceil(lanes).min(2)
                     };
                     let lines = match width {
                         0 => rows.lines(&mut turned),
@@ -148,6 +159,8 @@ impl<T: Real> OutputRows<'_, '_, T> {
     fn channels_last(&self, width: usize, out: &mut Vec<T>) {
         /// Columns that are turned together, so that the memory they touch stays in the first-level cache.
         const TURN: usize = 16;
+        /// How many times that the columns lie ahead that are asked for.
+        const AHEAD: usize = 2;
         let (rows, cols) = (self.block.rows.len(), self.block.cols.len());
         let step = self.dy.step[2];
         out.clear();
@@ -158,10 +171,30 @@ impl<T: Real> OutputRows<'_, '_, T> {
                 for first in (0..cols).step_by(TURN) {
                     let live = TURN.min(cols - first);
                     let target = &mut out[(row * cols + first) * width..][..live * width];
-                    for co in 0..count {
-                        let from = self
-                            .line(panel * width + co, row)
-                            .wrapping_add_signed(first as isize * step);
+                    let from = |co: usize| {
+                        self.line(panel * width + co, row)
+                            .wrapping_add_signed(first as isize * step)
+                    };
+                    let whole = match step == 1 && live == TURN {
+                        true => count / SIDE * SIDE,
+                        false => 0,
+                    };
+                    for co in (0..whole).step_by(SIDE) {
+                        let rows: [&[T]; SIDE] = core::array::from_fn(|k| {
+                            let from = from(co + k);
+                            prefetch(self.dy.data, from + AHEAD * TURN, TURN);
+                            &self.dy.data[from..from + TURN]
+                        });
+                        for col in (0..TURN).step_by(SIDE) {
+                            let block =
+                                rows.map(|row| pulp::as_arrays::<SIDE, T>(&row[col..]).0[0]);
+                            for (j, lanes) in turned(block).iter().enumerate() {
+                                target[(col + j) * width + co..][..SIDE].copy_from_slice(lanes);
+                            }
+                        }
+                    }
+                    for co in whole..count {
+                        let from = from(co);
                         if step == 1 {
                             for (lane, v) in target
                                 .chunks_exact_mut(width)

@@ -6,6 +6,8 @@ use crate::Real;
 use crate::compiled::compiled;
 use crate::moments::of_run;
 use crate::pointwise::vectorized;
+use crate::prefetch::{AHEAD, prefetch};
+use crate::reduce::BLOCK;
 use pulp::{Simd, WithSimd};
 
 /// Rows whose sums of weights are taken in the element type before they join those in double precision.
@@ -126,6 +128,9 @@ impl<T: Real> Forward<'_, T> {
             .zip(self.out.chunks_exact_mut(cell))
             .zip(pulp::as_arrays_mut::<3, f64>(self.stats).0);
         for (c, ((x, out), to)) in all.enumerate() {
+            for array in [x, &*out] {
+                prefetch(array, AHEAD, cell.min(BLOCK));
+            }
             let [count, mean, m2] = of_run(simd, x);
             *to = match cells.about_zero {
                 true => [count, 0.0, m2 + count * mean * mean],
@@ -252,6 +257,9 @@ impl<T: Real> Backward<'_, T> {
             .zip(pulp::as_arrays::<3, f64>(self.stats).0);
         let mut pending = 0;
         for (c, (((x, dy), dx), state)) in all.enumerate() {
+            for array in [x, dy, &*dx] {
+                prefetch(array, AHEAD, cell.min(BLOCK));
+            }
             let first = c * cells.runs;
             let scale = Scale::of(*state, cells.eps);
             let mut found = [0.0; 2];
@@ -278,7 +286,8 @@ impl<T: Real> Backward<'_, T> {
                 found[0] += if cells.about_zero { 0.0 } else { a };
                 found[1] += b;
             }
-            for ((r, (x, dy)), out) in runs().zip(dx.chunks_exact_mut(len)) {
+            // The last run first: a cache may hold it still.
+            for ((r, (x, dy)), out) in runs().zip(dx.chunks_exact_mut(len)).rev() {
                 let ([a, b], count) = (found, state[0]);
                 InputGrad {
                     x,

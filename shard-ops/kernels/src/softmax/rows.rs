@@ -6,6 +6,7 @@ use crate::Real;
 use crate::compiled::compiled;
 use crate::exp::exp_in;
 use crate::pointwise::vectorized;
+use crate::prefetch::{AHEAD, prefetch};
 use crate::reduce::{BLOCK, LANES, by_lanes, halve, sum_of_lanes};
 use pulp::{Simd, WithSimd};
 
@@ -87,6 +88,9 @@ impl<T: Real> Values<'_, T> {
     fn run<S: Simd>(self, simd: S) {
         let n = self.n;
         for (x, out) in self.x.chunks_exact(n).zip(self.out.chunks_exact_mut(n)) {
+            for array in [x, &*out] {
+                prefetch(array, AHEAD, n.min(BLOCK));
+            }
             // It ignores NaN, which the sum keeps. From an infinite one follow differences that are NaN, and so all of the row.
             let max = largest(x);
             let total = exponentials::<T, S>(simd, x, max, out);
@@ -165,11 +169,12 @@ impl<T: Real> WithSimd for Gradients<'_, T> {
 impl<T: Real> Gradients<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let rows = self
-            .y
-            .chunks_exact(self.n)
-            .zip(self.dy.chunks_exact(self.n));
-        for ((y, dy), out) in rows.zip(self.out.chunks_exact_mut(self.n)) {
+        let n = self.n;
+        let rows = self.y.chunks_exact(n).zip(self.dy.chunks_exact(n));
+        for ((y, dy), out) in rows.zip(self.out.chunks_exact_mut(n)) {
+            for array in [y, dy, &*out] {
+                prefetch(array, AHEAD, n.min(BLOCK));
+            }
             let total = T::of(cell_sum(simd, self.log, y, dy));
             let of = out.iter_mut().zip(y.iter().zip(dy));
             if self.log {

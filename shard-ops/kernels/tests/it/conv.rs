@@ -221,6 +221,13 @@ fn long_rows_and_tall_slabs_run_in_several_blocks() {
             vec![1, 9, 2100],
             Taps::new(&[4], &[3], &[-1]),
         ),
+        // Long patches of many channels, which are copied; so many that sums of gradients are flushed.
+        (
+            vec![3, 2, 83, 300],
+            vec![70, 2, 3, 8],
+            vec![3, 70, 29, 30],
+            Taps::new(&[3, 10], &[1, 1], &[-2, -3]),
+        ),
     ] {
         compare::<f32>(
             &Case {
@@ -396,6 +403,45 @@ fn splits_give_the_same_bits_in(groups: usize) {
                 (y[whole].to_bits(), dx[whole].to_bits()),
                 "{at:?}"
             );
+        }
+    }
+}
+
+/// Patches of several strips and of a part of one have the same bits.
+#[test]
+fn splits_of_patches_give_the_same_bits() {
+    let mut rng = Rng::new(5);
+    let (side, patch, channels, out) = (24, 16, 3, 72);
+    let x = rng.vec::<f32>(channels * side * patch * side * patch);
+    let weight = rng.vec::<f32>(out * channels * patch * patch);
+    let xv = View::contiguous(&x, &[1, channels, side * patch, side * patch]);
+    let wv = View::contiguous(&weight, &[out, channels, patch, patch]);
+    let bias = rng.vec::<f32>(out);
+    let run = |rows: core::ops::Range<usize>, cols: core::ops::Range<usize>| {
+        let shape = [1, out, rows.len(), cols.len()];
+        let mut y = vec![0.0; shape.iter().product()];
+        let origin = [(rows.start * patch) as isize, (cols.start * patch) as isize];
+        let window = Taps::new(&[patch, patch], &[1, 1], &origin);
+        let mut to = ViewMut::contiguous(&mut y, &shape);
+        conv_forward(&xv, &wv, Some(&bias), &mut to, &window, 1);
+        y
+    };
+    let whole = run(0..side, 0..side);
+    for (rows, cols) in [
+        (0..1, 0..24),
+        (3..24, 0..23),
+        (23..24, 22..24),
+        (7..8, 5..6),
+    ] {
+        let part = run(rows.clone(), cols.clone());
+        for at in naive_index(&[out, rows.len(), cols.len()]) {
+            let of_part = flat(&[out, rows.len(), cols.len()], &at);
+            let of_whole = flat(
+                &[out, side, side],
+                &[at[0], at[1] + rows.start, at[2] + cols.start],
+            );
+            let (part, whole) = (part[of_part].to_bits(), whole[of_whole].to_bits());
+            assert_eq!(part, whole, "{at:?} of rows {rows:?} and columns {cols:?}");
         }
     }
 }
