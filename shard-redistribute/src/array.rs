@@ -70,23 +70,36 @@ impl Array {
     ///
     /// # Errors
     /// [`OtherMesh`](RedistributeError::OtherMesh).
+    #[inline]
     pub fn from_parts(
         cx: &Rc<MeshComm>,
         layout: &Layout,
         local: Option<Buffer>,
         dtype: DType,
     ) -> Result<Self> {
-        if layout.mesh() != cx.mesh() {
-            return Err(RedistributeError::OtherMesh { op: "array" });
+        match layout.mesh() == cx.mesh() {
+            true => Ok(Self::on_mesh(cx, layout, local, dtype)),
+            false => Err(RedistributeError::OtherMesh { op: "array" }),
         }
-        Ok(Self {
+    }
+
+    /// As [`from_parts`](Self::from_parts), under a layout that is known to be of this mesh.
+    #[inline]
+    pub fn on_mesh(
+        cx: &Rc<MeshComm>,
+        layout: &Layout,
+        local: Option<Buffer>,
+        dtype: DType,
+    ) -> Self {
+        debug_assert!(layout.mesh() == cx.mesh());
+        Self {
             layout: layout.clone(),
             dtype,
             local,
             cx: cx.clone(),
             number: cx.history().number(),
             derived: may_keep(dtype, layout.ndim()).then(Rc::default),
-        })
+        }
     }
 
     /// What [`keep`](Self::keep) was given under this key by this array or a clone of it.
@@ -221,6 +234,12 @@ impl Array {
     /// nothing was [kept](Self::keep): ranks that make it of the same elements, and ranks that make it of new ones, then have as much.
     #[must_use]
     pub fn with_number(mut self, number: u64) -> Self {
+        self.set_number(number);
+        self
+    }
+
+    /// As [`with_number`](Self::with_number), in place.
+    pub fn set_number(&mut self, number: u64) {
         if number != self.number
             && let Some(derived) = &self.derived
             && (Rc::strong_count(derived) > 1 || !derived.borrow().is_empty())
@@ -228,7 +247,6 @@ impl Array {
             self.derived = Some(Rc::default());
         }
         self.number = number;
-        self
     }
 
     /// This rank's piece, `None` off the mesh.

@@ -558,8 +558,28 @@ impl ShardTensor {
     #[track_caller]
     fn run_any(&self, f: &dyn Fn(&dyn Exec, &Value) -> Result<Value, OpError>) -> Result<Self> {
         let _call = Calling::here();
+        let mut place = None;
+        let this = self.operand(&mut place)?;
+        Ok(self.lift(f(self.ctx.tape(), this)?))
+    }
+
+    /// The value as ops use it, in this place if that is not the one it holds.
+    fn operand<'a>(&'a self, place: &'a mut Option<Value>) -> Result<&'a Value> {
         let tape = self.ctx.tape();
-        Ok(self.lift(f(tape, &*tape.operand(&self.held())?)?))
+        match &self.held {
+            Held::Value(value) => match tape.operand(value)? {
+                Cow::Borrowed(value) => Ok(value),
+                Cow::Owned(value) => Ok(place.insert(value)),
+            },
+            Held::Parameter(cell, ..) => {
+                let value = cell.borrow().clone();
+                let used = match tape.operand(&value)? {
+                    Cow::Borrowed(_) => value,
+                    Cow::Owned(value) => value,
+                };
+                Ok(place.insert(used))
+            }
+        }
     }
 
     /// Runs one op of `shard_ops` on two tensors.
@@ -575,10 +595,10 @@ impl ShardTensor {
     #[track_caller]
     fn run2_any(&self, other: &Self, f: &Op2<'_>) -> Result<Self> {
         let _call = Calling::here();
-        let tape = self.ctx.tape();
-        let (this, other) = (self.held(), other.held());
-        let (this, other) = (tape.operand(&this)?, tape.operand(&other)?);
-        Ok(self.lift(f(tape, &this, &other)?))
+        let (mut place, mut other_place) = (None, None);
+        let this = self.operand(&mut place)?;
+        let other = other.operand(&mut other_place)?;
+        Ok(self.lift(f(self.ctx.tape(), this, other)?))
     }
 }
 

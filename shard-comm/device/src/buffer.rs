@@ -229,6 +229,7 @@ impl BufferMut {
         }
     }
 
+    #[inline]
     pub(crate) fn from_host(
         device: DeviceRef,
         dtype: DType,
@@ -327,6 +328,7 @@ impl BufferMut {
     }
 
     /// Ends writing: the elements become immutable and can be shared.
+    #[inline]
     pub fn freeze(self) -> Buffer {
         let Self {
             storage,
@@ -418,6 +420,7 @@ pub(crate) struct HostMemory {
 
 impl HostMemory {
     /// Initialised memory for `bytes` bytes, or `None` if the system has no more.
+    #[inline]
     pub(crate) fn take(pool: &Arc<Pool>, bytes: usize) -> Option<Self> {
         let blocks = pool.take(bytes)?;
         Some(Self {

@@ -114,6 +114,7 @@ impl Host {
         )
     }
 
+    #[cold]
     fn out_of_memory(&self, dtype: DType, len: usize) -> DeviceError {
         let bytes = len.saturating_mul(dtype.size());
         DeviceError::OutOfMemory {
@@ -146,15 +147,14 @@ impl Device for Host {
     }
 
     fn alloc(&self, dtype: DType, len: usize) -> Result<BufferMut> {
-        let device = self
-            .this
-            .upgrade()
-            .ok_or(DeviceError::Closed { op: "alloc" })?;
-        let memory = len
-            .checked_mul(dtype.size())
-            .and_then(|bytes| HostMemory::take(&self.pool, bytes))
-            .ok_or_else(|| self.out_of_memory(dtype, len))?;
-        Ok(BufferMut::from_host(device, dtype, len, memory))
+        let Some(device) = self.this.upgrade() else {
+            return Err(DeviceError::Closed { op: "alloc" });
+        };
+        let bytes = len.checked_mul(dtype.size());
+        match bytes.and_then(|bytes| HostMemory::take(&self.pool, bytes)) {
+            Some(memory) => Ok(BufferMut::from_host(device, dtype, len, memory)),
+            None => Err(self.out_of_memory(dtype, len)),
+        }
     }
 
     fn fill(&self, dst: &mut BufferMut, view: &Strided, value: Scalar) -> Result<()> {

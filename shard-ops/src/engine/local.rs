@@ -1,28 +1,28 @@
 //! Ops for which nothing moves: most ops, and those whose calls have to be short.
 
 use super::submit::{submit, submit_now};
-use super::{Arrays, Run, note};
+use super::{Run, note};
 use crate::error::InOp;
-use crate::{KernelCx, OpError, Result, Stage};
+use crate::{KernelCx, OpError, Result, Stage, Value, Values};
 use shard_comm::{Buffer, BufferMut};
 use shard_redistribute::Array;
 use smallvec::SmallVec;
 
 impl Run<'_> {
     /// The kernel call of an op for which nothing moves, and whose results are what it writes.
-    pub(super) fn local(&self, inputs: &[&Array]) -> Result<Arrays> {
+    pub(super) fn local(&self, inputs: &[&Array]) -> Result<Values> {
         let (op, cx, strategy, name) = (self.op, self.cx, self.strategy, self.op.name());
         let mut pieces: SmallVec<[&Buffer; 4]> = SmallVec::new();
         for (operand, array) in inputs.iter().enumerate() {
-            pieces.push(
-                array
-                    .buffer()
-                    .ok_or(OpError::NoData { op: name, operand })?,
-            );
+            let Some(piece) = array.buffer() else {
+                return Err(OpError::NoData { op: name, operand });
+            };
+            pieces.push(piece);
         }
+        let device = cx.device();
         let mut outputs: SmallVec<[BufferMut; 1]> = SmallVec::new();
         for (output, &len) in self.rule.outputs.iter().zip(&strategy.lens) {
-            outputs.push(cx.device().alloc(output.meta.dtype, len).in_op(name)?);
+            outputs.push(device.alloc(output.meta.dtype, len).in_op(name)?);
         }
         let calls = &strategy.late;
         if calls.iter().any(KernelCx::writes)
@@ -30,20 +30,22 @@ impl Run<'_> {
         {
             let outputs = outputs.into_vec();
             let ran = submit(op, cx, Stage::Compute, calls, None, &pieces, outputs)?;
-            return self.finished(ran);
+            return self.finished(ran.into());
         }
         self.finished(outputs)
     }
 
     /// What the kernels of an op wrote for which nothing moves.
-    fn finished(&self, outputs: impl IntoIterator<Item = BufferMut>) -> Result<Arrays> {
+    fn finished(&self, mut outputs: SmallVec<[BufferMut; 1]>) -> Result<Values> {
         let (cx, name) = (self.cx, self.op.name());
         note(cx, name, "kernel");
-        let mut arrays = Arrays::new();
-        for (buffer, layout) in outputs.into_iter().zip(&self.strategy.outputs) {
+        let mut values = Values::new();
+        // The strategy's layouts are of the operands' mesh.
+        for (buffer, layout) in outputs.drain(..).zip(&self.strategy.outputs) {
             let dtype = buffer.dtype();
-            arrays.push(Array::from_parts(cx, layout, Some(buffer.freeze()), dtype).in_op(name)?);
+            let array = Array::on_mesh(cx, layout, Some(buffer.freeze()), dtype);
+            values.push(Value::new(array));
         }
-        Ok(arrays)
+        Ok(values)
     }
 }
