@@ -224,6 +224,7 @@ impl Census {
 }
 
 impl Node {
+    #[inline]
     pub(crate) fn new(
         census: &Rc<Census>,
         kind: Kind,

@@ -408,9 +408,10 @@ impl Exec for Recorder {
 
     // In most programs most operands are used as they are, and each step that brings one to where it is used goes on with the next.
     fn results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values, OpError> {
-        match self.casts() {
-            true => self.cast_results(op, inputs),
-            false => self.used_results(op, inputs),
+        match (self.casts(), self.0.census.has_used()) {
+            (true, _) => self.cast_results(op, inputs),
+            (false, true) => self.used_results(op, inputs),
+            (false, false) => self.tracked_results(op, inputs),
         }
     }
 
@@ -450,16 +451,12 @@ impl Recorder {
     }
 
     /// Of operands in the layouts in which ops use them.
-    #[inline]
+    #[inline(never)]
     fn used_results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values, OpError> {
-        if self.0.census.has_used() {
-            let used = self.operands(inputs)?;
-            return self.tracked_results(op, &borrowed(&used));
-        }
-        self.tracked_results(op, inputs)
+        let used = self.operands(inputs)?;
+        self.tracked_results(op, &borrowed(&used))
     }
 
-    #[inline]
     fn tracked_results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values, OpError> {
         // What no tape knows has no parents.
         if inputs.iter().all(|value| value.slot().is_none()) {

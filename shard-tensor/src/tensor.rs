@@ -43,7 +43,7 @@ pub struct ShardTensor {
 enum Held {
     Value(Value),
     /// A parameter: its clones see what `set` puts here. Layout and type never change.
-    Parameter(Rc<RefCell<Value>>, Layout, DType),
+    Parameter(Rc<RefCell<Rc<Value>>>, Layout, DType),
 }
 
 /// What it is, and where.
@@ -65,7 +65,7 @@ impl ShardTensor {
     fn held(&self) -> Cow<'_, Value> {
         match &self.held {
             Held::Value(value) => Cow::Borrowed(value),
-            Held::Parameter(cell, ..) => Cow::Owned(cell.borrow().clone()),
+            Held::Parameter(cell, ..) => Cow::Owned(Value::clone(&cell.borrow())),
         }
     }
 
@@ -308,7 +308,7 @@ impl ShardTensor {
 
     fn parameter(&self, leaf: Value) -> Held {
         Held::Parameter(
-            Rc::new(RefCell::new(leaf)),
+            Rc::new(RefCell::new(Rc::new(leaf))),
             self.layout().clone(),
             self.dtype(),
         )
@@ -507,7 +507,7 @@ impl ShardTensor {
             ));
         };
         let renewed = self.ctx.tape().renewed(&cell.borrow(), array)?;
-        cell.replace(renewed);
+        cell.replace(Rc::new(renewed));
         Ok(())
     }
 }
@@ -536,7 +536,7 @@ impl ShardTensor {
     pub(crate) fn into_value(self) -> Value {
         match self.held {
             Held::Value(value) => value,
-            Held::Parameter(cell, ..) => cell.borrow().clone(),
+            Held::Parameter(cell, ..) => Value::clone(&cell.borrow()),
         }
     }
 
@@ -563,23 +563,23 @@ impl ShardTensor {
         Ok(self.lift(f(self.ctx.tape(), this)?))
     }
 
-    /// The value as ops use it, in this place if that is not the one it holds.
-    fn operand<'a>(&'a self, place: &'a mut Option<Value>) -> Result<&'a Value> {
+    /// The value as ops use it. What is not the tensor's own is held in this place.
+    fn operand<'a>(&'a self, place: &'a mut Option<Rc<Value>>) -> Result<&'a Value> {
         let tape = self.ctx.tape();
-        match &self.held {
+        let held = match &self.held {
             Held::Value(value) => match tape.operand(value)? {
-                Cow::Borrowed(value) => Ok(value),
-                Cow::Owned(value) => Ok(place.insert(value)),
+                Cow::Borrowed(value) => return Ok(value),
+                Cow::Owned(value) => Rc::new(value),
             },
             Held::Parameter(cell, ..) => {
                 let value = cell.borrow().clone();
-                let used = match tape.operand(&value)? {
+                match tape.operand(&value)? {
                     Cow::Borrowed(_) => value,
-                    Cow::Owned(value) => value,
-                };
-                Ok(place.insert(used))
+                    Cow::Owned(value) => Rc::new(value),
+                }
             }
-        }
+        };
+        Ok(place.insert(held))
     }
 
     /// Runs one op of `shard_ops` on two tensors.

@@ -32,7 +32,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Host {
     this: Weak<Self>,
-    pool: Arc<Pool>,
+    pool: Pool,
     meter: Option<Meter>,
 }
 
@@ -75,9 +75,14 @@ impl Host {
     pub fn with_options(options: HostOptions) -> DeviceRef {
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
-            pool: Arc::new(Pool::new(options.cached_bytes, options.poison)),
+            pool: Pool::new(options.cached_bytes, options.poison),
             meter: options.meter.then(Meter::default),
         })
+    }
+
+    /// Takes back memory of which the last holder is gone.
+    pub(crate) fn take_back(&self, memory: HostMemory) {
+        memory.give(&self.pool);
     }
 
     /// Runs `f` and, if the host is metered, adds its work and time to the account.
@@ -284,7 +289,7 @@ impl Device for Host {
 
     fn resize(&self, mut buffer: BufferMut, len: usize) -> Result<BufferMut> {
         let dtype = buffer.dtype();
-        match buffer.resize_host(len) {
+        match buffer.resize_host(&self.pool, len) {
             Ok(true) => Ok(buffer),
             Ok(false) => resize_by_copy(self, buffer, len),
             Err(_) => Err(self.out_of_memory(dtype, len)),

@@ -3,49 +3,91 @@
 use super::submit::{submit, submit_now};
 use super::{Run, note};
 use crate::error::InOp;
-use crate::{KernelCx, OpError, Result, Stage, Value, Values};
+use crate::{KernelCx, OpError, Output, Result, Stage, Value, Values};
 use shard_comm::{Buffer, BufferMut};
 use shard_redistribute::Array;
+use shard_spec::Layout;
 use smallvec::SmallVec;
+use std::slice;
 
 impl Run<'_> {
     /// The kernel call of an op for which nothing moves, and whose results are what it writes.
     pub(super) fn local(&self, inputs: &[&Array]) -> Result<Values> {
-        let (op, cx, strategy, name) = (self.op, self.cx, self.strategy, self.op.name());
+        let (strategy, op) = (self.strategy, self.op.name());
         let mut pieces: SmallVec<[&Buffer; 4]> = SmallVec::new();
         for (operand, array) in inputs.iter().enumerate() {
             let Some(piece) = array.buffer() else {
-                return Err(OpError::NoData { op: name, operand });
+                return Err(OpError::NoData { op, operand });
             };
             pieces.push(piece);
         }
-        let device = cx.device();
-        let mut outputs: SmallVec<[BufferMut; 1]> = SmallVec::new();
-        for (output, &len) in self.rule.outputs.iter().zip(&strategy.lens) {
-            outputs.push(device.alloc(output.meta.dtype, len).in_op(name)?);
-        }
-        let calls = &strategy.late;
-        if calls.iter().any(KernelCx::writes)
-            && !submit_now(op, cx, Stage::Compute, calls, None, &pieces, &mut outputs)?
-        {
-            let outputs = outputs.into_vec();
-            let ran = submit(op, cx, Stage::Compute, calls, None, &pieces, outputs)?;
-            return self.finished(ran.into());
-        }
-        self.finished(outputs)
+        let outputs = match (&self.rule.outputs[..], &strategy.lens[..]) {
+            // Most ops have one output, which needs no list.
+            ([output], &[len]) => {
+                let mut made = self.alloc(output, len)?;
+                if self.runs_now(&pieces, slice::from_mut(&mut made))? {
+                    note(self.cx, op, "kernel");
+                    let value = self.made(made, &strategy.outputs[0]);
+                    return Ok(Values::from_buf([value]));
+                }
+                vec![made]
+            }
+            (outputs, lens) => {
+                let each = outputs.iter().zip(lens);
+                let made = each.map(|(output, &len)| self.alloc(output, len));
+                made.collect::<Result<Vec<_>>>()?
+            }
+        };
+        let ran = self.submitted(&pieces, outputs)?;
+        note(self.cx, op, "kernel");
+        let made = ran.into_iter().zip(&strategy.outputs);
+        Ok(made.map(|(made, layout)| self.made(made, layout)).collect())
     }
 
-    /// What the kernels of an op wrote for which nothing moves.
-    fn finished(&self, mut outputs: SmallVec<[BufferMut; 1]>) -> Result<Values> {
-        let (cx, name) = (self.cx, self.op.name());
-        note(cx, name, "kernel");
-        let mut values = Values::new();
-        // The strategy's layouts are of the operands' mesh.
-        for (buffer, layout) in outputs.drain(..).zip(&self.strategy.outputs) {
-            let dtype = buffer.dtype();
-            let array = Array::on_mesh(cx, layout, Some(buffer.freeze()), dtype);
-            values.push(Value::new(array));
+    #[inline]
+    fn alloc(&self, output: &Output, len: usize) -> Result<BufferMut> {
+        let device = self.cx.device();
+        device.alloc(output.meta.dtype, len).in_op(self.op.name())
+    }
+
+    /// Whether the kernel has run, if the device does its work when it is asked for.
+    fn runs_now(&self, pieces: &[&Buffer], outputs: &mut [BufferMut]) -> Result<bool> {
+        let calls = &self.strategy.late;
+        if !calls.iter().any(KernelCx::writes) {
+            return Ok(true);
         }
-        Ok(values)
+        submit_now(
+            self.op,
+            self.cx,
+            Stage::Compute,
+            calls,
+            None,
+            pieces,
+            outputs,
+        )
+    }
+
+    /// What the kernel writes, whenever the device runs it.
+    fn submitted(&self, pieces: &[&Buffer], outputs: Vec<BufferMut>) -> Result<Vec<BufferMut>> {
+        let calls = &self.strategy.late;
+        match calls.iter().any(KernelCx::writes) {
+            true => submit(
+                self.op,
+                self.cx,
+                Stage::Compute,
+                calls,
+                None,
+                pieces,
+                outputs,
+            ),
+            false => Ok(outputs),
+        }
+    }
+
+    /// A result under its layout, which is of the operands' mesh.
+    #[inline]
+    fn made(&self, made: BufferMut, layout: &Layout) -> Value {
+        let dtype = made.dtype();
+        Value::new(Array::on_mesh(self.cx, layout, Some(made.freeze()), dtype))
     }
 }

@@ -239,16 +239,12 @@ impl Engine {
             self.refuse_terms(name, ready.wanted.as_ref())?;
         }
         let number = record(name, key, inputs);
-        let mut outputs = self.by_strategy((op, name), &ready.rule, &ready.strategy, inputs);
-        // A single one has the number of the last call, which is this one.
-        if let Ok(outputs) = &mut outputs
-            && outputs.len() > 1
-        {
-            for (output, at) in outputs.iter_mut().zip(0..) {
-                output.set_number(History::derived(number, at));
-            }
+        let outputs = self.by_strategy((op, name), &ready.rule, &ready.strategy, inputs);
+        match ready.rule.outputs.len() {
+            // It has the number of the last call, which is this one.
+            1 => outputs,
+            _ => Ok(numbered(outputs?, number)),
         }
-        outputs
     }
 
     /// What a handler makes of an op.
@@ -293,6 +289,9 @@ impl Engine {
     /// What runs the op of this name, unless it is running.
     fn handler(&self, op: &str) -> Option<Handler> {
         let handlers = self.handlers.borrow();
+        if handlers.is_empty() {
+            return None;
+        }
         let handler = handlers.get(op)?;
         let is_running = self.handled.borrow().contains(&op);
         (!is_running).then(|| handler.clone())
@@ -685,6 +684,14 @@ fn record(op: &'static str, key: u128, inputs: &[&Array]) -> u64 {
     }
     let call = Call::keyed(op, key).of(first.dtype(), first.layout());
     first.cx().record(call.reading(&read))
+}
+
+/// The results of a call that has this number.
+fn numbered(mut outputs: Values, number: u64) -> Values {
+    for (output, at) in outputs.iter_mut().zip(0..) {
+        output.set_number(History::derived(number, at));
+    }
+    outputs
 }
 
 /// Arrays as values that no tape knows.

@@ -92,7 +92,7 @@ fn handles(buffers: &[&Buffer]) -> Vec<Buffer> {
 }
 
 /// The calls of an op's host kernel.
-#[inline]
+#[inline(always)]
 fn on_host(
     op: &dyn Op,
     stage: Stage,
@@ -109,7 +109,7 @@ fn on_host(
     }
 }
 
-#[inline]
+#[inline(always)]
 fn with_work(
     op: &dyn Op,
     stage: Stage,
