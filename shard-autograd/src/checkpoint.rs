@@ -151,7 +151,7 @@ fn check_again(node: &Node, outputs: &[Value]) -> Result<()> {
         return Err(AutogradError::Recompute { what });
     }
     for (i, (now, then)) in outputs.iter().zip(&node.outlets).enumerate() {
-        if now.layout() != &then.layout || now.dtype() != then.dtype {
+        if *now.layout() != *then.layout || now.dtype() != then.dtype {
             let what = format!(
                 "output {i} as {:?} {} {} instead of {:?} {} {}",
                 now.shape(),

@@ -129,7 +129,7 @@ impl Kept {
         match (self, outlet) {
             (Self::Array(array), _) => array.clone(),
             (Self::Number(number), Some(Outlet { layout, dtype, cx })) => {
-                let array = Array::on_mesh(cx, layout, None, *dtype).with_number(*number);
+                let array = Array::on_mesh(cx, layout.clone(), None, *dtype).with_number(*number);
                 array.without_data()
             }
             (Self::Number(_), None) => unreachable!("where it came from is known"),
@@ -153,7 +153,7 @@ pub(crate) type LeafName = Rc<RefCell<Option<Rc<str>>>>;
 /// What is known of a value without its data.
 #[derive(Clone)]
 pub(crate) struct Outlet {
-    pub(crate) layout: Layout,
+    pub(crate) layout: Rc<Layout>,
     pub(crate) dtype: DType,
     pub(crate) cx: Rc<MeshComm>,
 }
@@ -161,7 +161,7 @@ pub(crate) struct Outlet {
 impl Outlet {
     pub(crate) fn of(array: &Array) -> Self {
         Self {
-            layout: array.layout().clone(),
+            layout: array.shared_layout().clone(),
             dtype: array.dtype(),
             cx: array.cx().clone(),
         }

@@ -113,7 +113,7 @@ impl Recorder {
             });
         };
         let outlet = slot.outlet();
-        if outlet.dtype != array.dtype() || outlet.layout != *array.layout() {
+        if outlet.dtype != array.dtype() || *outlet.layout != *array.layout() {
             let said = |dtype, layout: &Layout| format!("{dtype} {:?} {layout}", layout.shape());
             return Err(AutogradError::Leaf {
                 op: OP,
@@ -313,14 +313,19 @@ impl Recorder {
         outputs: &mut [Value],
         kind: impl FnOnce(&[Value]) -> Kind,
     ) {
-        if parents.iter().all(Option::is_none) {
-            return;
+        if parents.iter().any(Option::is_some) {
+            self.put(parents, outputs, kind(outputs));
         }
+    }
+
+    /// Puts an application on the tape, and with it its outputs.
+    #[inline]
+    fn put(&self, parents: Parents, outputs: &mut [Value], kind: Kind) {
         let mut outlets = SmallVec::new();
         for output in &*outputs {
             outlets.push(Outlet::of(output.array()));
         }
-        let node = Node::new(&self.0.census, kind(outputs), parents, outlets);
+        let node = Node::new(&self.0.census, kind, parents, outlets);
         for (i, output) in outputs.iter_mut().enumerate() {
             put_on_tape(output, &node, i);
         }
@@ -375,27 +380,26 @@ impl Recorder {
 
     /// Where the inputs came from, as far as the present mode needs to know.
     pub(crate) fn parents(&self, op: &'static str, inputs: &[&Value]) -> Result<Parents, OpError> {
-        let mut mode = self.0.mode.borrow_mut();
-        let mut parents = SmallVec::with_capacity(inputs.len());
+        let mode = &mut *self.0.mode.borrow_mut();
+        let mut parents = Parents::new();
         for (operand, input) in inputs.iter().enumerate() {
-            let slot = match &*mode {
-                Mode::Off => None,
-                _ => match (input.slot(), self.own_slot(input)) {
-                    // A value of another tape is not a constant: treating it as one would lose its gradient silently.
-                    (Some(_), None) => return Err(OpError::NoVjp { op, operand }),
-                    (_, own) => own,
-                },
+            if input.slot().is_none() || matches!(mode, Mode::Off) {
+                parents.push(None);
+                continue;
+            }
+            // A value of another tape is not a constant: treating it as one would lose its gradient silently.
+            let Some(slot) = self.own_slot(input) else {
+                return Err(OpError::NoVjp { op, operand });
             };
-            let slot = match (&mut *mode, slot) {
-                (Mode::Capture(seen), Some(slot)) => {
+            parents.push(match mode {
+                Mode::Capture(seen) => {
                     if seen.iter().all(|s| s.id() != slot.id()) {
                         seen.push(slot);
                     }
                     None
                 }
-                (_, slot) => slot,
-            };
-            parents.push(slot);
+                _ => Some(slot),
+            });
         }
         Ok(parents)
     }
@@ -505,7 +509,7 @@ impl Recorder {
                 false => Kept::Number(array.number()),
             });
         }
-        self.record(parents, &mut outputs, |_| Kind::Op { op, kept, again });
+        self.put(parents, &mut outputs, Kind::Op { op, kept, again });
         Ok(outputs)
     }
 }

@@ -20,7 +20,8 @@ const NAME: &str = "redistribute";
 /// through. On a rank outside the mesh the array has a layout and no data.
 #[derive(Clone)]
 pub struct Array {
-    layout: Layout,
+    /// Held by a count of this rank's own, which is cheaper than that of the layout, which threads share.
+    layout: Rc<Layout>,
     dtype: DType,
     local: Option<Buffer>,
     cx: Rc<MeshComm>,
@@ -78,7 +79,7 @@ impl Array {
         dtype: DType,
     ) -> Result<Self> {
         match layout.mesh() == cx.mesh() {
-            true => Ok(Self::on_mesh(cx, layout, local, dtype)),
+            true => Ok(Self::on_mesh(cx, Rc::new(layout.clone()), local, dtype)),
             false => Err(RedistributeError::OtherMesh { op: "array" }),
         }
     }
@@ -87,18 +88,18 @@ impl Array {
     #[inline]
     pub fn on_mesh(
         cx: &Rc<MeshComm>,
-        layout: &Layout,
+        layout: Rc<Layout>,
         local: Option<Buffer>,
         dtype: DType,
     ) -> Self {
         debug_assert!(layout.mesh() == cx.mesh());
         Self {
-            layout: layout.clone(),
+            derived: may_keep(dtype, layout.ndim()).then(Rc::default),
+            layout,
             dtype,
             local,
             cx: cx.clone(),
             number: cx.history().number(),
-            derived: may_keep(dtype, layout.ndim()).then(Rc::default),
         }
     }
 
@@ -200,6 +201,11 @@ impl Array {
 
     /// Where the pieces are.
     pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Where the pieces are, to be shared with [other arrays](Self::on_mesh).
+    pub fn shared_layout(&self) -> &Rc<Layout> {
         &self.layout
     }
 
@@ -305,7 +311,7 @@ impl Array {
     pub fn redistribute(&self, to: &Layout) -> Result<Self> {
         let _call = Calling::doing(NAME);
         let number = self.record_move(to);
-        if &self.layout == to {
+        if *self.layout == *to {
             return Ok(self.clone());
         }
         let plan = self.cx.planner().plan(&self.layout, to, self.dtype)?;
@@ -366,7 +372,7 @@ impl Array {
     pub fn redistribute_into(self, to: &Layout) -> Result<Self> {
         let _call = Calling::doing(NAME);
         let number = self.record_move(to);
-        if &self.layout == to {
+        if *self.layout == *to {
             return Ok(self);
         }
         let plan = self.cx.planner().plan(&self.layout, to, self.dtype)?;

@@ -8,6 +8,7 @@ use shard_comm::{Buffer, BufferMut};
 use shard_redistribute::Array;
 use shard_spec::Layout;
 use smallvec::SmallVec;
+use std::rc::Rc;
 use std::slice;
 
 impl Run<'_> {
@@ -27,7 +28,7 @@ impl Run<'_> {
                 let mut made = self.alloc(output, len)?;
                 if self.runs_now(&pieces, slice::from_mut(&mut made))? {
                     note(self.cx, op, "kernel");
-                    let value = self.made(made, &strategy.outputs[0]);
+                    let value = self.made(made, &strategy.shared[0]);
                     return Ok(Values::from_buf([value]));
                 }
                 vec![made]
@@ -40,7 +41,7 @@ impl Run<'_> {
         };
         let ran = self.submitted(&pieces, outputs)?;
         note(self.cx, op, "kernel");
-        let made = ran.into_iter().zip(&strategy.outputs);
+        let made = ran.into_iter().zip(&strategy.shared);
         Ok(made.map(|(made, layout)| self.made(made, layout)).collect())
     }
 
@@ -86,8 +87,8 @@ impl Run<'_> {
 
     /// A result under its layout, which is of the operands' mesh.
     #[inline]
-    fn made(&self, made: BufferMut, layout: &Layout) -> Value {
-        let dtype = made.dtype();
+    fn made(&self, made: BufferMut, layout: &Rc<Layout>) -> Value {
+        let (dtype, layout) = (made.dtype(), layout.clone());
         Value::new(Array::on_mesh(self.cx, layout, Some(made.freeze()), dtype))
     }
 }

@@ -842,6 +842,7 @@ fn finish(
 }
 
 /// Writes to the ledger's event trace, if it is on.
+#[inline]
 pub(crate) fn note(cx: &Rc<MeshComm>, op: &'static str, what: &'static str) {
     let ledger = cx.world().ledger();
     if ledger.is_tracing() {
