@@ -350,13 +350,13 @@ impl Engine {
         };
         match strategy.is_local {
             true => run.local(inputs),
-            false => self.with_moves(run, inputs).map(values),
+            false => self.with_moves(&run, inputs).map(values),
         }
     }
 
     /// An op for which something moves, or whose kernels do not write its results as they are.
     #[inline(never)]
-    fn with_moves(&self, run: Run<'_>, inputs: &[&Array]) -> Result<Arrays> {
+    fn with_moves(&self, run: &Run<'_>, inputs: &[&Array]) -> Result<Arrays> {
         let (rule, strategy, name) = (run.rule, run.strategy, run.op.name());
         let reduced = reduce(name, strategy, inputs)?;
         let mut current: SmallVec<[&Array; 4]> = SmallVec::new();
