@@ -131,7 +131,7 @@ impl Sum {
         match self {
             Self::One(value) => Ok(value),
             Self::Many(first, rest) => mover.add(first, &rest),
-            Self::Running(sum, outlet, number) => outlet.value(Some(sum.freeze()), number),
+            Self::Running(sum, outlet, number) => Ok(outlet.value(Some(sum.freeze()), number)),
         }
     }
 }
@@ -160,7 +160,7 @@ impl Mover<'_> {
         match moved.array().buffer() {
             Some(part) if len(&moved) < whole && !self.recorded => {
                 let number = moved.array().number();
-                Outlet::of(moved.array()).value(Some(copy(part)?.freeze()), number)
+                Ok(Outlet::of(moved.array()).value(Some(copy(part)?.freeze()), number))
             }
             _ => Ok(moved),
         }
@@ -183,7 +183,7 @@ impl Mover<'_> {
             }
         };
         let number = (rest.iter()).fold(first.array().number(), joined);
-        let sum = Outlet::of(first.array()).value(buffer, number)?;
+        let sum = Outlet::of(first.array()).value(buffer, number);
         if !self.recorded {
             return Ok(sum);
         }
@@ -197,9 +197,9 @@ impl Mover<'_> {
 
 impl Outlet {
     /// The value of this layout and type with the given data and number.
-    pub(crate) fn value(&self, buffer: Option<Buffer>, number: u64) -> Result<Value> {
-        let array = Array::from_parts(&self.cx, &self.layout, buffer, self.dtype)?;
-        Ok(Value::new(array.with_number(number)))
+    pub(crate) fn value(&self, buffer: Option<Buffer>, number: u64) -> Value {
+        let array = Array::on_mesh(&self.cx, self.layout.clone(), buffer, self.dtype);
+        Value::new(array.with_number(number))
     }
 }
 

@@ -59,6 +59,11 @@ impl Recorder {
         self.region().borrow().as_ref().map(|region| region.to)
     }
 
+    /// Whether this is a region.
+    pub(crate) fn casts(&self) -> bool {
+        self.region().borrow().is_some()
+    }
+
     /// Runs `f` in a region of its own, or in none.
     pub(crate) fn cast_to<T>(&self, to: Option<DType>, f: impl FnOnce() -> T) -> T {
         let region = to.map(|to| {

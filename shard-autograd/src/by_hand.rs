@@ -95,16 +95,17 @@ impl Recorder {
                 false => nothing(first, out_layouts)?,
             };
             let parents = tape.parents(OP, &pieces.iter().collect::<Vec<_>>())?;
-            let outputs = results.iter().map(Value::detach).collect();
+            let mut outputs: Vec<Value> = results.iter().map(Value::detach).collect();
             let inputs = untracked.into_iter().map(|v| v.array().clone()).collect();
-            Ok(tape.record(parents, outputs, |outputs| {
+            tape.record(parents, &mut outputs, |outputs| {
                 Kind::ByHand(ByHand {
                     backward: Rc::new(backward),
                     inputs,
                     outputs: outputs.iter().map(|v| v.array().clone()).collect(),
                     cx,
                 })
-            }))
+            });
+            Ok(outputs)
         })
     }
 }

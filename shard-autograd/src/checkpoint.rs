@@ -1,7 +1,7 @@
 //! Recompute checkpointing: a function's inputs are kept instead of everything inside it.
 
 use crate::accumulate::Mover;
-use crate::node::{Kind, Node, Outlet, Slot, on_tape};
+use crate::node::{Kind, Node, Outlet, Parents, Slot, on_tape};
 use crate::pass::{Pass, Want};
 use crate::recorder::Mode;
 use crate::{AutogradError, Recorder, Result};
@@ -56,13 +56,14 @@ pub fn checkpoint(
             }
         }
     }
-    let arrays = outputs.iter().map(Value::detach).collect();
+    let mut outputs: Vec<Value> = outputs.iter().map(Value::detach).collect();
     let inputs = inputs.iter().map(|v| v.array().clone()).collect();
-    Ok(recorder.record(parents, arrays, |_| Kind::Checkpoint {
+    recorder.record(parents, &mut outputs, |_| Kind::Checkpoint {
         body,
         inputs,
         captured: leaves,
-    }))
+    });
+    Ok(outputs)
 }
 
 /// Refuses to run the function again with other parameters than it had the first time.
@@ -95,8 +96,8 @@ pub(crate) fn vjp(
                 let copy = Node::new(
                     recorder.census(),
                     Kind::Pass,
-                    [Some(slot.clone())],
-                    [Outlet::of(array)],
+                    Parents::from_iter([Some(slot.clone())]),
+                    SmallVec::from_buf([Outlet::of(array)]),
                 );
                 on_tape(array.clone(), &copy, 0)
             }
@@ -150,7 +151,7 @@ fn check_again(node: &Node, outputs: &[Value]) -> Result<()> {
         return Err(AutogradError::Recompute { what });
     }
     for (i, (now, then)) in outputs.iter().zip(&node.outlets).enumerate() {
-        if now.layout() != &then.layout || now.dtype() != then.dtype {
+        if *now.layout() != *then.layout || now.dtype() != then.dtype {
             let what = format!(
                 "output {i} as {:?} {} {} instead of {:?} {} {}",
                 now.shape(),

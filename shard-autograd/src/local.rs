@@ -348,11 +348,11 @@ fn check_pieces(
 pub(crate) fn zeros(like: &Outlet) -> Result<Value> {
     let number = like.cx.history().number();
     let Some(shape) = like.layout.local_shape(like.cx.rank()) else {
-        return like.value(None, number);
+        return Ok(like.value(None, number));
     };
     let device = like.cx.device();
     let all = Strided::contiguous(&[shape.iter().product()]);
     let mut buffer = device.alloc(like.dtype, shape.iter().product())?;
     device.fill(&mut buffer, &all, Scalar::F64(0.0))?;
-    like.value(Some(buffer.freeze()), number)
+    Ok(like.value(Some(buffer.freeze()), number))
 }

@@ -59,12 +59,14 @@ impl Slot {
 pub(crate) struct Node {
     pub(crate) id: u64,
     pub(crate) kind: Kind,
-    /// Where each input came from; `None` for constants.
-    pub(crate) parents: SmallVec<[Option<Rc<Slot>>; 3]>,
+    pub(crate) parents: Parents,
     pub(crate) outlets: SmallVec<[Outlet; 1]>,
     pub(crate) hooks: RefCell<Vec<Hook>>,
     pub(crate) census: Rc<Census>,
 }
+
+/// Where each input came from; `None` for constants.
+pub(crate) type Parents = SmallVec<[Option<Rc<Slot>>; 3]>;
 
 /// What a node stands for.
 pub(crate) enum Kind {
@@ -74,7 +76,7 @@ pub(crate) enum Kind {
     Op {
         op: Arc<dyn Op>,
         /// The inputs, and after them the outputs.
-        arrays: Vec<Array>,
+        kept: SmallVec<[Kept; 3]>,
         /// Inputs that are gathered again instead of being kept.
         again: SmallVec<[usize; 3]>,
     },
@@ -113,6 +115,28 @@ pub(crate) enum Kind {
     Anchor,
 }
 
+/// What a node keeps of an operand or of an output.
+pub(crate) enum Kept {
+    /// The array, perhaps without elements.
+    Array(Array),
+    /// The [number](Array::number) alone of one whose elements no vjp looks at, and of which the outlet that it came from knows the rest.
+    Number(u64),
+}
+
+impl Kept {
+    /// The array that came from this outlet, if that is known.
+    pub(crate) fn array(&self, outlet: Option<&Outlet>) -> Array {
+        match (self, outlet) {
+            (Self::Array(array), _) => array.clone(),
+            (Self::Number(number), Some(Outlet { layout, dtype, cx })) => {
+                let array = Array::on_mesh(cx, layout.clone(), None, *dtype).with_number(*number);
+                array.without_data()
+            }
+            (Self::Number(_), None) => unreachable!("where it came from is known"),
+        }
+    }
+}
+
 /// What is particular to a leaf.
 #[derive(Default)]
 pub(crate) struct Leaf {
@@ -129,7 +153,7 @@ pub(crate) type LeafName = Rc<RefCell<Option<Rc<str>>>>;
 /// What is known of a value without its data.
 #[derive(Clone)]
 pub(crate) struct Outlet {
-    pub(crate) layout: Layout,
+    pub(crate) layout: Rc<Layout>,
     pub(crate) dtype: DType,
     pub(crate) cx: Rc<MeshComm>,
 }
@@ -137,7 +161,7 @@ pub(crate) struct Outlet {
 impl Outlet {
     pub(crate) fn of(array: &Array) -> Self {
         Self {
-            layout: array.layout().clone(),
+            layout: array.shared_layout().clone(),
             dtype: array.dtype(),
             cx: array.cx().clone(),
         }
@@ -200,11 +224,12 @@ impl Census {
 }
 
 impl Node {
+    #[inline]
     pub(crate) fn new(
         census: &Rc<Census>,
         kind: Kind,
-        parents: impl IntoIterator<Item = Option<Rc<Slot>>>,
-        outlets: impl IntoIterator<Item = Outlet>,
+        parents: Parents,
+        outlets: SmallVec<[Outlet; 1]>,
     ) -> Rc<Self> {
         let id = census.next.get();
         census.next.set(id + 1);
@@ -212,8 +237,8 @@ impl Node {
         Rc::new(Self {
             id,
             kind,
-            parents: parents.into_iter().collect(),
-            outlets: outlets.into_iter().collect(),
+            parents,
+            outlets,
             hooks: RefCell::default(),
             census: census.clone(),
         })
@@ -222,7 +247,9 @@ impl Node {
     /// Lets go of the parents, of which those that nobody else has are left to the caller.
     fn give_up(&mut self, orphans: &mut SmallVec<[Slot; 4]>) {
         for parent in &mut self.parents {
-            orphans.extend(parent.take().and_then(Rc::into_inner));
+            if let Some(slot) = parent.take().and_then(Rc::into_inner) {
+                orphans.push(slot);
+            }
         }
     }
 
@@ -277,17 +304,19 @@ impl Node {
 
 /// The value of an array as output number `output` of `node`. Values that have no derivative stay off the tape.
 pub(crate) fn on_tape(array: Array, node: &Rc<Node>, output: usize) -> Value {
-    if array.dtype().is_float() {
-        Value::with_slot(
-            array,
-            Rc::new(Slot {
-                node: node.clone(),
-                output,
-                version: 0,
-            }),
-        )
-    } else {
-        Value::new(array)
+    let mut value = Value::new(array);
+    put_on_tape(&mut value, node, output);
+    value
+}
+
+/// As [`on_tape`], of a value that no tape knows.
+pub(crate) fn put_on_tape(value: &mut Value, node: &Rc<Node>, output: usize) {
+    if value.dtype().is_float() {
+        value.set_slot(Rc::new(Slot {
+            node: node.clone(),
+            output,
+            version: 0,
+        }));
     }
 }
 

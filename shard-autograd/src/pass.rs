@@ -313,18 +313,19 @@ impl Pass<'_> {
             Kind::Anchor => local::vjp_of_anchor(mover, node, needs, cotangents),
             Kind::Op {
                 op,
-                arrays,
+                kept,
                 again: missing,
             } => {
                 let keeps = op.keeps();
-                let (inputs, outputs) = arrays.split_at(node.parents.len());
+                let (inputs, outputs) = kept.split_at(node.parents.len());
                 let inputs = (inputs.iter().zip(&node.parents).enumerate())
-                    .map(|(i, (array, parent))| {
+                    .map(|(i, (kept, parent))| {
+                        let array = kept.array(parent.as_deref().map(Slot::outlet));
                         let array = match parent.as_deref().map(|slot| &slot.node) {
                             Some(used) if missing.contains(&i) && keeps.input(i) => {
-                                again.made(used, array)?
+                                again.made(used, &array)?
                             }
-                            _ => array.clone(),
+                            _ => array,
                         };
                         Ok(match parent {
                             Some(slot) if self.recorded => Value::with_slot(array, slot.clone()),
@@ -333,12 +334,12 @@ impl Pass<'_> {
                     })
                     .collect::<Result<Vec<Value>>>()?;
                 again.send_for_next(node)?;
-                let outputs: Vec<Value> = (outputs.iter().enumerate())
-                    .map(|(i, a)| {
-                        if self.recorded {
-                            on_tape(a.clone(), node, i)
-                        } else {
-                            Value::new(a.clone())
+                let outputs: Vec<Value> = (outputs.iter().zip(&node.outlets).enumerate())
+                    .map(|(i, (kept, outlet))| {
+                        let array = kept.array(Some(outlet));
+                        match self.recorded {
+                            true => on_tape(array, node, i),
+                            false => Value::new(array),
                         }
                     })
                     .collect();

@@ -3,9 +3,11 @@
 use crate::ahead::{Ahead, Sharded, When};
 use crate::autocast::Region;
 use crate::bucket::BUCKET_BYTES;
-use crate::node::{Census, Kind, Leaf, Node, Outlet, Slot, ValueId, on_tape};
+use crate::node::{
+    Census, Kept, Kind, Leaf, Node, Outlet, Parents, Slot, ValueId, on_tape, put_on_tape,
+};
 use crate::{AutogradError, Result};
-use shard_ops::{Exec, Op, OpError, Value};
+use shard_ops::{Exec, Op, OpError, Value, Values};
 use shard_redistribute::Array;
 use shard_spec::Layout;
 use smallvec::SmallVec;
@@ -89,7 +91,8 @@ impl Recorder {
             used_as: used_as.map(|used_as| Sharded::new(&array, used_as)),
             ..Leaf::default()
         };
-        let node = Node::new(&self.0.census, Kind::Leaf(leaf), [], [Outlet::of(&array)]);
+        let outlets = SmallVec::from_buf([Outlet::of(&array)]);
+        let node = Node::new(&self.0.census, Kind::Leaf(leaf), Parents::new(), outlets);
         Ok(on_tape(array, &node, 0))
     }
 
@@ -110,7 +113,7 @@ impl Recorder {
             });
         };
         let outlet = slot.outlet();
-        if outlet.dtype != array.dtype() || outlet.layout != *array.layout() {
+        if outlet.dtype != array.dtype() || *outlet.layout != *array.layout() {
             let said = |dtype, layout: &Layout| format!("{dtype} {:?} {layout}", layout.shape());
             return Err(AutogradError::Leaf {
                 op: OP,
@@ -303,36 +306,43 @@ impl Recorder {
             })
     }
 
-    /// Puts an application on the tape if one of its inputs is tracked. Returns the outputs, which no tape knows, tracked or not.
+    /// Puts an application on the tape if one of its inputs is tracked, and with it its outputs, which no tape knows.
     pub(crate) fn record(
         &self,
-        parents: SmallVec<[Option<Rc<Slot>>; 3]>,
-        outputs: Vec<Value>,
+        parents: Parents,
+        outputs: &mut [Value],
         kind: impl FnOnce(&[Value]) -> Kind,
-    ) -> Vec<Value> {
-        if parents.iter().all(Option::is_none) {
-            return outputs;
+    ) {
+        if parents.iter().any(Option::is_some) {
+            self.put(parents, outputs, kind(outputs));
         }
-        let outlets = outputs.iter().map(|output| Outlet::of(output.array()));
-        let node = Node::new(&self.0.census, kind(&outputs), parents, outlets);
-        outputs
-            .into_iter()
-            .enumerate()
-            .map(|(i, output)| on_tape(output.into_array(), &node, i))
-            .collect()
+    }
+
+    /// Puts an application on the tape, and with it its outputs.
+    #[inline]
+    fn put(&self, parents: Parents, outputs: &mut [Value], kind: Kind) {
+        let mut outlets = SmallVec::new();
+        for output in &*outputs {
+            outlets.push(Outlet::of(output.array()));
+        }
+        let node = Node::new(&self.0.census, kind, parents, outlets);
+        for (i, output) in outputs.iter_mut().enumerate() {
+            put_on_tape(output, &node, i);
+        }
     }
 
     /// As [`record`](Self::record), for one output.
     pub(crate) fn record1(
         &self,
-        parents: SmallVec<[Option<Rc<Slot>>; 3]>,
+        parents: Parents,
         output: Array,
         kind: impl FnOnce() -> Kind,
     ) -> Value {
         if parents.iter().all(Option::is_none) {
             return Value::new(output);
         }
-        let node = Node::new(&self.0.census, kind(), parents, [Outlet::of(&output)]);
+        let outlets = SmallVec::from_buf([Outlet::of(&output)]);
+        let node = Node::new(&self.0.census, kind(), parents, outlets);
         on_tape(output, &node, 0)
     }
 
@@ -342,12 +352,7 @@ impl Recorder {
         &self,
         op: &Arc<dyn Op>,
         inputs: &[&'a Value],
-        parents: &[Option<Rc<Slot>>],
     ) -> Result<SmallVec<[Cow<'a, Value>; 3]>, OpError> {
-        let partial = inputs.iter().any(|value| value.layout().is_partial());
-        if !partial || parents.iter().all(Option::is_none) {
-            return Ok(SmallVec::new());
-        }
         let sums = self.0.exec.sums_first(op, inputs)?;
         if sums.iter().all(Option::is_none) {
             return Ok(SmallVec::new());
@@ -374,32 +379,27 @@ impl Recorder {
     }
 
     /// Where the inputs came from, as far as the present mode needs to know.
-    pub(crate) fn parents(
-        &self,
-        op: &'static str,
-        inputs: &[&Value],
-    ) -> Result<SmallVec<[Option<Rc<Slot>>; 3]>, OpError> {
-        let mut mode = self.0.mode.borrow_mut();
-        let mut parents = SmallVec::with_capacity(inputs.len());
+    pub(crate) fn parents(&self, op: &'static str, inputs: &[&Value]) -> Result<Parents, OpError> {
+        let mode = &mut *self.0.mode.borrow_mut();
+        let mut parents = Parents::new();
         for (operand, input) in inputs.iter().enumerate() {
-            let slot = match &*mode {
-                Mode::Off => None,
-                _ => match (input.slot(), self.own_slot(input)) {
-                    // A value of another tape is not a constant: treating it as one would lose its gradient silently.
-                    (Some(_), None) => return Err(OpError::NoVjp { op, operand }),
-                    (_, own) => own,
-                },
+            if input.slot().is_none() || matches!(mode, Mode::Off) {
+                parents.push(None);
+                continue;
+            }
+            // A value of another tape is not a constant: treating it as one would lose its gradient silently.
+            let Some(slot) = self.own_slot(input) else {
+                return Err(OpError::NoVjp { op, operand });
             };
-            let slot = match (&mut *mode, slot) {
-                (Mode::Capture(seen), Some(slot)) => {
+            parents.push(match mode {
+                Mode::Capture(seen) => {
                     if seen.iter().all(|s| s.id() != slot.id()) {
                         seen.push(slot);
                     }
                     None
                 }
-                (_, slot) => slot,
-            };
-            parents.push(slot);
+                _ => Some(slot),
+            });
         }
         Ok(parents)
     }
@@ -410,54 +410,13 @@ impl Exec for Recorder {
         !matches!(*self.0.mode.borrow(), Mode::Off)
     }
 
-    fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
-        let cast = self.in_precision(&op, inputs)?;
-        let refs: SmallVec<[&Value; 3]>;
-        let inputs = match &cast {
-            None => inputs,
-            Some(cast) => {
-                refs = cast.iter().map(|value| &**value).collect();
-                &refs
-            }
-        };
-        let used = self.operands(inputs)?;
-        let refs: SmallVec<[&Value; 3]>;
-        let inputs = match &used {
-            None => inputs,
-            Some(used) => {
-                refs = used.iter().map(|value| &**value).collect();
-                &refs
-            }
-        };
-        // What no tape knows has no parents.
-        if inputs.iter().all(|value| value.slot().is_none()) {
-            return self.0.exec.apply(op, inputs);
+    // In most programs most operands are used as they are, and each step that brings one to where it is used goes on with the next.
+    fn results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values, OpError> {
+        match (self.casts(), self.0.census.has_used()) {
+            (true, _) => self.cast_results(op, inputs),
+            (false, true) => self.used_results(op, inputs),
+            (false, false) => self.tracked_results(op, inputs),
         }
-        let mut parents = self.parents(op.name(), inputs)?;
-        if parents.iter().all(Option::is_none) {
-            return self.0.exec.apply(op, inputs);
-        }
-        let sums = self.sums_first(&op, inputs, &parents)?;
-        let sums: SmallVec<[&Value; 3]> = sums.iter().map(|value| &**value).collect();
-        let inputs = match sums.is_empty() {
-            true => inputs,
-            false => {
-                parents = self.parents(op.name(), &sums)?;
-                &sums[..]
-            }
-        };
-        self.tell_tracked(&parents, inputs);
-        let outputs = self.0.exec.apply(op.clone(), inputs)?;
-        let keeps = op.keeps();
-        let again = self.made_again(&parents);
-        Ok(self.record(parents, outputs, |outputs| Kind::Op {
-            arrays: kept(
-                (inputs, |i| keeps.input(i) && !again.contains(&i)),
-                (outputs, |o| keeps.output(o)),
-            ),
-            again,
-            op,
-        }))
     }
 
     fn in_full(&self, value: &Value) -> Result<Value, OpError> {
@@ -484,18 +443,77 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// The arrays of an op that its vjp will look at, inputs and then outputs. Of the other arrays only the layouts are kept, which a vjp
-/// may still ask for.
-fn kept(
-    (inputs, keeps_input): (&[&Value], impl Fn(usize) -> bool),
-    (outputs, keeps_output): (&[Value], impl Fn(usize) -> bool),
-) -> Vec<Array> {
-    let kept = |value: &Value, keeps| match keeps {
-        true => value.array().clone(),
-        false => value.array().without_data(),
-    };
-    let mut arrays = Vec::with_capacity(inputs.len() + outputs.len());
-    arrays.extend((inputs.iter().enumerate()).map(|(i, value)| kept(value, keeps_input(i))));
-    arrays.extend((outputs.iter().enumerate()).map(|(o, value)| kept(value, keeps_output(o))));
-    arrays
+/// How operands become what an op is applied to, and its results what the tape knows.
+impl Recorder {
+    /// Of operands in the types that the region casts them to.
+    #[inline(never)]
+    fn cast_results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values, OpError> {
+        match self.in_precision(&op, inputs)? {
+            None => self.used_results(op, inputs),
+            Some(cast) => self.used_results(op, &borrowed(&cast)),
+        }
+    }
+
+    /// Of operands in the layouts in which ops use them.
+    #[inline(never)]
+    fn used_results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values, OpError> {
+        let used = self.operands(inputs)?;
+        self.tracked_results(op, &borrowed(&used))
+    }
+
+    fn tracked_results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values, OpError> {
+        // What no tape knows has no parents.
+        if inputs.iter().all(|value| value.slot().is_none()) {
+            return self.0.exec.results(op, inputs);
+        }
+        let parents = self.parents(op.name(), inputs)?;
+        if parents.iter().all(Option::is_none) {
+            return self.0.exec.results(op, inputs);
+        }
+        if inputs.iter().any(|value| value.layout().is_partial()) {
+            let sums = self.sums_first(&op, inputs)?;
+            if !sums.is_empty() {
+                let sums = borrowed(&sums);
+                let parents = self.parents(op.name(), &sums)?;
+                return self.recorded_results(op, &sums, parents);
+            }
+        }
+        self.recorded_results(op, inputs, parents)
+    }
+
+    /// Of operands that are on the tape. It keeps of them, and of the outputs, the elements that the op's vjp will look at. Of others
+    /// a vjp may still ask for the layout.
+    fn recorded_results(
+        &self,
+        op: Arc<dyn Op>,
+        inputs: &[&Value],
+        parents: Parents,
+    ) -> Result<Values, OpError> {
+        self.tell_tracked(&parents, inputs);
+        let mut outputs = self.0.exec.results(op.clone(), inputs)?;
+        let keeps = op.keeps();
+        let again = self.made_again(&parents);
+        let mut kept: SmallVec<[Kept; 3]> = SmallVec::new();
+        for (i, (value, parent)) in inputs.iter().zip(&parents).enumerate() {
+            let array = value.array();
+            kept.push(match (keeps.input(i) && !again.contains(&i), parent) {
+                (true, _) => Kept::Array(array.clone()),
+                (false, Some(_)) => Kept::Number(array.number()),
+                (false, None) => Kept::Array(array.without_data()),
+            });
+        }
+        for (o, value) in outputs.iter().enumerate() {
+            let array = value.array();
+            kept.push(match keeps.output(o) {
+                true => Kept::Array(array.clone()),
+                false => Kept::Number(array.number()),
+            });
+        }
+        self.put(parents, &mut outputs, Kind::Op { op, kept, again });
+        Ok(outputs)
+    }
+}
+
+fn borrowed<'a>(values: &'a [Cow<'_, Value>]) -> SmallVec<[&'a Value; 3]> {
+    values.iter().map(|value| &**value).collect()
 }

@@ -82,10 +82,16 @@ impl Recorder {
     ///
     /// # Errors
     /// As [`redistribute`](shard_ops::Exec::redistribute).
+    #[inline]
     pub fn operand<'a>(&self, value: &'a Value) -> Result<Cow<'a, Value>, OpError> {
-        if !self.census().has_used() {
-            return Ok(Cow::Borrowed(value));
+        match self.census().has_used() {
+            true => self.used(value),
+            false => Ok(Cow::Borrowed(value)),
         }
+    }
+
+    /// The value as ops use it, which may be otherwise than it lies.
+    fn used<'a>(&self, value: &'a Value) -> Result<Cow<'a, Value>, OpError> {
         let slot = self.own_slot(value);
         let Some((slot, leaf)) = slot.as_ref().and_then(|s| Some((s, s.node.sharded()?))) else {
             return Ok(Cow::Borrowed(value));
@@ -99,16 +105,12 @@ impl Recorder {
         Ok(Cow::Owned(self.record1(parents, used.into_array(), kind)))
     }
 
-    /// The operands as ops use them, where one of them is used otherwise than it lies.
+    /// The operands as ops use them.
     pub(crate) fn operands<'a>(
         &self,
         inputs: &[&'a Value],
-    ) -> Result<Option<SmallVec<[Cow<'a, Value>; 3]>>, OpError> {
-        if !self.census().has_used() {
-            return Ok(None);
-        }
-        let used: Result<_, OpError> = inputs.iter().map(|value| self.operand(value)).collect();
-        used.map(Some)
+    ) -> Result<SmallVec<[Cow<'a, Value>; 3]>, OpError> {
+        inputs.iter().map(|value| self.operand(value)).collect()
     }
 
     /// The operands that are made anew where a vjp reads them, and so need not be kept.

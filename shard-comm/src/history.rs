@@ -164,21 +164,7 @@ impl History {
             ..before
         });
         if let Some(calls) = &self.calls {
-            let read = call.reads.len().min(READ);
-            let mut reads = [0; READ];
-            reads[..read].copy_from_slice(&call.reads[..read]);
-            calls.recent.borrow_mut().push(Entry {
-                number: before.count,
-                forgotten: before.forgotten,
-                after,
-                op: call.op,
-                method: Calling::method(),
-                site: Calling::site(),
-                of: call.of.map(|(dtype, layout)| (dtype, layout.clone())),
-                reads,
-                read,
-                tracked,
-            });
+            calls.keep(&call, before, after, tracked);
         }
         after
     }
@@ -242,6 +228,26 @@ impl History {
 }
 
 impl Kept {
+    /// Keeps a call, made where the program is, with the fingerprints before and after it.
+    fn keep(&self, call: &Call<'_>, before: Now, after: u64, tracked: bool) {
+        let mut reads = [0; READ];
+        for (to, &value) in reads.iter_mut().zip(call.reads) {
+            *to = value;
+        }
+        self.recent.borrow_mut().push(Entry {
+            number: before.count,
+            forgotten: before.forgotten,
+            after,
+            op: call.op,
+            method: Calling::method(),
+            site: Calling::site(),
+            of: call.of.map(|(dtype, layout)| (dtype, layout.clone())),
+            reads,
+            read: call.reads.len().min(READ),
+            tracked,
+        });
+    }
+
     /// Shows what was recorded since the last time, up to call number `end`.
     fn show(&self, end: u64) {
         let begin = self.count.replace(end).max(end.saturating_sub(KEPT as u64));

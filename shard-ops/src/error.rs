@@ -219,26 +219,40 @@ impl<T> InOp<T> for Result<T, SpecError> {
 }
 
 impl<T> InOp<T> for Result<T, CommError> {
+    #[inline]
     fn in_op(self, op: &'static str) -> Result<T> {
-        self.map_err(|e| OpError::Comm {
-            op: called(op),
-            source: Box::new(e),
-        })
+        self.map_err(|e| of_comm(op, e))
     }
 }
 
 impl<T> InOp<T> for Result<T, DeviceError> {
+    #[inline]
     fn in_op(self, op: &'static str) -> Result<T> {
-        self.map_err(CommError::from).in_op(op)
+        self.map_err(|e| of_comm(op, e.into()))
     }
 }
 
 impl<T> InOp<T> for Result<T, RedistributeError> {
+    #[inline]
     fn in_op(self, op: &'static str) -> Result<T> {
-        self.map_err(|e| OpError::Redistribute {
-            op: called(op),
-            source: Box::new(e),
-        })
+        self.map_err(|e| of_redistribute(op, e))
+    }
+}
+
+// Errors are rare: what makes them is not compiled into every op's way.
+#[cold]
+fn of_comm(op: &'static str, e: CommError) -> OpError {
+    OpError::Comm {
+        op: called(op),
+        source: Box::new(e),
+    }
+}
+
+#[cold]
+fn of_redistribute(op: &'static str, e: RedistributeError) -> OpError {
+    OpError::Redistribute {
+        op: called(op),
+        source: Box::new(e),
     }
 }
 

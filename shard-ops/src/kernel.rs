@@ -80,7 +80,9 @@ impl KernelCx {
 
     /// Whether there is anything to write. If not, there is nothing to compute, whatever the inputs are.
     pub(crate) fn writes(&self) -> bool {
-        self.outputs.iter().any(|o| !o.shape.contains(&0))
+        // `contains` is for lists that are longer.
+        let has_elements = |o: &OperandBox| o.shape.iter().all(|&n| n > 0);
+        self.outputs.iter().any(has_elements)
     }
 }
 
@@ -166,7 +168,21 @@ impl<'a> HostCall<'a, '_> {
         }
     }
 
+    /// The first `N` inputs and the first output, where all operands are runs of as many elements side by side.
+    ///
+    /// # Panics
+    /// As [`input`](Self::input).
+    #[inline]
+    pub fn lines<T: Element, const N: usize>(&mut self) -> Option<([&'a [T]; N], &mut [T])> {
+        let len = self.cx.line?;
+        let line = |i: usize| &self.read(i)[self.cx.inputs[i].offset..][..len];
+        let inputs = std::array::from_fn(line);
+        let out = written(&mut self.outputs[0]);
+        Some((inputs, &mut out[self.cx.outputs[0].offset..][..len]))
+    }
+
     /// All of input `i`'s memory.
+    #[inline]
     fn read<T: Element>(&self, i: usize) -> &'a [T] {
         match self.inputs[i].as_slice::<T>() {
             Ok(data) => data,
@@ -219,6 +235,7 @@ fn writable<'a, T: Element>(slice: &'a mut HostSliceMut<'_>, at: &OperandBox) ->
 }
 
 /// All of an output's memory.
+#[inline]
 fn written<'a, T: Element>(slice: &'a mut HostSliceMut<'_>) -> &'a mut [T] {
     match slice.as_mut_slice::<T>() {
         Ok(data) => data,

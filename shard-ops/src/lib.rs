@@ -43,4 +43,4 @@ pub use routes::{MergedRuns, RouteBy, Routes};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
 pub use strategy::{Alternative, Choice, RouteCost, Strategy, WayCost};
-pub use value::{Value, holds};
+pub use value::{Value, Values, holds};

@@ -2,7 +2,7 @@
 
 use crate::engine::note;
 use crate::error::InOp;
-use crate::{DeviceKernel, HostCall, Meta, OpError, Result, Rule, Value};
+use crate::{DeviceKernel, HostCall, Meta, OpError, Result, Rule, Value, Values};
 use shard_comm::DeviceKind;
 use shard_redistribute::PlanHandle;
 use shard_spec::Layout;
@@ -200,7 +200,18 @@ pub trait Exec {
     ///
     /// # Errors
     /// Errors of the op's rule, the engine, or a communicator.
-    fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>>;
+    fn results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values>;
+
+    /// As [`results`](Self::results), which it gives as a list on the heap.
+    ///
+    /// # Collective
+    /// As [`results`](Self::results).
+    ///
+    /// # Errors
+    /// As [`results`](Self::results).
+    fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>> {
+        Ok(self.results(op, inputs)?.into_vec())
+    }
 
     /// Moves a value to another layout of the same mesh and shape.
     ///
@@ -289,15 +300,23 @@ pub trait Exec {
     /// As [`apply`](Self::apply).
     fn apply1(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Value> {
         let name = op.name();
-        let mut outputs = self.apply(op, inputs)?;
-        match (outputs.pop(), outputs.is_empty()) {
-            (Some(value), true) => Ok(value),
-            _ => Err(OpError::Arity {
-                op: name,
-                expected: "one output".into(),
-                got: outputs.len(),
-            }),
+        match self.results(op, inputs)?.into_inner() {
+            Ok([value]) => Ok(value),
+            Err(outputs) => only(name, outputs),
         }
+    }
+}
+
+/// The output of an op that has one, in a list on the heap.
+#[cold]
+fn only(op: &'static str, mut outputs: Values) -> Result<Value> {
+    match (outputs.len(), outputs.pop()) {
+        (1, Some(value)) => Ok(value),
+        (got, _) => Err(OpError::Arity {
+            op,
+            expected: "one output".into(),
+            got,
+        }),
     }
 }
 

@@ -4,6 +4,7 @@ use shard_comm::DType;
 use shard_comm::half::{bf16, f16};
 use shard_redistribute::Array;
 use shard_spec::Layout;
+use smallvec::SmallVec;
 use std::any::Any;
 use std::fmt;
 use std::rc::Rc;
@@ -16,8 +17,12 @@ pub struct Value {
     slot: Option<Rc<dyn Any>>,
 }
 
+/// The results of an op, mostly one.
+pub type Values = SmallVec<[Value; 1]>;
+
 impl Value {
     /// A value that no tape knows.
+    #[inline]
     pub fn new(array: Array) -> Self {
         Self { array, slot: None }
     }
@@ -35,6 +40,11 @@ impl Value {
         &self.array
     }
 
+    /// Which value the array is, as its [number](Array::number) says.
+    pub(crate) fn set_number(&mut self, number: u64) {
+        self.array.set_number(number);
+    }
+
     /// The array alone.
     pub fn into_array(self) -> Array {
         self.array
@@ -43,6 +53,12 @@ impl Value {
     /// The executor's slot.
     pub fn slot(&self) -> Option<&Rc<dyn Any>> {
         self.slot.as_ref()
+    }
+
+    /// Puts the executor's handle into the slot.
+    #[inline]
+    pub fn set_slot(&mut self, slot: Rc<dyn Any>) {
+        self.slot = Some(slot);
     }
 
     /// The same array, unknown to any tape.

@@ -20,7 +20,8 @@ const NAME: &str = "redistribute";
 /// through. On a rank outside the mesh the array has a layout and no data.
 #[derive(Clone)]
 pub struct Array {
-    layout: Layout,
+    /// Held by a count of this rank's own, which is cheaper than that of the layout, which threads share.
+    layout: Rc<Layout>,
     dtype: DType,
     local: Option<Buffer>,
     cx: Rc<MeshComm>,
@@ -70,23 +71,36 @@ impl Array {
     ///
     /// # Errors
     /// [`OtherMesh`](RedistributeError::OtherMesh).
+    #[inline]
     pub fn from_parts(
         cx: &Rc<MeshComm>,
         layout: &Layout,
         local: Option<Buffer>,
         dtype: DType,
     ) -> Result<Self> {
-        if layout.mesh() != cx.mesh() {
-            return Err(RedistributeError::OtherMesh { op: "array" });
+        match layout.mesh() == cx.mesh() {
+            true => Ok(Self::on_mesh(cx, Rc::new(layout.clone()), local, dtype)),
+            false => Err(RedistributeError::OtherMesh { op: "array" }),
         }
-        Ok(Self {
-            layout: layout.clone(),
+    }
+
+    /// As [`from_parts`](Self::from_parts), under a layout that is known to be of this mesh.
+    #[inline]
+    pub fn on_mesh(
+        cx: &Rc<MeshComm>,
+        layout: Rc<Layout>,
+        local: Option<Buffer>,
+        dtype: DType,
+    ) -> Self {
+        debug_assert!(layout.mesh() == cx.mesh());
+        Self {
+            derived: may_keep(dtype, layout.ndim()).then(Rc::default),
+            layout,
             dtype,
             local,
             cx: cx.clone(),
             number: cx.history().number(),
-            derived: may_keep(dtype, layout.ndim()).then(Rc::default),
-        })
+        }
     }
 
     /// What [`keep`](Self::keep) was given under this key by this array or a clone of it.
@@ -190,6 +204,11 @@ impl Array {
         &self.layout
     }
 
+    /// Where the pieces are, to be shared with [other arrays](Self::on_mesh).
+    pub fn shared_layout(&self) -> &Rc<Layout> {
+        &self.layout
+    }
+
     /// The global shape.
     pub fn shape(&self) -> &[usize] {
         self.layout.shape()
@@ -221,6 +240,12 @@ impl Array {
     /// nothing was [kept](Self::keep): ranks that make it of the same elements, and ranks that make it of new ones, then have as much.
     #[must_use]
     pub fn with_number(mut self, number: u64) -> Self {
+        self.set_number(number);
+        self
+    }
+
+    /// As [`with_number`](Self::with_number), in place.
+    pub fn set_number(&mut self, number: u64) {
         if number != self.number
             && let Some(derived) = &self.derived
             && (Rc::strong_count(derived) > 1 || !derived.borrow().is_empty())
@@ -228,7 +253,6 @@ impl Array {
             self.derived = Some(Rc::default());
         }
         self.number = number;
-        self
     }
 
     /// This rank's piece, `None` off the mesh.
@@ -287,7 +311,7 @@ impl Array {
     pub fn redistribute(&self, to: &Layout) -> Result<Self> {
         let _call = Calling::doing(NAME);
         let number = self.record_move(to);
-        if &self.layout == to {
+        if *self.layout == *to {
             return Ok(self.clone());
         }
         let plan = self.cx.planner().plan(&self.layout, to, self.dtype)?;
@@ -348,7 +372,7 @@ impl Array {
     pub fn redistribute_into(self, to: &Layout) -> Result<Self> {
         let _call = Calling::doing(NAME);
         let number = self.record_move(to);
-        if &self.layout == to {
+        if *self.layout == *to {
             return Ok(self);
         }
         let plan = self.cx.planner().plan(&self.layout, to, self.dtype)?;

@@ -20,6 +20,8 @@ use std::rc::Rc;
 pub struct MeshComm {
     mesh: DeviceMesh,
     world: Rc<dyn Communicator>,
+    /// The communicators' device, which each op asks for.
+    device: DeviceRef,
     program: Option<Rc<dyn Communicator>>,
     coords: Option<SmallVec<[usize; 4]>>,
     /// The axes of more than one rank: at most 24, since a mesh has at most 2^24 ranks.
@@ -87,6 +89,7 @@ impl MeshComm {
         Ok(Rc::new(Self {
             mesh: mesh.clone(),
             world: world.clone(),
+            device: world.device().clone(),
             program: Some(world.clone()),
             coords,
             wide,
@@ -116,7 +119,7 @@ impl MeshComm {
 
     /// The device this rank computes on.
     pub fn device(&self) -> &DeviceRef {
-        self.world.device()
+        &self.device
     }
 
     /// This rank's number in the world.
@@ -165,6 +168,7 @@ impl MeshComm {
             Rc::new(Self {
                 mesh: self.alone.clone(),
                 world: self.world.clone(),
+                device: self.device.clone(),
                 program: self.groups.first().cloned(),
                 coords: self.is_member().then(|| SmallVec::from_slice(&[0])),
                 wide: SmallVec::new(),
@@ -208,6 +212,7 @@ impl MeshComm {
     ///
     /// # Collective
     /// All members of the mesh; no communication. Gives the number of what the call makes.
+    #[inline]
     pub fn record(&self, call: Call<'_>) -> u64 {
         self.history.record(call)
     }

@@ -2,7 +2,7 @@
 
 use crate::{Context, Error, Placements, Result, ShardTensor};
 use shard_comm::Communicator;
-use shard_ops::{Alternative, Engine, Exec, Op, OpError, Pin, Sums, Value};
+use shard_ops::{Alternative, Engine, Exec, Op, OpError, Pin, Sums, Value, Values};
 use shard_redistribute::PlanHandle;
 use shard_spec::Layout;
 use std::cell::RefCell;
@@ -205,8 +205,8 @@ impl Telling {
         op: &'static str,
         operands: impl FnOnce(&[Value]) -> Vec<String>,
         strategy: impl FnOnce() -> (String, Vec<Alternative>),
-        run: impl FnOnce() -> Result<Vec<Value>, OpError>,
-    ) -> Result<Vec<Value>, OpError> {
+        run: impl FnOnce() -> Result<Values, OpError>,
+    ) -> Result<Values, OpError> {
         if !self.told.is_asked() {
             return run();
         }
@@ -241,16 +241,17 @@ impl Telling {
         let strategy = || (format!("{from} to {to}{why}"), Vec::new());
         // A move changes neither type nor shape.
         let operands = |moved: &[Value]| moved.iter().map(|v| described(v, from)).collect();
-        let mut moved = self.tell(name, operands, strategy, || Ok(vec![run()?]))?;
+        let run = || Ok(Values::from_buf([run()?]));
+        let mut moved = self.tell(name, operands, strategy, run)?;
         // One went in, so one comes out.
-        Ok(moved.swap_remove(0))
+        Ok(moved.remove(0))
     }
 }
 
 impl Exec for Telling {
-    fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
+    fn results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values, OpError> {
         if !self.told.is_asked() {
-            return self.engine.apply(op, inputs);
+            return self.engine.results(op, inputs);
         }
         let strategy = || {
             let arrays: Vec<_> = inputs.iter().map(|v| v.array()).collect();
@@ -261,7 +262,7 @@ impl Exec for Telling {
         };
         let operands = |_: &[Value]| inputs.iter().map(|v| describe(v)).collect();
         self.tell(op.name(), operands, strategy, || {
-            self.engine.apply(op.clone(), inputs)
+            self.engine.results(op.clone(), inputs)
         })
     }
 

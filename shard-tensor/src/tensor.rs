@@ -43,7 +43,7 @@ pub struct ShardTensor {
 enum Held {
     Value(Value),
     /// A parameter: its clones see what `set` puts here. Layout and type never change.
-    Parameter(Rc<RefCell<Value>>, Layout, DType),
+    Parameter(Rc<RefCell<Rc<Value>>>, Layout, DType),
 }
 
 /// What it is, and where.
@@ -65,7 +65,7 @@ impl ShardTensor {
     fn held(&self) -> Cow<'_, Value> {
         match &self.held {
             Held::Value(value) => Cow::Borrowed(value),
-            Held::Parameter(cell, ..) => Cow::Owned(cell.borrow().clone()),
+            Held::Parameter(cell, ..) => Cow::Owned(Value::clone(&cell.borrow())),
         }
     }
 
@@ -308,7 +308,7 @@ impl ShardTensor {
 
     fn parameter(&self, leaf: Value) -> Held {
         Held::Parameter(
-            Rc::new(RefCell::new(leaf)),
+            Rc::new(RefCell::new(Rc::new(leaf))),
             self.layout().clone(),
             self.dtype(),
         )
@@ -507,7 +507,7 @@ impl ShardTensor {
             ));
         };
         let renewed = self.ctx.tape().renewed(&cell.borrow(), array)?;
-        cell.replace(renewed);
+        cell.replace(Rc::new(renewed));
         Ok(())
     }
 }
@@ -536,7 +536,7 @@ impl ShardTensor {
     pub(crate) fn into_value(self) -> Value {
         match self.held {
             Held::Value(value) => value,
-            Held::Parameter(cell, ..) => cell.borrow().clone(),
+            Held::Parameter(cell, ..) => Value::clone(&cell.borrow()),
         }
     }
 
@@ -558,8 +558,28 @@ impl ShardTensor {
     #[track_caller]
     fn run_any(&self, f: &dyn Fn(&dyn Exec, &Value) -> Result<Value, OpError>) -> Result<Self> {
         let _call = Calling::here();
+        let mut place = None;
+        let this = self.operand(&mut place)?;
+        Ok(self.lift(f(self.ctx.tape(), this)?))
+    }
+
+    /// The value as ops use it. What is not the tensor's own is held in this place.
+    fn operand<'a>(&'a self, place: &'a mut Option<Rc<Value>>) -> Result<&'a Value> {
         let tape = self.ctx.tape();
-        Ok(self.lift(f(tape, &*tape.operand(&self.held())?)?))
+        let held = match &self.held {
+            Held::Value(value) => match tape.operand(value)? {
+                Cow::Borrowed(value) => return Ok(value),
+                Cow::Owned(value) => Rc::new(value),
+            },
+            Held::Parameter(cell, ..) => {
+                let value = cell.borrow().clone();
+                match tape.operand(&value)? {
+                    Cow::Borrowed(_) => value,
+                    Cow::Owned(value) => Rc::new(value),
+                }
+            }
+        };
+        Ok(place.insert(held))
     }
 
     /// Runs one op of `shard_ops` on two tensors.
@@ -575,10 +595,10 @@ impl ShardTensor {
     #[track_caller]
     fn run2_any(&self, other: &Self, f: &Op2<'_>) -> Result<Self> {
         let _call = Calling::here();
-        let tape = self.ctx.tape();
-        let (this, other) = (self.held(), other.held());
-        let (this, other) = (tape.operand(&this)?, tape.operand(&other)?);
-        Ok(self.lift(f(tape, &this, &other)?))
+        let (mut place, mut other_place) = (None, None);
+        let this = self.operand(&mut place)?;
+        let other = other.operand(&mut other_place)?;
+        Ok(self.lift(f(self.ctx.tape(), this, other)?))
     }
 }
 

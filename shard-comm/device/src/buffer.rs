@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::pool::{BLOCK, Block, Pool, poison};
-use crate::{DType, DeviceError, DeviceKind, DeviceRef, Element, Result};
+use crate::{DType, DeviceError, DeviceKind, DeviceRef, Element, Host, Result};
 
 /// Immutable shared elements on a device. Cloning and slicing copy nothing.
 ///
@@ -229,6 +229,7 @@ impl BufferMut {
         }
     }
 
+    #[inline]
     pub(crate) fn from_host(
         device: DeviceRef,
         dtype: DType,
@@ -311,12 +312,12 @@ impl BufferMut {
     ///
     /// # Errors
     /// The number of bytes asked for, if the system does not have them.
-    pub(crate) fn resize_host(&mut self, len: usize) -> Result<bool, usize> {
+    pub(crate) fn resize_host(&mut self, pool: &Pool, len: usize) -> Result<bool, usize> {
         let bytes = len.saturating_mul(self.dtype.size());
         let whole = self.offset == 0;
         match &mut self.storage.memory {
             Memory::Host(memory) if whole && memory.bytes == self.len * self.dtype.size() => {
-                if !memory.resize(bytes) {
+                if !memory.resize(pool, bytes) {
                     return Err(bytes);
                 }
                 self.len = len;
@@ -327,6 +328,7 @@ impl BufferMut {
     }
 
     /// Ends writing: the elements become immutable and can be shared.
+    #[inline]
     pub fn freeze(self) -> Buffer {
         let Self {
             storage,
@@ -407,31 +409,49 @@ impl Storage {
     }
 }
 
-/// Pooled host memory, which returns to its pool when dropped, on whichever thread.
+impl Drop for Storage {
+    /// Memory of a host returns to its pool, on whichever thread. The host is held by count anyway, so its memory does not count the
+    /// pool too.
+    fn drop(&mut self) {
+        if let Memory::Host(memory) = &mut self.memory {
+            let device: &dyn Any = &*self.device;
+            if let Some(host) = device.downcast_ref::<Host>() {
+                host.take_back(std::mem::take(memory));
+            }
+        }
+    }
+}
+
+/// Host memory of a pool, to which its owner gives it back.
+#[derive(Default)]
 pub(crate) struct HostMemory {
     blocks: Vec<Block>,
     /// Where the elements begin, in bytes: at the first aligned address.
     start: usize,
     bytes: usize,
-    pool: Arc<Pool>,
 }
 
 impl HostMemory {
     /// Initialised memory for `bytes` bytes, or `None` if the system has no more.
-    pub(crate) fn take(pool: &Arc<Pool>, bytes: usize) -> Option<Self> {
+    #[inline]
+    pub(crate) fn take(pool: &Pool, bytes: usize) -> Option<Self> {
         let blocks = pool.take(bytes)?;
         Some(Self {
             start: aligned_start(&blocks),
             blocks,
             bytes,
-            pool: Arc::clone(pool),
         })
     }
 
+    /// Returns to the pool that it is of.
+    pub(crate) fn give(self, pool: &Pool) {
+        pool.give(self.blocks, self.bytes);
+    }
+
     /// Makes room for `bytes` bytes, keeping what both sizes have; false, and no change, if the system has no more.
-    pub(crate) fn resize(&mut self, bytes: usize) -> bool {
+    pub(crate) fn resize(&mut self, pool: &Pool, bytes: usize) -> bool {
         let kept = self.start..self.start + self.bytes.min(bytes);
-        if !self.pool.resize(&mut self.blocks, self.bytes, bytes) {
+        if !pool.resize(&mut self.blocks, self.bytes, bytes) {
             return false;
         }
         self.bytes = bytes;
@@ -441,7 +461,7 @@ impl HostMemory {
             all.copy_within(kept.clone(), start);
         }
         self.start = start;
-        if self.pool.poisons() {
+        if pool.poisons() {
             poison(&mut self.bytes_mut()[kept.len()..]);
         }
         true
@@ -477,10 +497,4 @@ fn aligned_start(blocks: &[Block]) -> usize {
     // Alignment is for speed only: any start within the first block is right.
     let start = blocks.as_ptr().cast::<u8>().align_offset(BLOCK);
     if start < BLOCK { start } else { 0 }
-}
-
-impl Drop for HostMemory {
-    fn drop(&mut self) {
-        self.pool.give(std::mem::take(&mut self.blocks), self.bytes);
-    }
 }

@@ -32,7 +32,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Host {
     this: Weak<Self>,
-    pool: Arc<Pool>,
+    pool: Pool,
     meter: Option<Meter>,
 }
 
@@ -75,9 +75,14 @@ impl Host {
     pub fn with_options(options: HostOptions) -> DeviceRef {
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
-            pool: Arc::new(Pool::new(options.cached_bytes, options.poison)),
+            pool: Pool::new(options.cached_bytes, options.poison),
             meter: options.meter.then(Meter::default),
         })
+    }
+
+    /// Takes back memory of which the last holder is gone.
+    pub(crate) fn take_back(&self, memory: HostMemory) {
+        memory.give(&self.pool);
     }
 
     /// Runs `f` and, if the host is metered, adds its work and time to the account.
@@ -114,6 +119,7 @@ impl Host {
         )
     }
 
+    #[cold]
     fn out_of_memory(&self, dtype: DType, len: usize) -> DeviceError {
         let bytes = len.saturating_mul(dtype.size());
         DeviceError::OutOfMemory {
@@ -146,15 +152,14 @@ impl Device for Host {
     }
 
     fn alloc(&self, dtype: DType, len: usize) -> Result<BufferMut> {
-        let device = self
-            .this
-            .upgrade()
-            .ok_or(DeviceError::Closed { op: "alloc" })?;
-        let memory = len
-            .checked_mul(dtype.size())
-            .and_then(|bytes| HostMemory::take(&self.pool, bytes))
-            .ok_or_else(|| self.out_of_memory(dtype, len))?;
-        Ok(BufferMut::from_host(device, dtype, len, memory))
+        let Some(device) = self.this.upgrade() else {
+            return Err(DeviceError::Closed { op: "alloc" });
+        };
+        let bytes = len.checked_mul(dtype.size());
+        match bytes.and_then(|bytes| HostMemory::take(&self.pool, bytes)) {
+            Some(memory) => Ok(BufferMut::from_host(device, dtype, len, memory)),
+            None => Err(self.out_of_memory(dtype, len)),
+        }
     }
 
     fn fill(&self, dst: &mut BufferMut, view: &Strided, value: Scalar) -> Result<()> {
@@ -284,7 +289,7 @@ impl Device for Host {
 
     fn resize(&self, mut buffer: BufferMut, len: usize) -> Result<BufferMut> {
         let dtype = buffer.dtype();
-        match buffer.resize_host(len) {
+        match buffer.resize_host(&self.pool, len) {
             Ok(true) => Ok(buffer),
             Ok(false) => resize_by_copy(self, buffer, len),
             Err(_) => Err(self.out_of_memory(dtype, len)),

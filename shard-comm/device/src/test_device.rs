@@ -92,7 +92,10 @@ impl Device for TestDevice {
             device,
             dtype,
             len,
-            Arc::new(Cell(RwLock::new(memory))),
+            Arc::new(Cell {
+                memory: RwLock::new(memory),
+                pool: Arc::clone(&self.pool),
+            }),
         ))
     }
 
@@ -182,13 +185,13 @@ impl Device for TestDevice {
         // The queued work expects the old size.
         self.synchronize()?;
         {
-            let mut memory = cell.0.write().unwrap_or_else(PoisonError::into_inner);
+            let mut memory = cell.memory.write().unwrap_or_else(PoisonError::into_inner);
             if buffer.offset() > 0 || memory.bytes().len() != buffer.bytes() {
                 drop(memory);
                 return resize_by_copy(self, buffer, len);
             }
             let bytes = len.saturating_mul(dtype.size());
-            if !memory.resize(bytes) {
+            if !memory.resize(&self.pool, bytes) {
                 return Err(DeviceError::OutOfMemory {
                     device: self.name(),
                     bytes,
@@ -279,7 +282,18 @@ impl Device for TestDevice {
 const NAME: &str = "test device";
 
 /// Memory behind a buffer of a test device.
-struct Cell(RwLock<HostMemory>);
+struct Cell {
+    memory: RwLock<HostMemory>,
+    pool: Arc<Pool>,
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        let memory = self.memory.get_mut();
+        let memory = memory.unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(memory).give(&self.pool);
+    }
+}
 
 fn cell(opaque: Option<&Arc<dyn Any + Send + Sync>>) -> Result<Arc<Cell>> {
     opaque
@@ -324,7 +338,7 @@ impl Reader {
     /// Locks the memory to read from, if it is a test device's.
     fn lock(&self) -> Locked<'_> {
         let cell = self.cell.as_ref()?;
-        Some(cell.0.read().unwrap_or_else(PoisonError::into_inner))
+        Some(cell.memory.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The elements, in memory that [`Reader::lock`] gave.
@@ -362,7 +376,11 @@ impl Writer {
     }
 
     fn with(&mut self, use_bytes: impl FnOnce(&mut [u8])) {
-        let mut memory = self.cell.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self
+            .cell
+            .memory
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         use_bytes(&mut memory.bytes_mut()[self.start..self.start + self.bytes]);
     }
 }
@@ -372,7 +390,12 @@ fn run_job(readers: &[Reader], writers: &mut [Writer], job: HostJob) -> Result<(
     let read = lock_all(readers);
     let mut written: Vec<_> = writers
         .iter()
-        .map(|w| w.cell.0.write().unwrap_or_else(PoisonError::into_inner))
+        .map(|w| {
+            w.cell
+                .memory
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+        })
         .collect();
     let inputs = readers
         .iter()

@@ -6,6 +6,7 @@
 use super::view::{for_each_row, same_shape};
 use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
+use core::ops::{Add, Div, Mul, Sub};
 use pulp::{Arch, Simd, WithSimd};
 use smallvec::SmallVec;
 
@@ -77,22 +78,48 @@ compiled! { trait Compiled for Real: f32 f64; {
         b: &View<'_, T>,
         out: &mut ViewMut<'_, T>,
     ) = binary_here;
+
+    /// As [`binary`], of operands that are runs of elements side by side.
+    ///
+    /// # Panics
+    /// When the lengths differ; for maps of bits.
+    pub fn binary_lines<T>(op: Binary, a: &[T], b: &[T], out: &mut [T]) = lines_here;
 } }
 
+/// Runs an expression with `$f` bound to the formula of a map. Formulas are functions with names, so that there is one loop for each,
+/// whoever calls it.
+macro_rules! with_formula {
+    ($op:expr, $T:ident, $f:ident => $body:expr) => {
+        with_formula!(@ $op, $T, $f, $body;
+            Add => Add::add, Sub => Sub::sub, Mul => Mul::mul, Div => Div::div, Pow => $T::powf,
+            Maximum => larger, Minimum => smaller, FloorDiv => floor_div, Remainder => remainder)
+    };
+    (@ $op:expr, $T:ident, $f:ident, $body:expr; $($kind:ident => $formula:expr),+) => {
+        match $op {
+            $(Binary::$kind => {
+                let $f = $formula;
+                $body
+            })+
+            // One loop for all of these, whose formulas take longer than a call.
+            op => {
+                let $f = formula::<$T>(op);
+                $body
+            }
+        }
+    };
+}
+
 fn binary_here<T: Real>(op: Binary, a: &View<'_, T>, b: &View<'_, T>, out: &mut ViewMut<'_, T>) {
-    match op {
-        Binary::Add => zip(a, b, out, |a, b| a + b),
-        Binary::Sub => zip(a, b, out, |a, b| a - b),
-        Binary::Mul => zip(a, b, out, |a, b| a * b),
-        Binary::Div => zip(a, b, out, |a, b| a / b),
-        Binary::Pow => zip(a, b, out, T::powf),
-        Binary::Maximum => zip(a, b, out, larger),
-        Binary::Minimum => zip(a, b, out, smaller),
-        Binary::FloorDiv => zip(a, b, out, floor_div),
-        Binary::Remainder => zip(a, b, out, remainder),
-        // One loop for all of these, whose formulas take longer than a call.
-        _ => zip(a, b, out, formula(op)),
-    }
+    with_formula!(op, T, f => zip(a, b, out, f));
+}
+
+fn lines_here<T: Real>(op: Binary, a: &[T], b: &[T], out: &mut [T]) {
+    let lengths = [a.len(), b.len(), out.len()];
+    assert!(
+        lengths == [out.len(); 3],
+        "pointwise: lengths {lengths:?} differ"
+    );
+    with_formula!(op, T, f => vectorized(Rows { a, b, out, f: &f }));
 }
 
 /// The maps that are called number by number.
@@ -150,6 +177,13 @@ pub fn zip<T: Real>(
     out: &mut ViewMut<'_, T>,
     f: impl Fn(T, T) -> T,
 ) {
+    // Most operands are single runs of as many elements.
+    if let (Some(a), Some(b), Some(out)) = (a.as_line(), b.as_line(), out.as_line_mut())
+        && a.len() == out.len()
+        && b.len() == out.len()
+    {
+        return vectorized(Rows { a, b, out, f: &f });
+    }
     assert_shapes(&[a.shape(), b.shape()], out.shape());
     let (shape, strides, offset, data) = out.parts();
     let at = [a.offset(), b.offset(), offset];

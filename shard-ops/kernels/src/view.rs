@@ -125,6 +125,15 @@ impl<'a, T> View<'a, T> {
             .then(|| &self.data[self.offset..self.offset + self.len()])
     }
 
+    /// The elements of a view of one dim, if they lie side by side.
+    #[inline]
+    pub(crate) fn as_line(&self) -> Option<&'a [T]> {
+        match (self.shape(), self.strides()) {
+            (&[n], &[1]) => Some(&self.data[self.offset..][..n]),
+            _ => None,
+        }
+    }
+
     /// The same elements with dim `d` of the result taken from dim `order[d]`.
     ///
     /// # Panics
@@ -313,6 +322,15 @@ impl<'a, T> ViewMut<'a, T> {
     /// Whether the elements lie in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
         is_row_major(&self.shape, &self.strides)
+    }
+
+    /// As [`View::as_line`].
+    #[inline]
+    pub(crate) fn as_line_mut(&mut self) -> Option<&mut [T]> {
+        match (&self.shape[..], &self.strides[..]) {
+            (&[n], &[1]) => Some(&mut self.data[self.offset..][..n]),
+            _ => None,
+        }
     }
 
     /// Shape, strides and offset, and the slice behind the view.

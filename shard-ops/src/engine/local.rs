@@ -1,49 +1,94 @@
 //! Ops for which nothing moves: most ops, and those whose calls have to be short.
 
 use super::submit::{submit, submit_now};
-use super::{Arrays, Run, note};
+use super::{Run, note};
 use crate::error::InOp;
-use crate::{KernelCx, OpError, Result, Stage};
+use crate::{KernelCx, OpError, Output, Result, Stage, Value, Values};
 use shard_comm::{Buffer, BufferMut};
 use shard_redistribute::Array;
+use shard_spec::Layout;
 use smallvec::SmallVec;
+use std::rc::Rc;
+use std::slice;
 
 impl Run<'_> {
     /// The kernel call of an op for which nothing moves, and whose results are what it writes.
-    pub(super) fn local(&self, inputs: &[&Array]) -> Result<Arrays> {
-        let (op, cx, strategy, name) = (self.op, self.cx, self.strategy, self.op.name());
+    pub(super) fn local(&self, inputs: &[&Array]) -> Result<Values> {
+        let (strategy, op) = (self.strategy, self.op.name());
         let mut pieces: SmallVec<[&Buffer; 4]> = SmallVec::new();
         for (operand, array) in inputs.iter().enumerate() {
-            pieces.push(
-                array
-                    .buffer()
-                    .ok_or(OpError::NoData { op: name, operand })?,
-            );
+            let Some(piece) = array.buffer() else {
+                return Err(OpError::NoData { op, operand });
+            };
+            pieces.push(piece);
         }
-        let mut outputs: SmallVec<[BufferMut; 1]> = SmallVec::new();
-        for (output, &len) in self.rule.outputs.iter().zip(&strategy.lens) {
-            outputs.push(cx.device().alloc(output.meta.dtype, len).in_op(name)?);
-        }
-        let calls = &strategy.late;
-        if calls.iter().any(KernelCx::writes)
-            && !submit_now(op, cx, Stage::Compute, calls, None, &pieces, &mut outputs)?
-        {
-            let outputs = outputs.into_vec();
-            let ran = submit(op, cx, Stage::Compute, calls, None, &pieces, outputs)?;
-            return self.finished(ran);
-        }
-        self.finished(outputs)
+        let outputs = match (&self.rule.outputs[..], &strategy.lens[..]) {
+            // Most ops have one output, which needs no list.
+            ([output], &[len]) => {
+                let mut made = self.alloc(output, len)?;
+                if self.runs_now(&pieces, slice::from_mut(&mut made))? {
+                    note(self.cx, op, "kernel");
+                    let value = self.made(made, &strategy.shared[0]);
+                    return Ok(Values::from_buf([value]));
+                }
+                vec![made]
+            }
+            (outputs, lens) => {
+                let each = outputs.iter().zip(lens);
+                let made = each.map(|(output, &len)| self.alloc(output, len));
+                made.collect::<Result<Vec<_>>>()?
+            }
+        };
+        let ran = self.submitted(&pieces, outputs)?;
+        note(self.cx, op, "kernel");
+        let made = ran.into_iter().zip(&strategy.shared);
+        Ok(made.map(|(made, layout)| self.made(made, layout)).collect())
     }
 
-    /// What the kernels of an op wrote for which nothing moves.
-    fn finished(&self, outputs: impl IntoIterator<Item = BufferMut>) -> Result<Arrays> {
-        let (cx, name) = (self.cx, self.op.name());
-        note(cx, name, "kernel");
-        let mut arrays = Arrays::new();
-        for (buffer, layout) in outputs.into_iter().zip(&self.strategy.outputs) {
-            let dtype = buffer.dtype();
-            arrays.push(Array::from_parts(cx, layout, Some(buffer.freeze()), dtype).in_op(name)?);
+    #[inline]
+    fn alloc(&self, output: &Output, len: usize) -> Result<BufferMut> {
+        let device = self.cx.device();
+        device.alloc(output.meta.dtype, len).in_op(self.op.name())
+    }
+
+    /// Whether the kernel has run, if the device does its work when it is asked for.
+    fn runs_now(&self, pieces: &[&Buffer], outputs: &mut [BufferMut]) -> Result<bool> {
+        let calls = &self.strategy.late;
+        if !calls.iter().any(KernelCx::writes) {
+            return Ok(true);
         }
-        Ok(arrays)
+        submit_now(
+            self.op,
+            self.cx,
+            Stage::Compute,
+            calls,
+            None,
+            pieces,
+            outputs,
+        )
+    }
+
+    /// What the kernel writes, whenever the device runs it.
+    fn submitted(&self, pieces: &[&Buffer], outputs: Vec<BufferMut>) -> Result<Vec<BufferMut>> {
+        let calls = &self.strategy.late;
+        match calls.iter().any(KernelCx::writes) {
+            true => submit(
+                self.op,
+                self.cx,
+                Stage::Compute,
+                calls,
+                None,
+                pieces,
+                outputs,
+            ),
+            false => Ok(outputs),
+        }
+    }
+
+    /// A result under its layout, which is of the operands' mesh.
+    #[inline]
+    fn made(&self, made: BufferMut, layout: &Rc<Layout>) -> Value {
+        let (dtype, layout) = (made.dtype(), layout.clone());
+        Value::new(Array::on_mesh(self.cx, layout, Some(made.freeze()), dtype))
     }
 }

@@ -22,7 +22,7 @@ use crate::strategy::Routing;
 use crate::wide;
 use crate::{
     Alternative, Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Reduction, Result, Rule, Stage,
-    Strategy, Sums, Value,
+    Strategy, Sums, Value, Values,
 };
 use shard_comm::{Buffer, BufferMut, Call, Calling, CommError, DType, DeviceRef, History};
 use shard_redistribute::{Array, Exchange, MeshComm};
@@ -35,6 +35,7 @@ use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 use std::sync::Arc;
+use tracing::level_filters::LevelFilter;
 
 /// A hand-written way to run an op: takes precedence over its rule and kernel on the engine it is
 /// [registered](Engine::register) with. It gets the op and the arrays, and must return the op's outputs.
@@ -226,45 +227,53 @@ impl Engine {
     /// What the op's rule, a move, or the device reports.
     #[track_caller]
     pub fn run(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Vec<Array>> {
-        Ok(self.outputs(op, inputs)?.into_vec())
+        let outputs = self.outputs(op, inputs)?;
+        Ok(outputs.into_iter().map(Value::into_array).collect())
     }
 
     #[track_caller]
-    fn outputs(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Arrays> {
-        let _call = Calling::doing(op.name());
-        if let Some(handler) = self.handler(op.name()) {
-            let _handled = Handled::begin(&self.handled, op.name());
-            let layouts = |a: &&Array| (a.layout().hash128(), a.dtype());
-            let layouts: SmallVec<[_; 4]> = inputs.iter().map(layouts).collect();
-            record(op, key_of(op.name(), &(op.key(), layouts)), inputs);
-            let outputs = handler(self, op, inputs)?;
-            return self.as_pinned(op.name(), outputs.into());
+    fn outputs(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Values> {
+        let name = op.name();
+        let _call = Calling::doing(name);
+        if let Some(handler) = self.handler(name) {
+            return self.by_handler(&handler, op, inputs);
         }
         let ready = self.ready(op, inputs)?;
-        let sums = ready.rule.is_wide() && !self.narrow_sums.get();
-        if let (Some(pinned), true) = (&ready.wanted, sums)
-            && pinned.is_partial()
-        {
-            return Err(OpError::Pinned {
-                op: op.name(),
-                wanted: pinned.to_string(),
-                possible: vec!["the sum, which is taken before it gets 16 bits".into()],
-            });
+        let mut key = ready.fingerprint ^ self.kernels.get().fingerprint();
+        if ready.rule.is_wide() {
+            key ^= u128::from(self.narrow_sums.get());
+            self.refuse_terms(name, ready.wanted.as_ref())?;
         }
-        let kernels = self.kernels.get();
-        let narrow = u128::from(ready.rule.is_wide() && self.narrow_sums.get());
-        let number = record(
-            op,
-            ready.fingerprint ^ kernels.fingerprint() ^ narrow,
-            inputs,
-        );
-        let outputs = self.by_strategy(op, &ready.rule, &ready.strategy, inputs)?;
-        match outputs.len() {
+        let number = record(name, key, inputs);
+        let outputs = self.by_strategy((op, name), &ready.rule, &ready.strategy, inputs);
+        match ready.rule.outputs.len() {
             // It has the number of the last call, which is this one.
-            1 => Ok(outputs),
-            _ => Ok((outputs.into_iter().zip(0..))
-                .map(|(output, at)| output.with_number(History::derived(number, at)))
-                .collect()),
+            1 => outputs,
+            _ => Ok(numbered(outputs?, number)),
+        }
+    }
+
+    /// What a handler makes of an op.
+    #[inline(never)]
+    fn by_handler(&self, handler: &Handler, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Values> {
+        let name = op.name();
+        let _handled = Handled::begin(&self.handled, name);
+        let layouts = |a: &&Array| (a.layout().hash128(), a.dtype());
+        let layouts: SmallVec<[_; 4]> = inputs.iter().map(layouts).collect();
+        record(name, key_of(name, &(op.key(), layouts)), inputs);
+        let outputs = handler(self, op, inputs)?;
+        Ok(values(self.as_pinned(name, outputs.into())?))
+    }
+
+    /// Refuses to leave terms of a sum where the sum is taken before it gets 16 bits.
+    fn refuse_terms(&self, op: &'static str, wanted: Option<&Layout>) -> Result<()> {
+        match wanted.filter(|wanted| wanted.is_partial() && !self.narrow_sums.get()) {
+            None => Ok(()),
+            Some(wanted) => Err(OpError::Pinned {
+                op,
+                wanted: wanted.to_string(),
+                possible: vec!["the sum, which is taken before it gets 16 bits".into()],
+            }),
         }
     }
 
@@ -286,6 +295,9 @@ impl Engine {
     /// What runs the op of this name, unless it is running.
     fn handler(&self, op: &str) -> Option<Handler> {
         let handlers = self.handlers.borrow();
+        if handlers.is_empty() {
+            return None;
+        }
         let handler = handlers.get(op)?;
         let is_running = self.handled.borrow().contains(&op);
         (!is_running).then(|| handler.clone())
@@ -305,18 +317,18 @@ impl Engine {
         strategy: &Strategy,
         inputs: &[&Array],
     ) -> Result<Vec<Array>> {
-        Ok(self.by_strategy(op, rule, strategy, inputs)?.into_vec())
+        let outputs = self.by_strategy((op, op.name()), rule, strategy, inputs)?;
+        Ok(outputs.into_iter().map(Value::into_array).collect())
     }
 
     fn by_strategy(
         &self,
-        op: &Arc<dyn Op>,
+        (op, name): (&Arc<dyn Op>, &'static str),
         rule: &Rule,
         strategy: &Strategy,
         inputs: &[&Array],
-    ) -> Result<Arrays> {
-        let name = op.name();
-        let _span = tracing::trace_span!("op", name).entered();
+    ) -> Result<Values> {
+        let _span = traced().then(|| tracing::trace_span!("op", name).entered());
         let cx = inputs[0].cx();
         if self.explicit_moves.get() {
             refuse_moves(name, strategy, inputs)?;
@@ -329,7 +341,7 @@ impl Engine {
                 Some(_) => rows::settle_outside(name, cx, rule, strategy),
                 None => outputs_without_data(cx, rule, &strategy.outputs),
             };
-            return self.narrow(name, rule, outputs?);
+            return self.narrow(name, rule, outputs?).map(values);
         }
         let run = Run {
             op: Applied {
@@ -342,9 +354,16 @@ impl Engine {
             rule,
             strategy,
         };
-        if strategy.is_local {
-            return run.local(inputs);
+        match strategy.is_local {
+            true => run.local(inputs),
+            false => self.with_moves(&run, inputs).map(values),
         }
+    }
+
+    /// An op for which something moves, or whose kernels do not write its results as they are.
+    #[inline(never)]
+    fn with_moves(&self, run: &Run<'_>, inputs: &[&Array]) -> Result<Arrays> {
+        let (rule, strategy, name) = (run.rule, run.strategy, run.op.name());
         let reduced = reduce(name, strategy, inputs)?;
         let mut current: SmallVec<[&Array; 4]> = SmallVec::new();
         let inputs = match reduced.is_empty() {
@@ -394,6 +413,7 @@ impl Engine {
         narrowed.collect()
     }
 
+    /// The strategy of an op on operands that lie so, made at the first time.
     fn ready(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Rc<Ready>> {
         let Some(first) = inputs.first() else {
             return Err(OpError::Arity {
@@ -403,73 +423,87 @@ impl Engine {
             });
         };
         let pin = self.pin.borrow();
-        let planner = first.cx().planner();
-        let set = pin.as_ref().map_or(0, Pin::key) ^ u128::from(planner.models_set());
-        let key = inputs.iter().fold(op.key() ^ set, |key, a| {
-            with_operand(key, a.layout().hash128(), a.dtype())
-        });
+        let set = u128::from(first.cx().planner().models_set());
+        let mut key = op.key() ^ set ^ pin.as_ref().map_or(0, Pin::key);
+        for array in inputs {
+            key = with_operand(key, array.layout().hash128(), array.dtype());
+        }
         if let Some(found) = self.strategies.borrow().get(&key) {
             return Ok(found.clone());
         }
-        let pin = pin.clone();
-        for (operand, array) in inputs.iter().enumerate() {
-            if array.layout().mesh() != first.layout().mesh() {
-                return Err(OpError::Meshes {
-                    op: op.name(),
-                    operand,
-                });
-            }
-        }
-        let metas: Vec<Meta> = inputs
-            .iter()
-            .map(|a| Meta {
-                shape: a.shape().iter().copied().collect(),
-                dtype: a.dtype(),
-            })
-            .collect();
-        let room = (self.options.room).unwrap_or_else(|| wide::room(first.cx().device()));
-        let rule = wide::rule(&**op, &metas, room)?;
-        let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
-        let model = planner.model_or_default();
-        let wanted = match (&pin, rule.outputs.first()) {
-            (Some(pin), Some(output)) => {
-                Some(pin.layout(op.name(), first.layout().mesh(), &output.meta.shape)?)
-            }
-            _ => None,
-        };
-        let index = first.index();
-        let strategy = Strategy::yielding(&rule, &layouts, wanted.as_ref(), index, &model)?;
-        let (rule, strategy) = match strategy.cost() {
-            0 => (rule, strategy),
-            _ => {
-                let rules = wide::block_rules(&**op, &rule, &metas, strategy.outputs())?;
-                strategy.or_block_by_block((rule, rules), &layouts, index, &model)
-            }
-        };
-        tracing::debug!(op = op.name(), %strategy, "new strategy");
-        let fingerprint = key_of(op.name(), &key);
-        let ready = Rc::new(Ready {
-            rule,
-            strategy,
-            wanted,
-            fingerprint,
-        });
+        let made = Rc::new(make_ready(
+            op,
+            inputs,
+            pin.as_ref(),
+            key,
+            self.options.room,
+        )?);
         let mut cache = self.strategies.borrow_mut();
         if cache.len() >= self.options.cache_entries {
             cache.clear();
         }
-        cache.insert(key, ready.clone());
-        Ok(ready)
+        cache.insert(key, made.clone());
+        Ok(made)
     }
 }
 
+/// The rule and the strategy of an op on operands that lie so; ops without kernels for 16 bits get copies of `room` bytes at a time.
+#[inline(never)]
+fn make_ready(
+    op: &Arc<dyn Op>,
+    inputs: &[&Array],
+    pin: Option<&Pin>,
+    key: u128,
+    room: Option<usize>,
+) -> Result<Ready> {
+    let (name, first) = (op.name(), inputs[0]);
+    for (operand, array) in inputs.iter().enumerate() {
+        if array.layout().mesh() != first.layout().mesh() {
+            return Err(OpError::Meshes { op: name, operand });
+        }
+    }
+    let metas: Vec<Meta> = inputs
+        .iter()
+        .map(|a| Meta {
+            shape: a.shape().iter().copied().collect(),
+            dtype: a.dtype(),
+        })
+        .collect();
+    let room = room.unwrap_or_else(|| wide::room(first.cx().device()));
+    let rule = wide::rule(&**op, &metas, room)?;
+    let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
+    let model = first.cx().planner().model_or_default();
+    let wanted = match (pin, rule.outputs.first()) {
+        (Some(pin), Some(output)) => {
+            Some(pin.layout(name, first.layout().mesh(), &output.meta.shape)?)
+        }
+        _ => None,
+    };
+    let index = first.index();
+    let strategy = Strategy::yielding(&rule, &layouts, wanted.as_ref(), index, &model)?;
+    let (rule, strategy) = match strategy.cost() {
+        0 => (rule, strategy),
+        _ => {
+            let rules = wide::block_rules(&**op, &rule, &metas, strategy.outputs())?;
+            strategy.or_block_by_block((rule, rules), &layouts, index, &model)
+        }
+    };
+    tracing::debug!(op = name, %strategy, "new strategy");
+    Ok(Ready {
+        rule,
+        strategy,
+        wanted,
+        fingerprint: key_of(name, &key),
+    })
+}
+
 impl Exec for Engine {
-    fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>> {
-        let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|v| v.array()).collect();
-        let outputs = self.outputs(&op, &arrays)?;
-        let mut values = Vec::with_capacity(outputs.len());
-        values.extend(outputs.into_iter().map(Value::new));
-        Ok(values)
+    fn results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values> {
+        let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
+        for value in inputs {
+            arrays.push(value.array());
+        }
+        self.outputs(&op, &arrays)
     }
 
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value> {
@@ -653,14 +687,36 @@ impl Run<'_> {
     }
 }
 
+/// Whether anybody listens to spans, which cost some time even where nobody does.
+#[inline]
+fn traced() -> bool {
+    LevelFilter::current() == LevelFilter::TRACE
+}
+
 /// Tells the mesh's history of an op, and of which values; gives the number of what it makes.
-fn record(op: &Arc<dyn Op>, key: u128, inputs: &[&Array]) -> u64 {
+fn record(op: &'static str, key: u128, inputs: &[&Array]) -> u64 {
     let Some(first) = inputs.first() else {
         return 0;
     };
-    let read: SmallVec<[u64; 4]> = inputs.iter().map(|a| a.number()).collect();
-    let call = Call::keyed(op.name(), key).of(first.dtype(), first.layout());
+    let mut read: SmallVec<[u64; 4]> = SmallVec::new();
+    for array in inputs {
+        read.push(array.number());
+    }
+    let call = Call::keyed(op, key).of(first.dtype(), first.layout());
     first.cx().record(call.reading(&read))
+}
+
+/// The results of a call that has this number.
+fn numbered(mut outputs: Values, number: u64) -> Values {
+    for (output, at) in outputs.iter_mut().zip(0..) {
+        output.set_number(History::derived(number, at));
+    }
+    outputs
+}
+
+/// Arrays as values that no tape knows.
+fn values(arrays: Arrays) -> Values {
+    arrays.into_iter().map(Value::new).collect()
 }
 
 /// Reduces the partial sums that do not pass: which inputs, and to what.
@@ -800,6 +856,7 @@ fn finish(
 }
 
 /// Writes to the ledger's event trace, if it is on.
+#[inline]
 pub(crate) fn note(cx: &Rc<MeshComm>, op: &'static str, what: &'static str) {
     let ledger = cx.world().ledger();
     if ledger.is_tracing() {

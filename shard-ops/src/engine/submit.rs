@@ -83,6 +83,7 @@ fn handles(buffers: &[&Buffer]) -> Vec<Buffer> {
 }
 
 /// The calls of an op's host kernel.
+#[inline(always)]
 fn on_host(
     op: &dyn Op,
     stage: Stage,
@@ -91,28 +92,39 @@ fn on_host(
     inputs: &[HostSlice<'_>],
     outputs: &mut [HostSliceMut<'_>],
 ) {
-    let mut run = |work: &mut Work| {
-        for cx in calls {
-            if stage == Stage::Compute && !work.has_to_see(cx) {
-                continue;
-            }
-            let mut call = HostCall {
-                cx,
-                inputs,
-                outputs,
-                state: &mut work.state,
-                rows: &mut work.rows,
-            };
-            match stage {
-                Stage::Compute => op.host(&mut call),
-                Stage::WriteRows => op.write_rows(&mut call),
-                Stage::Merge => op.merge(&mut call),
-            }
-        }
-    };
     match work {
-        Some(shared) => Work::with(shared, run),
-        None => run(&mut Work::default()),
+        Some(shared) => Work::with(shared, |work| {
+            with_work(op, stage, calls, work, inputs, outputs);
+        }),
+        None => with_work(op, stage, calls, &mut Work::default(), inputs, outputs),
+    }
+}
+
+#[inline(always)]
+fn with_work(
+    op: &dyn Op,
+    stage: Stage,
+    calls: &[KernelCx],
+    work: &mut Work,
+    inputs: &[HostSlice<'_>],
+    outputs: &mut [HostSliceMut<'_>],
+) {
+    for cx in calls {
+        if stage == Stage::Compute && !work.has_to_see(cx) {
+            continue;
+        }
+        let mut call = HostCall {
+            cx,
+            inputs,
+            outputs,
+            state: &mut work.state,
+            rows: &mut work.rows,
+        };
+        match stage {
+            Stage::Compute => op.host(&mut call),
+            Stage::WriteRows => op.write_rows(&mut call),
+            Stage::Merge => op.merge(&mut call),
+        }
     }
 }
 

@@ -44,6 +44,7 @@ use shard_spec::{DeviceMesh, DimSharding, Layout, ReduceOp, numel};
 use site::Site;
 use smallvec::SmallVec;
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 use ways::Way;
 
@@ -78,6 +79,8 @@ pub struct Strategy {
     /// Whether the op is one kernel call on what each rank has: nothing moves before, beside or after it, the kernel reads every
     /// operand and gets it as it is, and what it writes are the results.
     pub(crate) is_local: bool,
+    /// If it is, the layouts of the outputs as its results share them.
+    pub(crate) shared: Vec<Rc<Layout>>,
     bytes: usize,
 }
 
@@ -222,6 +225,7 @@ impl Strategy {
             assemble: None,
             combine: site.combined(),
             is_local: false,
+            shared: Vec::new(),
             bytes,
         };
         match rule.body {
@@ -248,6 +252,7 @@ impl Strategy {
             && self.combine.is_none();
         if let (true, Some(calls)) = (self.is_local, Arc::get_mut(&mut self.late)) {
             calls.iter_mut().for_each(KernelCx::find_line);
+            self.shared = self.outputs.iter().cloned().map(Rc::new).collect();
         }
         self.left = (0..self.outputs.len())
             .map(|o| self.left(rule, o))

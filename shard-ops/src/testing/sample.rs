@@ -1,7 +1,7 @@
 //! What an op was given on one rank, and what it gave.
 
 use super::{Tensor, tensor, whole};
-use crate::{Engine, EngineOptions, Exec, Meta, Op, OpError, Value};
+use crate::{Engine, EngineOptions, Exec, Meta, Op, OpError, Value, Values};
 use shard_spec::Layout;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -43,8 +43,8 @@ impl Capture {
 }
 
 impl Exec for Capture {
-    fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>, OpError> {
-        let outputs = self.engine.apply(op.clone(), inputs)?;
+    fn results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values, OpError> {
+        let outputs = self.engine.results(op.clone(), inputs)?;
         let read = |v: &Value| {
             if v.array().buffer().is_none() {
                 // An operand of which only the shape counts: the tape keeps no elements of those.

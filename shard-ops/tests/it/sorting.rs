@@ -8,7 +8,7 @@ use shard_ops::sort::{argsort, kthvalue, median, sort, sort_by, topk};
 use shard_ops::testing::{Tensor, Validation, validate};
 use shard_ops::{
     Access, Engine, Exec, HostCall, Keeps, MergedRuns, Meta, Op, Result, RouteBy, Routes, Rule,
-    Saved, Value, key_of,
+    Saved, Value, Values, key_of,
 };
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition};
@@ -317,10 +317,10 @@ fn check_received(kind: DeviceKind) {
 struct Explaining<'a>(&'a Engine, RefCell<String>);
 
 impl Exec for Explaining<'_> {
-    fn apply(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Vec<Value>> {
+    fn results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values> {
         let arrays: Vec<&Array> = inputs.iter().map(|v| v.array()).collect();
         *self.1.borrow_mut() += &(self.0.explain(&op, &arrays)? + "\n");
-        self.0.apply(op, inputs)
+        self.0.results(op, inputs)
     }
 
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value> {

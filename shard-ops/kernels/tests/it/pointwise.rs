@@ -104,3 +104,40 @@ fn quotients_are_rounded_down_and_remainders_have_the_divisors_sign() {
     assert!((rest[2] - 0.1).abs() < 1e-15 && rest[3] < 1e-15 && rest[4] == 5.0);
     assert!(rest[6].is_nan());
 }
+
+#[test]
+fn lines_have_the_bits_of_views() {
+    let mut rng = Rng::new(9);
+    let ops = [
+        Binary::Add,
+        Binary::Sub,
+        Binary::Mul,
+        Binary::Div,
+        Binary::Pow,
+        Binary::Maximum,
+        Binary::Minimum,
+        Binary::FloorDiv,
+        Binary::Remainder,
+        Binary::Fmod,
+        Binary::Hypot,
+        Binary::Prelu,
+    ];
+    for n in [0, 1, 7, 16, 33, 300] {
+        let (a, b) = (rng.vec::<f32>(n), rng.vec::<f32>(n));
+        for op in ops {
+            let (mut out, mut expected) = (vec![9.0; n], vec![8.0; n]);
+            binary_lines(op, &a, &b, &mut out);
+            let [a, b] = [&a, &b].map(|x| View::contiguous(x, &[n, 1]));
+            let mut views = ViewMut::contiguous(&mut expected, &[n, 1]);
+            binary(op, &a, &b, &mut views);
+            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&out), bits(&expected), "{op:?} of {n}");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "lengths [3, 2, 3] differ")]
+fn lines_of_other_lengths_are_refused() {
+    binary_lines(Binary::Add, &[0.0; 3], &[0.0; 2], &mut [0.0_f64; 3]);
+}

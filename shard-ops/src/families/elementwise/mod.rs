@@ -305,10 +305,13 @@ impl Op for Map {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => {
-            let x = call.elements::<T>(0);
             if self.order == 0 {
-                unary::unary(self.map, 0, &x, &mut call.elements_out::<T>(0));
+                match call.lines::<T, 1>() {
+                    Some(([x], out)) => self.map.eval(0, x, out),
+                    None => unary::unary(self.map, 0, &call.input::<T>(0), &mut call.output::<T>(0)),
+                }
             } else {
+                let x = call.elements::<T>(0);
                 let g = call.elements::<T>(1);
                 unary::unary_scaled(self.map, self.order, &x, &g, &mut call.elements_out::<T>(0));
             }
@@ -433,7 +436,7 @@ impl Op for Arithmetic {
     }
 
     fn key(&self) -> u128 {
-        key_of(binary_name(self.kind), &self.by_number)
+        key_of("arithmetic", &(self.kind, self.by_number))
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -449,8 +452,9 @@ impl Op for Arithmetic {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         match call.dtype() {
-            DType::F32 | DType::F64 => with_float!(call.dtype(), T => {
-                over_both::<T>(call, |a, b, out| pointwise::binary(self.kind, a, b, out));
+            DType::F32 | DType::F64 => with_float!(call.dtype(), T => match call.lines::<T, 2>() {
+                Some(([a, b], out)) => pointwise::binary_lines(self.kind, a, b, out),
+                None => over_both::<T>(call, |a, b, out| pointwise::binary(self.kind, a, b, out)),
             }),
             other => with_whole!(other, T => {
                 over_both::<T>(call, |a, b, out| whole::binary(self.kind, a, b, out));

@@ -4,7 +4,7 @@ use crate::case::Bench;
 use crate::suite::Suite;
 use shard_comm::DType;
 use shard_ops::conv::{ConvOptions, Padding};
-use shard_ops::{Exec, Meta, Op, OpError, Rule, Strategy, Value};
+use shard_ops::{Exec, Meta, Op, OpError, Rule, Strategy, Value, Values};
 use shard_redistribute::{Array, CostModel, LinkCost, Plan, Planner};
 use shard_tensor::{Context, DeviceMesh, Error, Layout, Result};
 use std::cell::RefCell;
@@ -118,7 +118,7 @@ fn owned(operands: &[(&[usize], &str)]) -> Vec<(Vec<usize>, String)> {
 struct Probe(RefCell<Option<Arc<dyn Op>>>);
 
 impl Exec for Probe {
-    fn apply(&self, op: Arc<dyn Op>, _: &[&Value]) -> shard_ops::Result<Vec<Value>> {
+    fn results(&self, op: Arc<dyn Op>, _: &[&Value]) -> shard_ops::Result<Values> {
         let name = op.name();
         self.0.borrow_mut().get_or_insert(op);
         Err(OpError::NoVjp {
