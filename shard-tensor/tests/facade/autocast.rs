@@ -202,7 +202,8 @@ fn operands_of_16_bits_are_copied_in_blocks() {
         let weight = narrow(&[8, 64, 3, 3])?;
         let window = Options::new().padding(1);
         const MIB: usize = 1 << 20;
-        let cases: [(&str, usize, &dyn Fn() -> Result<ShardTensor>); 7] = [
+        type Case<'a> = (&'a str, usize, &'a dyn Fn() -> Result<ShardTensor>);
+        let cases: [Case<'_>; 7] = [
             ("add", 1, &|| x.add(&y)),
             ("gelu", 1, &|| x.gelu()),
             ("softmax", 1, &|| x.softmax(1)),
