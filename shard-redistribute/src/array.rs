@@ -84,7 +84,11 @@ impl Array {
         }
     }
 
-    /// As [`from_parts`](Self::from_parts), under a layout that is known to be of this mesh.
+    /// As [`from_parts`](Self::from_parts), for crates of this workspace that have the layout from an array of this mesh.
+    ///
+    /// # Panics
+    /// If the layout is of another mesh.
+    #[doc(hidden)]
     #[inline]
     pub fn on_mesh(
         cx: &Rc<MeshComm>,
@@ -92,7 +96,7 @@ impl Array {
         local: Option<Buffer>,
         dtype: DType,
     ) -> Self {
-        debug_assert!(layout.mesh() == cx.mesh());
+        assert!(layout.mesh() == cx.mesh(), "a layout of another mesh");
         Self {
             derived: may_keep(dtype, layout.ndim()).then(Rc::default),
             layout,
@@ -204,7 +208,7 @@ impl Array {
         &self.layout
     }
 
-    /// Where the pieces are, to be shared with [other arrays](Self::on_mesh).
+    /// Where the pieces are, to be shared with other arrays.
     pub fn shared_layout(&self) -> &Rc<Layout> {
         &self.layout
     }

@@ -321,7 +321,7 @@ impl Segments {
     }
 
     /// The part that holds an index below the extent, and the position there.
-    pub fn locate(&self, index: usize) -> (usize, usize) {
+    pub(crate) fn locate(&self, index: usize) -> (usize, usize) {
         let table = &*self.table;
         let (turn, at) = (index / self.period(), index % self.period());
         let tile = table.bounds.partition_point(|&x| x <= at) - 1;

@@ -30,6 +30,8 @@ pub(super) fn submit(
     mut outputs: Vec<BufferMut>,
 ) -> Result<Vec<BufferMut>> {
     let (name, device) = (op.name, cx.device());
+    // Kernels of ops without windows rely on boxes that are all of their memory, which blocks are not.
+    let divided = calls.len() > 1;
     let as_it_is = Applied { wide: None, ..op };
     let calls: SmallVec<[&KernelCx; 4]> = (calls.iter())
         .filter(|call| Work::needs(work, call))
@@ -39,7 +41,14 @@ pub(super) fn submit(
         Some(Reduction::Partial(by)) => by,
         _ => ReduceOp::Sum,
     });
-    let mut copies = Copies::new(name, device, rule, stage);
+    let mut copies = Copies {
+        name,
+        device,
+        rule,
+        is_operands: stage == Stage::Compute,
+        divided,
+        last: SmallVec::new(),
+    };
     let mut sums: SmallVec<[Option<BufferMut>; 1]> = outputs.iter().map(|_| None).collect();
     for (c, &call) in calls.iter().enumerate() {
         let mut boxes = call.clone();
@@ -51,7 +60,7 @@ pub(super) fn submit(
         let mut homes: SmallVec<[(usize, BufferMut); 2]> = SmallVec::new();
         for (o, at) in boxes.outputs.iter_mut().enumerate() {
             let (stored, len) = (outputs[o].dtype(), outputs[o].len());
-            if stored.is_half() || is_term(o) || is_part(at, len) {
+            if stored.is_half() || is_term(o) || divided && is_part(at, len) {
                 let made = device.alloc(partial_type(stored), numel(&at.shape));
                 let made = made.in_op(name)?;
                 homes.push((o, std::mem::replace(&mut outputs[o], made)));
@@ -91,21 +100,14 @@ struct Copies<'a> {
     name: &'static str,
     device: &'a DeviceRef,
     rule: &'a Rule,
-    stage: Stage,
+    /// Whether what calls read are the rule's operands, and not parts that are merged.
+    is_operands: bool,
+    /// Whether parts of operands need memory of their own, whatever their type.
+    divided: bool,
     last: SmallVec<[Option<(Strided, Buffer)>; 4]>,
 }
 
-impl<'a> Copies<'a> {
-    fn new(name: &'static str, device: &'a DeviceRef, rule: &'a Rule, stage: Stage) -> Self {
-        Self {
-            name,
-            device,
-            rule,
-            stage,
-            last: SmallVec::new(),
-        }
-    }
-
+impl Copies<'_> {
     /// What a call reads, and in `boxes` where.
     fn read(
         &mut self,
@@ -116,11 +118,10 @@ impl<'a> Copies<'a> {
         self.last.resize(inputs.len(), None);
         let mut read = SmallVec::new();
         for (i, &input) in inputs.iter().enumerate() {
-            // What is merged, and rows of others, are no operands of the rule.
-            let is_operand = self.stage == Stage::Compute && i < self.rule.inputs().len();
-            let is_read = !is_operand || !self.rule.unread.contains(&i);
-            let is_part = (call.inputs.get(i)).is_some_and(|at| is_part(at, input.len()));
-            if !is_read || !input.dtype().is_half() && !is_part {
+            // Rows of others, which follow the operands, are read in any case.
+            let is_read = !self.is_operands || !self.rule.unread.contains(&i);
+            let part = || self.divided && is_part(&call.inputs[i], input.len());
+            if !is_read || !input.dtype().is_half() && !part() {
                 read.push(input.clone());
                 continue;
             }
@@ -155,7 +156,7 @@ fn is_same_box(a: &KernelCx, b: &KernelCx, o: usize) -> bool {
     a.offset == b.offset && a.shape == b.shape
 }
 
-/// Whether a box is not all of its memory: kernels of ops without windows rely on boxes that are.
+/// Whether a box is not all of its memory.
 fn is_part(at: &OperandBox, len: usize) -> bool {
     at.offset != 0 || numel(&at.shape) != len
 }

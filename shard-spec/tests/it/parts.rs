@@ -11,12 +11,13 @@ fn parts_within_are_those_of_the_indices() {
         Partition::zigzag(21, 3),
     ] {
         for by in 0..p.parts() {
-            let Partition::Segments(segments) = p.rotated(by) else {
+            let turned = p.rotated(by);
+            let Partition::Segments(segments) = &turned else {
                 panic!("{p} turned by {by}")
             };
             for start in 0..p.extent() {
                 for end in start..p.extent() + 3 {
-                    let held = (start..end.min(p.extent())).map(|i| segments.locate(i).0);
+                    let held = (start..end.min(p.extent())).map(|i| turned.owner_of(i).unwrap());
                     let mut parts: Vec<usize> = held.collect();
                     parts.sort_unstable();
                     parts.dedup();
