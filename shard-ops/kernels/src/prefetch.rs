@@ -13,6 +13,11 @@ pub(crate) fn prefetch<T>(data: &[T], at: usize, count: usize) {
     for first in (0..count).step_by(per_line) {
         line(data.as_ptr().wrapping_add(at.wrapping_add(first)));
     }
+    // They may begin within a line and then end in one more.
+    line(
+        data.as_ptr()
+            .wrapping_add(at.wrapping_add(count).wrapping_sub(1)),
+    );
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -4,7 +4,7 @@ use crate::Real;
 use pulp::Simd;
 
 /// Sums `MR` output channels by `NV` vectors of columns over all taps: `packed` starts at the first column of the output row,
-/// `taps` are offsets into it, `weights` holds `MR` numbers per tap, `bias` the starting values.
+/// `taps` are offsets into it, `weights` holds `MR` numbers per tap, `acc` the starting values.
 ///
 /// The accumulators are `MR * NV` vectors that stay in registers; per tap, `NV` loads and `MR` broadcasts feed `MR * NV`
 /// multiply-adds.
@@ -14,13 +14,9 @@ pub(super) fn tile<T: Real, S: Simd, const MR: usize, const NV: usize>(
     packed: &[T],
     taps: &[usize],
     weights: &[T],
-    bias: &[T; MR],
+    mut acc: [[T::Vec<S>; NV]; MR],
 ) -> [[T::Vec<S>; NV]; MR] {
     let width = NV * T::lanes::<S>();
-    let mut acc = [[T::splat(simd, T::zero()); NV]; MR];
-    for i in 0..MR {
-        acc[i] = [T::splat(simd, bias[i]); NV];
-    }
     let (weights, _) = pulp::as_arrays::<MR, T>(weights);
     for (w, &tap) in weights.iter().zip(taps) {
         let x = T::vectors::<S>(&packed[tap..tap + width]);
@@ -31,6 +27,45 @@ pub(super) fn tile<T: Real, S: Simd, const MR: usize, const NV: usize>(
                 acc[i][j] = T::mul_add_vec(simd, w, x[j], acc[i][j]);
             }
         }
+    }
+    acc
+}
+
+/// Adds to sums in memory what [`tile`] sums.
+#[inline(always)]
+pub(super) fn tile_onto<T: Real, S: Simd, const MR: usize, const NV: usize>(
+    simd: S,
+    packed: &[T],
+    taps: &[usize],
+    weights: &[T],
+    sums: &mut [[T; 64]; MR],
+) {
+    let width = NV * T::lanes::<S>();
+    let mut acc = splats::<T, S, MR, NV>(simd, &[T::zero(); MR]);
+    for i in 0..MR {
+        let sums = T::vectors::<S>(&sums[i][..width]);
+        for j in 0..NV {
+            acc[i][j] = sums[j];
+        }
+    }
+    let acc = tile::<T, S, MR, NV>(simd, packed, taps, weights, acc);
+    for i in 0..MR {
+        let sums = T::vectors_mut::<S>(&mut sums[i][..width]);
+        for j in 0..NV {
+            sums[j] = acc[i][j];
+        }
+    }
+}
+
+/// A tile's sums before any tap: a number per channel.
+#[inline(always)]
+pub(super) fn splats<T: Real, S: Simd, const MR: usize, const NV: usize>(
+    simd: S,
+    values: &[T; MR],
+) -> [[T::Vec<S>; NV]; MR] {
+    let mut acc = [[T::splat(simd, T::zero()); NV]; MR];
+    for i in 0..MR {
+        acc[i] = [T::splat(simd, values[i]); NV];
     }
     acc
 }

@@ -1,6 +1,6 @@
 //! Convolution of channels that do not mix, as depthwise ones: rows of the input are read where they lie.
 
-use super::direct::{dot_tile, tile};
+use super::direct::{dot_tile, splats, tile};
 use super::lift::{Geometry, Slab, SlabMut};
 use crate::Real;
 use crate::exp::fused;
@@ -226,13 +226,15 @@ fn columns<T: Real, S: Simd>(
     let mut col = 0;
     while col < cols && cols >= 4 * lanes {
         let at = col.min(cols - 4 * lanes);
-        let [sums] = tile::<T, S, 1, 4>(simd, &data[at..], taps, weights, &[start]);
+        let start = splats::<T, S, 1, _>(simd, &[start]);
+        let [sums] = tile::<T, S, 1, 4>(simd, &data[at..], taps, weights, start);
         T::vectors_mut::<S>(&mut out[at..at + 4 * lanes]).copy_from_slice(&sums);
         col += 4 * lanes;
     }
     while col < cols && cols >= lanes {
         let at = col.min(cols - lanes);
-        let [sums] = tile::<T, S, 1, 1>(simd, &data[at..], taps, weights, &[start]);
+        let start = splats::<T, S, 1, _>(simd, &[start]);
+        let [sums] = tile::<T, S, 1, 1>(simd, &data[at..], taps, weights, start);
         T::vectors_mut::<S>(&mut out[at..at + lanes]).copy_from_slice(&sums);
         col += lanes;
     }

@@ -5,7 +5,8 @@
 //! lie relative to each other. Input indexes outside the input view count as zeros, so a halo that was exchanged, padding that
 //! was written, and padding left implicit are all the same to a kernel.
 //!
-//! Each element's sum runs over channels and kernel in one order, wherever its slab begins.
+//! Each element's sum runs over channels and kernel in one order, which may depend on how far its row lies from the first of its
+//! slab: rows may be computed in pairs.
 
 use super::{Real, Strides, View, ViewMut};
 use crate::compiled::compiled;
@@ -20,6 +21,7 @@ mod input_grad;
 mod lift;
 mod lone;
 mod pack;
+mod pairs;
 mod weight_grad;
 
 pub(crate) use lift::{lift_extents, lift_view, lift_view_mut};

@@ -5,11 +5,16 @@
 //! outputs of row `r` then lies at one fixed offset plus `r` row steps, with a unit step along columns, whatever the stride,
 //! dilation or padding. Indexes outside the input are packed as zeros. Columns past the block may hold anything, even NaN, and
 //! feed only lanes that are dropped.
+//!
+//! Where outputs are computed in [pairs], a block holds [`PARTS`] rows for two rows of outputs, and its taps are those of a kernel of
+//! one row.
 
 use super::lift::{Geometry, Slab};
+use super::pairs::{self, PARTS};
 use crate::Real;
 use crate::prefetch::prefetch;
 use core::ops::Range;
+use pulp::Simd;
 
 /// Packed elements per block: half of a 1 MiB second-level cache in f64, a quarter in f32.
 const BUDGET: usize = 64 * 1024;
@@ -36,12 +41,14 @@ pub(super) struct Block {
 #[derive(Debug)]
 pub(super) struct Packing {
     geometry: Geometry,
+    /// Whether rows are packed for [pairs] of outputs.
+    paired: bool,
     /// Output rows and columns per block.
     rows: usize,
     cols: usize,
     /// Distinct stride phases that the kernel's columns fall into.
     phases: Vec<usize>,
-    /// Input rows packed per plane.
+    /// Rows packed per plane.
     span: usize,
     /// Columns that a window reaches beyond its first, in a phase.
     reach: usize,
@@ -51,7 +58,7 @@ pub(super) struct Packing {
     channel: usize,
     /// Offset of each tap `(ci, kd, kh, kw)`, row-major.
     pub(super) taps: Vec<usize>,
-    /// Step from an output row to the next.
+    /// Step from an output row to the next, or from a part of a pair to the next.
     pub(super) row_step: usize,
 }
 
@@ -65,15 +72,19 @@ impl Packing {
         tile: usize,
         overread: usize,
         turned: bool,
+        paired: bool,
     ) -> Self {
         let [kd, kh, kw] = g.kernel;
+        let kh = if paired { 1 } else { kh };
         let mut phases: Vec<usize> = (0..kw).map(|k| k * g.dilation[2] % g.stride[2]).collect();
         phases.sort_unstable();
         phases.dedup();
         let reach = kw.saturating_sub(1) * g.dilation[2] / g.stride[2];
         let pitch_of = |cols: usize| odd_lines(cols + overread + reach);
-        let span_of =
-            |rows: usize| (rows - 1) * g.stride[1] + kh.saturating_sub(1) * g.dilation[1] + 1;
+        let span_of = |rows: usize| match paired {
+            true => rows.div_ceil(2) * PARTS,
+            false => (rows - 1) * g.stride[1] + kh.saturating_sub(1) * g.dilation[1] + 1,
+        };
         let [_, height, width] = extent.map(|n| n.max(1));
         let rows_of = |cols: usize| {
             let per_row = (g.cin * kd * phases.len() * pitch_of(cols)).max(1);
@@ -82,7 +93,8 @@ impl Packing {
                 rows += 1;
             }
             // Blocks are even: the last one is not a small remainder.
-            height.div_ceil(height.div_ceil(rows))
+            let rows = height.div_ceil(height.div_ceil(rows));
+            rows.next_multiple_of(if paired { 2 } else { 1 })
         };
         // What neighbouring blocks share is packed for each: the shape is that of which least is.
         let copied = |cols: usize| {
@@ -116,9 +128,13 @@ impl Packing {
                 }
             }
         }
-        let row_step = g.stride[1] * phases.len() * pitch;
+        let row_step = match paired {
+            true => phases.len() * pitch,
+            false => g.stride[1] * phases.len() * pitch,
+        };
         Self {
             geometry: *g,
+            paired,
             rows,
             cols,
             phases,
@@ -147,8 +163,9 @@ impl Packing {
 
     /// Packs `block` of `channels` channels (no more than planned) from `first_channel` on into `out`.
     #[inline(always)]
-    pub(super) fn pack<T: Real>(
+    pub(super) fn pack<T: Real, S: Simd>(
         &self,
+        simd: S,
         x: &Slab<'_, T>,
         n: usize,
         first_channel: usize,
@@ -157,39 +174,53 @@ impl Packing {
         out: &mut Vec<T>,
     ) {
         let g = &self.geometry;
-        out.resize(g.cin * self.channel, T::zero());
-        let span = (block.rows.len() - 1) * g.stride[1] + (g.kernel[1] - 1) * g.dilation[1] + 1;
+        let (whole, read) = (g.cin * self.channel, self.read(block));
+        let spare = if self.paired {
+            (read + 1) * self.pitch
+        } else {
+            0
+        };
+        out.resize(whole + spare, T::zero());
+        let (out, spare) = out.split_at_mut(whole);
+        let width = block.cols.len() + self.reach;
+        let step = self.phases.len() * self.pitch;
         for ci in 0..channels {
             let start = x.start(n, first_channel + ci);
             for kd in 0..g.kernel[0] {
                 let plane = g.input(0, block.plane, kd);
-                for row in 0..span {
-                    let line = g.input(1, block.rows.start, 0) + row as isize;
-                    let inside = (0..x.extent[0] as isize).contains(&plane)
-                        && (0..x.extent[1] as isize).contains(&line);
-                    let from = start.wrapping_add_signed(plane * x.step[0] + line * x.step[1]);
-                    for (p, phase) in self.phases.iter().enumerate() {
-                        let at = ci * self.channel
-                            + ((kd * self.span + row) * self.phases.len() + p) * self.pitch;
-                        let target = &mut out[at..at + block.cols.len() + self.reach];
-                        if inside {
-                            let first = g.input(2, block.cols.start, 0) + *phase as isize;
-                            line_of(
-                                x.data,
-                                from,
-                                x.step[2],
-                                x.extent[2],
-                                first,
-                                g.stride[2],
-                                target,
-                            );
-                        } else {
-                            target.fill(T::zero());
+                let out = &mut out[ci * self.channel + kd * self.span * step..];
+                for (p, phase) in self.phases.iter().enumerate() {
+                    let lines = Lines {
+                        data: x.data,
+                        plane: (0..x.extent[0] as isize)
+                            .contains(&plane)
+                            .then(|| start.wrapping_add_signed(plane * x.step[0])),
+                        first: [
+                            g.input(1, block.rows.start, 0),
+                            g.input(2, block.cols.start, 0) + *phase as isize,
+                        ],
+                        extent: [x.extent[1], x.extent[2]],
+                        step: [x.step[1], x.step[2]],
+                        stride: g.stride[2],
+                        width,
+                    };
+                    let out = &mut out[p * self.pitch..];
+                    if self.paired {
+                        lines.pairs(simd, read, out, step, spare);
+                    } else {
+                        for i in 0..read {
+                            lines.copy(i, &mut out[i * step..][..width]);
                         }
                     }
                 }
             }
         }
+    }
+
+    /// How many rows of inputs the outputs of a block read.
+    fn read(&self, block: &Block) -> usize {
+        let g = &self.geometry;
+        (block.rows.len() - 1) * g.stride[1] + (g.kernel[1] - 1) * g.dilation[1] + 1
     }
 }
 
@@ -233,7 +264,8 @@ impl<'a, 'b, T> Ahead<'a, 'b, T> {
     #[inline(always)]
     pub(super) fn some(&mut self) {
         let Some(block) = &self.block else { return };
-        let (g, x, span) = (&self.packing.geometry, self.x, self.packing.span);
+        let (g, x) = (&self.packing.geometry, self.x);
+        let span = self.packing.read(block);
         let lines = g.cin * g.kernel[0] * span;
         let first = g.input(2, block.cols.start, 0);
         let count = block.cols.len() * g.stride[2] + self.packing.reach * g.stride[2];
@@ -255,35 +287,130 @@ impl<'a, 'b, T> Ahead<'a, 'b, T> {
     }
 }
 
-/// `target[j] = line[first + j * stride]`, zero outside `0 .. extent`.
-#[inline(always)]
-fn line_of<T: Real>(
-    data: &[T],
-    from: usize,
-    step: isize,
-    extent: usize,
-    first: isize,
+/// The rows that are packed: row `i` is `first[0] + i` of a plane of the input, and its columns are `first[1] + j * stride` for `j` in
+/// `0 .. width`; what lies outside is zeros.
+struct Lines<'a, T> {
+    data: &'a [T],
+    /// Where the plane begins, if there is one.
+    plane: Option<usize>,
+    first: [isize; 2],
+    extent: [usize; 2],
+    step: [isize; 2],
     stride: usize,
-    target: &mut [T],
-) {
-    let (extent, stride) = (extent as isize, stride as isize);
-    let until = |limit: isize| {
-        ((limit - first + stride - 1).div_euclid(stride)).clamp(0, target.len() as isize) as usize
-    };
-    let (low, high) = (until(0), until(extent));
-    target[..low].fill(T::zero());
-    target[high..].fill(T::zero());
-    if low >= high {
-        return;
+    width: usize,
+}
+
+impl<'a, T: Real> Lines<'a, T> {
+    /// The columns inside.
+    #[inline(always)]
+    fn inside(&self) -> Range<usize> {
+        let stride = self.stride as isize;
+        let until = |limit: isize| {
+            let columns = (limit - self.first[1] + stride - 1).div_euclid(stride);
+            columns.clamp(0, self.width as isize) as usize
+        };
+        let low = until(0);
+        low..until(self.extent[1] as isize).max(low)
     }
-    let start = from.wrapping_add_signed((first + low as isize * stride) * step);
-    let jump = stride * step;
-    let inside = &mut target[low..high];
-    if jump == 1 {
-        inside.copy_from_slice(&data[start..start + inside.len()]);
-    } else {
-        for (j, v) in inside.iter_mut().enumerate() {
-            *v = data[start.wrapping_add_signed(j as isize * jump)];
+
+    /// Elements from a column to the next.
+    fn jump(&self) -> isize {
+        self.stride as isize * self.step[1]
+    }
+
+    /// Column `column` of row `i`, if that is inside.
+    #[inline(always)]
+    fn start(&self, i: usize, column: usize) -> Option<usize> {
+        let row = self.first[0] + i as isize;
+        if row < 0 || row >= self.extent[0] as isize {
+            return None;
+        }
+        let column = self.first[1] + column as isize * self.stride as isize;
+        let within = row * self.step[0] + column * self.step[1];
+        self.plane.map(|plane| plane.wrapping_add_signed(within))
+    }
+
+    /// Copies row `i`.
+    #[inline(always)]
+    fn copy(&self, i: usize, target: &mut [T]) {
+        let inside = self.inside();
+        let Some(start) = self.start(i, inside.start).filter(|_| !inside.is_empty()) else {
+            return target.fill(T::zero());
+        };
+        target[..inside.start].fill(T::zero());
+        target[inside.end..].fill(T::zero());
+        let (target, jump) = (&mut target[inside], self.jump());
+        if jump == 1 {
+            target.copy_from_slice(&self.data[start..start + target.len()]);
+        } else {
+            for (j, v) in target.iter_mut().enumerate() {
+                *v = self.data[start.wrapping_add_signed(j as isize * jump)];
+            }
+        }
+    }
+
+    /// Writes the parts of pairs of outputs that read `read` rows together; parts lie `step` elements apart in `out`, and `spare` has room for one row
+    /// more than are read.
+    #[inline(always)]
+    fn pairs<S: Simd>(&self, simd: S, read: usize, out: &mut [T], step: usize, spare: &mut [T]) {
+        let inside = self.inside();
+        let pitch = spare.len() / (read + 1);
+        let (zeros, copies) = spare.split_at_mut(pitch);
+        let copied = self.jump() != 1;
+        if copied {
+            for (i, copy) in copies.chunks_exact_mut(pitch).enumerate() {
+                self.copy(i, &mut copy[..self.width]);
+            }
+        }
+        let rows = Rows {
+            lines: self,
+            read,
+            zeros: &zeros[..inside.len()],
+            copies: copied.then_some(&*copies),
+            inside: inside.clone(),
+        };
+        // Of an odd number of rows, the last pair has one.
+        for pair in 0..(read - 1) / 2 {
+            let mut parts = pairs::four(&mut out[PARTS * pair * step..], step, self.width);
+            // Outside all rows are zeros.
+            for part in &mut parts {
+                part[..inside.start].fill(T::zero());
+                part[inside.end..].fill(T::zero());
+            }
+            let i = 2 * pair;
+            let x = [
+                rows.row(i),
+                rows.row(i + 1),
+                rows.row(i + 2),
+                rows.row(i + 3),
+            ];
+            pairs::of_inputs(simd, x, parts, inside.start);
+        }
+    }
+}
+
+/// The columns inside of rows that are read side by side, where they lie or as copies.
+struct Rows<'a, T> {
+    lines: &'a Lines<'a, T>,
+    read: usize,
+    zeros: &'a [T],
+    copies: Option<&'a [T]>,
+    inside: Range<usize>,
+}
+
+impl<'a, T: Real> Rows<'a, T> {
+    #[inline(always)]
+    fn row(&self, i: usize) -> &'a [T] {
+        let start = self.lines.start(i, self.inside.start);
+        match (start, self.copies) {
+            // Nobody reads the row behind the last one of an odd number.
+            (Some(_), _) if i >= self.read => self.zeros,
+            (Some(start), None) => &self.lines.data[start..start + self.inside.len()],
+            (Some(_), Some(copies)) => {
+                let pitch = copies.len() / self.read;
+                &copies[i * pitch..][self.inside.clone()]
+            }
+            (None, _) => self.zeros,
         }
     }
 }

@@ -9,6 +9,7 @@ use super::direct::{dot_tile, weight_tile};
 use super::lift::{Geometry, Slab};
 use super::lone;
 use super::pack::{Block, Packing};
+use super::pairs::{self, PARTS};
 use crate::pointwise::vectorized;
 use crate::prefetch::prefetch;
 use crate::turn::{SIDE, turned};
@@ -78,14 +79,27 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
         } else {
             lanes * g.cout.div_ceil(lanes).min(2)
         };
+        let paired = width > 0 && pairs::fit(g, dy.extent[1]);
         // Rows are long enough for what is done once for each.
         let (part, tile) = (part(g.cin.min(CHANNELS)), 8 * lanes);
-        let packing = Packing::new(&part, dy.extent, tile, lanes, false);
+        let packing = Packing::new(&part, dy.extent, tile, lanes, false, paired);
         let (mut packed, mut turned) = (Vec::new(), Vec::new());
-        let volume = g.volume();
+        let (parts, volume) = match paired {
+            true => (PARTS, g.volume() / g.kernel[1]),
+            false => (1, g.volume()),
+        };
+        let mut sums_of_parts = vec![
+            0.0;
+            if paired {
+                PARTS * pairs::taps(g) * g.cout
+            } else {
+                0
+            }
+        ];
         for group in 0..g.groups {
             let size = g.cout * g.taps();
             let totals = &mut totals[group * size..][..size];
+            sums_of_parts.fill(0.0);
             for n in 0..dy.batch {
                 for block in packing.blocks(dy.extent) {
                     let rows = OutputRows {
@@ -94,37 +108,57 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                         channel: group * g.cout,
                         block: &block,
                         cout: g.cout,
+                        paired,
                     };
                     let lines = match width {
                         0 => rows.lines(&mut turned),
                         _ => {
-                            rows.channels_last(width, &mut turned);
+                            rows.channels_last(simd, width, &mut turned);
                             Lines::within(&turned, &block)
                         }
                     };
                     for first in (0..g.cin).step_by(CHANNELS) {
                         let count = CHANNELS.min(g.cin - first);
-                        packing.pack(x, n, group * g.cin + first, count, &block, &mut packed);
-                        let job = BlockJob {
-                            taps: &packing.taps[..count * volume],
-                            row_step: packing.row_step,
-                            packed: &packed,
-                            lines,
-                            rows: block.rows.len(),
-                            cols: block.cols.len(),
-                            cout: g.cout,
-                        };
-                        let totals =
-                            &mut totals[first * volume * g.cout..][..count * volume * g.cout];
-                        match width / lanes {
-                            0 => job.by_columns(simd, totals),
-                            1 => job.by_channels::<S, 12, 1>(simd, totals),
-                            // 32 vector registers hold 12 x 2 accumulators and their operands, 16 registers half of that.
-                            _ if S::F32_LANES >= 16 => job.by_channels::<S, 12, 2>(simd, totals),
-                            _ => job.by_channels::<S, 6, 2>(simd, totals),
+                        packing.pack(
+                            simd,
+                            x,
+                            n,
+                            group * g.cin + first,
+                            count,
+                            &block,
+                            &mut packed,
+                        );
+                        for part in 0..parts {
+                            let job = BlockJob {
+                                taps: &packing.taps[..count * volume],
+                                row_step: packing.row_step,
+                                packed: &packed,
+                                lines,
+                                rows: rows.count(),
+                                every: [part, parts],
+                                cols: block.cols.len(),
+                                cout: g.cout,
+                            };
+                            let sums = if paired {
+                                &mut sums_of_parts[..]
+                            } else {
+                                &mut *totals
+                            };
+                            let sums = &mut sums[(part * g.cin + first) * volume * g.cout..]
+                                [..count * volume * g.cout];
+                            match width / lanes {
+                                0 => job.by_columns(simd, sums),
+                                1 => job.by_channels::<S, 12, 1>(simd, sums),
+                                // 32 vector registers hold 12 x 2 accumulators and their operands, 16 registers half of that.
+                                _ if S::F32_LANES >= 16 => job.by_channels::<S, 12, 2>(simd, sums),
+                                _ => job.by_channels::<S, 6, 2>(simd, sums),
+                            }
                         }
                     }
                 }
+            }
+            if paired {
+                pairs::of_sums(&sums_of_parts, g, totals);
             }
         }
     }
@@ -140,9 +174,19 @@ struct OutputRows<'a, 'b, T> {
     channel: usize,
     block: &'a Block,
     cout: usize,
+    /// Whether they are turned in [pairs].
+    paired: bool,
 }
 
 impl<T: Real> OutputRows<'_, '_, T> {
+    /// Rows that are multiplied: those of the block, or all parts of its pairs.
+    fn count(&self) -> usize {
+        match self.paired {
+            true => self.block.rows.len().div_ceil(2) * PARTS,
+            false => self.block.rows.len(),
+        }
+    }
+
     /// Position of the block's first output of row `row` of channel `co` in `dy`.
     fn line(&self, co: usize, row: usize) -> usize {
         let step = &self.dy.step;
@@ -156,21 +200,27 @@ impl<T: Real> OutputRows<'_, '_, T> {
 
     /// `[panel][row][col][width]`, channels past the last as zeros.
     #[inline(always)]
-    fn channels_last(&self, width: usize, out: &mut Vec<T>) {
+    fn channels_last<S: Simd>(&self, simd: S, width: usize, out: &mut Vec<T>) {
         /// Columns that are turned together, so that the memory they touch stays in the first-level cache.
         const TURN: usize = 16;
         /// How many times that the columns lie ahead that are asked for.
         const AHEAD: usize = 2;
         let (rows, cols) = (self.block.rows.len(), self.block.cols.len());
         let step = self.dy.step[2];
+        let line = cols * width;
         out.clear();
-        out.resize(self.cout.div_ceil(width) * rows * cols * width, T::zero());
-        for (panel, out) in out.chunks_exact_mut(rows * cols * width).enumerate() {
+        out.resize(self.cout.div_ceil(width) * self.count() * line, T::zero());
+        for (panel, out) in out.chunks_exact_mut(self.count() * line).enumerate() {
             let count = width.min(self.cout - panel * width);
             for row in 0..rows {
+                // Of a pair, the first and the last part.
+                let at = match self.paired {
+                    true => row / 2 * PARTS + row % 2 * (PARTS - 1),
+                    false => row,
+                };
                 for first in (0..cols).step_by(TURN) {
                     let live = TURN.min(cols - first);
-                    let target = &mut out[(row * cols + first) * width..][..live * width];
+                    let target = &mut out[at * line + first * width..][..live * width];
                     let from = |co: usize| {
                         self.line(panel * width + co, row)
                             .wrapping_add_signed(first as isize * step)
@@ -209,6 +259,10 @@ impl<T: Real> OutputRows<'_, '_, T> {
                             }
                         }
                     }
+                }
+                if self.paired && (row % 2 == 1 || row + 1 == rows) {
+                    let parts = &mut out[row / 2 * PARTS * line..];
+                    pairs::of_outputs(simd, pairs::four(parts, line, line));
                 }
             }
         }
@@ -278,6 +332,8 @@ struct BlockJob<'a, T> {
     /// The output gradient: channels last in panels, `[panel][row][col][width]`, or rows of single channels.
     lines: Lines<'a, T>,
     rows: usize,
+    /// The first row that is summed, and how far it is to the next one.
+    every: [usize; 2],
     cols: usize,
     cout: usize,
 }
@@ -292,6 +348,7 @@ impl<T: Real> BlockJob<'_, T> {
     ) {
         let width = NV * T::lanes::<S>();
         let together = (FLUSH / self.cols).max(1);
+        let [first, every] = self.every;
         for (panel, turned) in self
             .lines
             .data
@@ -306,9 +363,10 @@ impl<T: Real> BlockJob<'_, T> {
             {
                 // A short last chunk repeats its last tap and drops the copies.
                 let offset: [usize; TAPS] = core::array::from_fn(|t| taps[t.min(taps.len() - 1)]);
-                for from in (0..self.rows).step_by(together) {
+                for from in (first..self.rows).step_by(together * every) {
                     let mut acc = [[T::splat(simd, T::zero()); NV]; TAPS];
-                    for row in from..(from + together).min(self.rows) {
+                    let rows = from..(from + together * every).min(self.rows);
+                    for row in rows.step_by(every) {
                         let packed = &self.packed[row * self.row_step..];
                         let dy = &turned[row * self.cols * width..][..self.cols * width];
                         weight_tile::<T, S, TAPS, NV>(
