@@ -38,21 +38,16 @@ pub(super) fn tile_onto<T: Real, S: Simd, const MR: usize, const NV: usize>(
     packed: &[T],
     taps: &[usize],
     weights: &[T],
-    sums: &mut [[T; 64]; MR],
+    sums: &mut [[T; 64]],
 ) {
     let width = NV * T::lanes::<S>();
-    let mut acc = splats::<T, S, MR, NV>(simd, &[T::zero(); MR]);
-    for i in 0..MR {
-        let sums = T::vectors::<S>(&sums[i][..width]);
-        for j in 0..NV {
-            acc[i][j] = sums[j];
-        }
-    }
-    let acc = tile::<T, S, MR, NV>(simd, packed, taps, weights, acc);
+    let start = splats::<T, S, MR, NV>(simd, &[T::zero(); MR]);
+    let acc = tile::<T, S, MR, NV>(simd, packed, taps, weights, start);
+    let one = T::splat(simd, T::one());
     for i in 0..MR {
         let sums = T::vectors_mut::<S>(&mut sums[i][..width]);
         for j in 0..NV {
-            sums[j] = acc[i][j];
+            sums[j] = T::mul_add_vec(simd, one, acc[i][j], sums[j]);
         }
     }
 }

@@ -22,6 +22,7 @@ mod lift;
 mod lone;
 mod pack;
 mod pairs;
+mod panel;
 mod weight_grad;
 
 pub(crate) use lift::{lift_extents, lift_view, lift_view_mut};

@@ -88,18 +88,16 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
             true => (PARTS, g.volume() / g.kernel[1]),
             false => (1, g.volume()),
         };
-        let mut sums_of_parts = vec![
-            0.0;
-            if paired {
-                PARTS * pairs::taps(g) * g.cout
-            } else {
-                0
-            }
-        ];
+        let sums = if paired {
+            PARTS * pairs::taps(g) * g.cout
+        } else {
+            0
+        };
+        let mut of_parts = vec![0.0; sums];
         for group in 0..g.groups {
             let size = g.cout * g.taps();
             let totals = &mut totals[group * size..][..size];
-            sums_of_parts.fill(0.0);
+            of_parts.fill(0.0);
             for n in 0..dy.batch {
                 for block in packing.blocks(dy.extent) {
                     let rows = OutputRows {
@@ -119,15 +117,8 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                     };
                     for first in (0..g.cin).step_by(CHANNELS) {
                         let count = CHANNELS.min(g.cin - first);
-                        packing.pack(
-                            simd,
-                            x,
-                            n,
-                            group * g.cin + first,
-                            count,
-                            &block,
-                            &mut packed,
-                        );
+                        let at = [n, group * g.cin + first];
+                        packing.pack(simd, x, at, count, &block, &mut packed);
                         for part in 0..parts {
                             let job = BlockJob {
                                 taps: &packing.taps[..count * volume],
@@ -139,26 +130,18 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                                 cols: block.cols.len(),
                                 cout: g.cout,
                             };
-                            let sums = if paired {
-                                &mut sums_of_parts[..]
-                            } else {
-                                &mut *totals
+                            let sums = match paired {
+                                true => &mut of_parts[..],
+                                false => &mut *totals,
                             };
-                            let sums = &mut sums[(part * g.cin + first) * volume * g.cout..]
-                                [..count * volume * g.cout];
-                            match width / lanes {
-                                0 => job.by_columns(simd, sums),
-                                1 => job.by_channels::<S, 12, 1>(simd, sums),
-                                // 32 vector registers hold 12 x 2 accumulators and their operands, 16 registers half of that.
-                                _ if S::F32_LANES >= 16 => job.by_channels::<S, 12, 2>(simd, sums),
-                                _ => job.by_channels::<S, 6, 2>(simd, sums),
-                            }
+                            let at = (part * g.cin + first) * volume * g.cout;
+                            job.add(simd, width, &mut sums[at..][..count * volume * g.cout]);
                         }
                     }
                 }
             }
             if paired {
-                pairs::of_sums(&sums_of_parts, g, totals);
+                pairs::of_sums(&of_parts, g, totals);
             }
         }
     }
@@ -339,6 +322,18 @@ struct BlockJob<'a, T> {
 }
 
 impl<T: Real> BlockJob<'_, T> {
+    /// Adds the block's products to sums; output channels are taken by vectors of `width` together, or one by one if that is 0.
+    #[inline(always)]
+    fn add<S: Simd>(&self, simd: S, width: usize, sums: &mut [f64]) {
+        match width / T::lanes::<S>() {
+            0 => self.by_columns(simd, sums),
+            1 => self.by_channels::<S, 12, 1>(simd, sums),
+            // 32 vector registers hold 12 x 2 accumulators and their operands, 16 registers half of that.
+            _ if S::F32_LANES >= 16 => self.by_channels::<S, 12, 2>(simd, sums),
+            _ => self.by_channels::<S, 6, 2>(simd, sums),
+        }
+    }
+
     /// Multiplies vectors of `NV * lanes` output channels by broadcast inputs, of `TAPS` taps at a time.
     #[inline(always)]
     fn by_channels<S: Simd, const TAPS: usize, const NV: usize>(

@@ -172,6 +172,43 @@ fn compare<T: Real>(case: &Case, rng: &mut Rng) {
     assert_close(&dw, &dw_exact, 1e-5);
 }
 
+/// Kernels of three rows, at stride and dilation 1, with enough channels for pairs of rows: even and odd numbers of rows, rows and
+/// columns outside the input, short rows beside long columns, strides of columns.
+#[test]
+fn pairs_of_rows_match_plain_loops() {
+    let mut rng = Rng::new(23);
+    for round in 0..15 {
+        let (nd, groups, batch) = (rng.within(2, 3), rng.within(1, 2), rng.within(1, 2));
+        let (cin, cout) = (rng.within(8, 9), [4, 5, 8, 11, 20][round % 5]);
+        let (mut x, mut w) = (vec![batch, cin * groups], vec![cout * groups, cin]);
+        let mut y = vec![batch, cout * groups];
+        let (mut stride, mut dilation, mut origin) = (vec![], vec![], vec![]);
+        for d in 0..nd {
+            let (row, column) = (d + 2 == nd, d + 1 == nd);
+            x.push(match column {
+                true => [3, 9, 16, 33, 52, 7, 20][round % 7],
+                false if row => rng.within(3, 13),
+                false => rng.within(1, 2),
+            });
+            w.push(if row { 3 } else { rng.within(1, 3) });
+            stride.push(if column { rng.within(1, 2) } else { 1 });
+            dilation.push(if column { rng.within(1, 2) } else { 1 });
+            origin.push(rng.within(0, 4) as isize - 3);
+            y.push((x[d + 2] / stride[d] + 2).saturating_sub(rng.within(0, 2)));
+        }
+        let window = Taps::new(&stride, &dilation, &origin);
+        let case = Case {
+            x,
+            w,
+            y,
+            window,
+            groups,
+        };
+        compare::<f32>(&case, &mut rng);
+        compare::<f64>(&case, &mut rng);
+    }
+}
+
 /// Packed blocks that follow each other in one buffer leave nothing behind, in rows or in columns.
 #[test]
 fn long_rows_and_tall_slabs_run_in_several_blocks() {
@@ -339,17 +376,23 @@ fn value_and_gradients_are_adjoint() {
     }
 }
 
-/// An element's bits do not depend on where the slab it is computed in begins.
+/// An element's bits do not depend on where the slab it is computed in begins, but for rows that are computed in pairs: there slabs
+/// begin an even number of rows apart.
 #[test]
 fn splits_give_the_same_bits() {
+    // Wide slabs, and slabs that lie beside column boundaries.
     for groups in [1, 5] {
-        splits_give_the_same_bits_in(groups);
+        let slabs = [(13..29, 31..77), (3..40, 89..90), (0..25, 40..43)];
+        splits_give_the_same_bits_in(5, groups, &slabs);
     }
+    splits_give_the_same_bits_in(9, 1, &[(12..29, 31..77), (2..40, 0..90), (36..40, 7..80)]);
 }
 
-fn splits_give_the_same_bits_in(groups: usize) {
+type Slab = (core::ops::Range<usize>, core::ops::Range<usize>);
+
+fn splits_give_the_same_bits_in(channels: usize, groups: usize, slabs: &[Slab]) {
     let mut rng = Rng::new(4);
-    let (h, w, channels) = (40, 90, 5);
+    let (h, w) = (40, 90);
     let x = rng.vec::<f32>(channels * h * w);
     let weight = rng.vec::<f32>(channels * channels / groups * 9);
     let (xv, wv) = (
@@ -390,8 +433,7 @@ fn splits_give_the_same_bits_in(groups: usize) {
         (y, dx)
     };
     let (y, dx) = run(0..h, 0..w);
-    // Wide slabs, and slabs that lie beside column boundaries.
-    for (rows, cols) in [(13..29, 31..77), (3..40, 89..90), (0..25, 40..43)] {
+    for (rows, cols) in slabs {
         let (y_part, dx_part) = run(rows.clone(), cols.clone());
         let shape = [channels, rows.len(), cols.len()];
         for at in naive_index(&shape) {
@@ -478,4 +520,54 @@ fn nan_reaches_its_own_windows_only() {
         1,
     );
     assert!(dw.iter().all(|v| *v == 240.0), "{dw:?}");
+}
+
+/// NaN reaches the windows that hold it and no others, in rows that are computed in pairs too.
+#[test]
+fn nan_in_a_pair_of_rows_reaches_its_own_windows_only() {
+    let (channels, out, h, w) = (8, 5, 7, 40);
+    let mut rng = Rng::new(8);
+    let weight = rng.vec::<f32>(out * channels * 9);
+    let wv = View::contiguous(&weight, &[out, channels, 3, 3]);
+    for row in 0..h {
+        let mut x = rng.vec::<f32>(channels * h * w);
+        x[(3 * h + row) * w + 20] = f32::NAN;
+        let xv = View::contiguous(&x, &[1, channels, h, w]);
+        let (mut y, mut dx) = (vec![0.0; out * h * w], vec![0.0; channels * h * w]);
+        let window = Taps::new(&[1, 1], &[1, 1], &[-1, -1]);
+        let mut to = ViewMut::contiguous(&mut y, &[1, out, h, w]);
+        conv_forward(&xv, &wv, None, &mut to, &window, 1);
+        let turned = rng.vec::<f32>(channels * channels * 9);
+        let tv = View::contiguous(&turned, &[channels, channels, 3, 3]);
+        let mut to = ViewMut::contiguous(&mut dx, &[1, channels, h, w]);
+        conv_input_grad(&xv, &tv, &mut to, &window, 1);
+        for (values, count) in [(&y, out), (&dx, channels)] {
+            for at in naive_index(&[count, h, w]) {
+                let holds = at[1].abs_diff(row) <= 1 && at[2].abs_diff(20) <= 1;
+                let value = values[flat(&[count, h, w], &at)];
+                assert_eq!(value.is_nan(), holds, "{at:?} with NaN in row {row}");
+            }
+        }
+    }
+}
+
+/// An odd number of rows leaves the last one without a second: a row that nobody reads stays out of the gradient.
+#[test]
+fn a_pair_of_one_row_reads_no_more_than_it_needs() {
+    let (channels, out, rows, w) = (8, 8, 5, 40);
+    let mut rng = Rng::new(9);
+    let mut x = rng.vec::<f32>(channels * (rows + 3) * w);
+    for channel in x.chunks_exact_mut((rows + 3) * w) {
+        channel[(rows + 2) * w..].fill(f32::NAN);
+    }
+    let dy = rng.vec::<f32>(out * rows * w);
+    let mut dw = vec![0.0; out * channels * 9];
+    conv_weight_grad(
+        &View::contiguous(&x, &[1, channels, rows + 3, w]),
+        &View::contiguous(&dy, &[1, out, rows, w]),
+        &mut ViewMut::contiguous(&mut dw, &[out, channels, 3, 3]),
+        &Taps::new(&[1, 1], &[1, 1], &[0, -1]),
+        1,
+    );
+    assert!(dw.iter().all(|v| v.is_finite()), "{dw:?}");
 }
