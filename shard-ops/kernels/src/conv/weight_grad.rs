@@ -8,7 +8,7 @@ use super::apart;
 use super::direct::{dot_tile, weight_tile};
 use super::lift::{Geometry, Slab};
 use super::lone;
-use super::pack::{Block, Packing};
+use super::pack::{Ahead, Block, Packing};
 use super::pairs::{self, PARTS};
 use crate::pointwise::vectorized;
 use crate::prefetch::prefetch;
@@ -99,7 +99,8 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
             let totals = &mut totals[group * size..][..size];
             of_parts.fill(0.0);
             for n in 0..dy.batch {
-                for block in packing.blocks(dy.extent) {
+                let mut blocks = packing.blocks(dy.extent).peekable();
+                while let Some(block) = blocks.next() {
                     let rows = OutputRows {
                         dy,
                         n,
@@ -119,6 +120,14 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                         let count = CHANNELS.min(g.cin - first);
                         let at = [n, group * g.cin + first];
                         packing.pack(simd, x, at, count, &block, &mut packed);
+                        let (channel, next) = match first + CHANNELS < g.cin {
+                            true => (first + CHANNELS, Some(block.clone())),
+                            false => (0, blocks.peek().cloned()),
+                        };
+                        let at = [n, group * g.cin + channel];
+                        let panels = g.cout.div_ceil(width.max(1));
+                        let steps = panels * (count * volume).div_ceil(TAPS) * rows.count();
+                        let mut ahead = Ahead::new(&packing, x, at, next, steps);
                         for part in 0..parts {
                             let job = BlockJob {
                                 taps: &packing.taps[..count * volume],
@@ -135,7 +144,8 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                                 false => &mut *totals,
                             };
                             let at = (part * g.cin + first) * volume * g.cout;
-                            job.add(simd, width, &mut sums[at..][..count * volume * g.cout]);
+                            let sums = &mut sums[at..][..count * volume * g.cout];
+                            job.add(simd, width, sums, &mut ahead);
                         }
                     }
                 }
@@ -149,6 +159,9 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
 
 /// How many input channels are packed together.
 const CHANNELS: usize = 32;
+
+/// Taps of a tile at most.
+const TAPS: usize = 12;
 
 /// The output gradient of one block.
 struct OutputRows<'a, 'b, T> {
@@ -191,10 +204,12 @@ impl<T: Real> OutputRows<'_, '_, T> {
         let (rows, cols) = (self.block.rows.len(), self.block.cols.len());
         let step = self.dy.step[2];
         let line = cols * width;
-        out.clear();
         out.resize(self.cout.div_ceil(width) * self.count() * line, T::zero());
         for (panel, out) in out.chunks_exact_mut(self.count() * line).enumerate() {
             let count = width.min(self.cout - panel * width);
+            if count < width || self.paired && rows % 2 == 1 {
+                out.fill(T::zero());
+            }
             for row in 0..rows {
                 // Of a pair, the first and the last part.
                 let at = match self.paired {
@@ -324,13 +339,13 @@ struct BlockJob<'a, T> {
 impl<T: Real> BlockJob<'_, T> {
     /// Adds the block's products to sums; output channels are taken by vectors of `width` together, or one by one if that is 0.
     #[inline(always)]
-    fn add<S: Simd>(&self, simd: S, width: usize, sums: &mut [f64]) {
+    fn add<S: Simd>(&self, simd: S, width: usize, sums: &mut [f64], ahead: &mut Ahead<'_, '_, T>) {
         match width / T::lanes::<S>() {
             0 => self.by_columns(simd, sums),
-            1 => self.by_channels::<S, 12, 1>(simd, sums),
+            1 => self.by_channels::<S, TAPS, 1>(simd, sums, ahead),
             // 32 vector registers hold 12 x 2 accumulators and their operands, 16 registers half of that.
-            _ if S::F32_LANES >= 16 => self.by_channels::<S, 12, 2>(simd, sums),
-            _ => self.by_channels::<S, 6, 2>(simd, sums),
+            _ if S::F32_LANES >= 16 => self.by_channels::<S, TAPS, 2>(simd, sums, ahead),
+            _ => self.by_channels::<S, 6, 2>(simd, sums, ahead),
         }
     }
 
@@ -340,6 +355,7 @@ impl<T: Real> BlockJob<'_, T> {
         &self,
         simd: S,
         totals: &mut [f64],
+        ahead: &mut Ahead<'_, '_, T>,
     ) {
         let width = NV * T::lanes::<S>();
         let together = (FLUSH / self.cols).max(1);
@@ -364,6 +380,7 @@ impl<T: Real> BlockJob<'_, T> {
                     for row in rows.step_by(every) {
                         let packed = &self.packed[row * self.row_step..];
                         let dy = &turned[row * self.cols * width..][..self.cols * width];
+                        ahead.some();
                         weight_tile::<T, S, TAPS, NV>(
                             simd,
                             offset.map(|o| &packed[o..]),
