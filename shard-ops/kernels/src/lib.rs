@@ -56,6 +56,7 @@ pub mod reduce;
 pub mod resample;
 pub mod rows;
 pub mod scan;
+mod scratch;
 pub mod search;
 pub mod softmax;
 pub mod sort;

@@ -4,6 +4,7 @@ use super::forward::start_from_bias;
 use super::lift::{Geometry, Slab, SlabMut};
 use crate::Real;
 use crate::gemm::{Mat, MatMut, gemm};
+use crate::scratch::Room;
 use crate::view::for_each_row;
 
 /// Elements of the windows that are computed at once: half of a second-level cache.
@@ -39,8 +40,10 @@ pub(super) fn correlate<T: Real>(
         start_from_bias(bias, y, g);
     }
     let (taps, extent, step) = (g.taps(), y.extent, y.step);
-    let mut windows = vec![T::zero(); taps * strip(taps)];
-    let mut few = vec![T::zero(); g.cout * FEW];
+    let mut room = Room::new();
+    let mut scratch = room.numbers(taps * strip(taps) + g.cout * FEW);
+    let windows = scratch.take(taps * strip(taps));
+    let few = scratch.take(g.cout * FEW);
     for n in 0..y.batch {
         for group in 0..g.groups {
             let weight = Mat::row_major(&weight[group * g.cout * taps..], taps);
@@ -52,7 +55,7 @@ pub(super) fn correlate<T: Real>(
                 };
                 let own = &mut windows[..strip.len * taps];
                 gather(x, [n, group * g.cin], strip.first, extent, g, own);
-                let columns = Mat::row_major(&windows, taps).transposed();
+                let columns = Mat::row_major(windows, taps).transposed();
                 let add = bias.is_some();
                 if strip.len >= FEW {
                     let to = MatMut {
@@ -68,7 +71,7 @@ pub(super) fn correlate<T: Real>(
                         *v = y.data[at(co, i)];
                     }
                 }
-                let to = MatMut::row_major(&mut few, FEW);
+                let to = MatMut::row_major(few, FEW);
                 gemm(g.cout, FEW, taps, weight, columns, to, add);
                 for (co, few) in few.chunks_exact(FEW).enumerate() {
                     for (i, v) in few[..strip.len].iter().enumerate() {
@@ -90,8 +93,10 @@ pub(super) fn weight_grad<T: Real>(
     g: &Geometry,
 ) {
     let taps = g.taps();
-    let mut windows = vec![T::zero(); taps * strip(taps)];
-    let mut sums = vec![T::zero(); g.cout * taps];
+    let mut room = Room::new();
+    let mut scratch = room.numbers((strip(taps) + g.cout) * taps);
+    let windows = scratch.take(taps * strip(taps));
+    let sums = scratch.take(g.cout * taps);
     for (group, totals) in totals.chunks_exact_mut(g.cout * taps).enumerate() {
         let mut summed = 0;
         let mut join = |sums: &[T]| {
@@ -111,19 +116,16 @@ pub(super) fn weight_grad<T: Real>(
                     col_step: strip.step,
                 };
                 if summed >= flush {
-                    join(&sums);
+                    join(sums);
                     summed = 0;
                 }
-                let (windows, to) = (
-                    Mat::row_major(windows, taps),
-                    MatMut::row_major(&mut sums, taps),
-                );
+                let (windows, to) = (Mat::row_major(windows, taps), MatMut::row_major(sums, taps));
                 gemm(g.cout, taps, strip.len, outputs, windows, to, summed > 0);
                 summed += strip.len;
             });
         }
         if summed > 0 {
-            join(&sums);
+            join(sums);
         }
     }
 }
@@ -136,7 +138,8 @@ pub(super) fn input_grad<T: Real>(
     g: &Geometry,
 ) {
     let taps = g.taps();
-    let mut windows = vec![T::zero(); taps * strip(taps)];
+    let mut room = Room::new();
+    let windows = room.numbers(taps * strip(taps)).take(taps * strip(taps));
     for n in 0..dx.batch {
         for group in 0..g.groups {
             for ci in 0..g.cin {
@@ -153,7 +156,7 @@ pub(super) fn input_grad<T: Real>(
                 };
                 let (weight, to) = (
                     Mat::row_major(weight, taps),
-                    MatMut::row_major(&mut windows, taps),
+                    MatMut::row_major(windows, taps),
                 );
                 gemm(strip.len, taps, g.cout, outputs, weight, to, false);
                 for (i, window) in windows.chunks_exact(taps).take(strip.len).enumerate() {

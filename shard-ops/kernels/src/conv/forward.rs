@@ -9,6 +9,7 @@ use super::pairs::{self, PARTS};
 use super::panel::{self, PanelJob};
 use crate::Real;
 use crate::pointwise::vectorized;
+use crate::scratch::Room;
 use pulp::{Simd, WithSimd};
 
 /// Writes `y = bias + weight * x` under `g`; `weight` is `[Cout, Cin / groups, kernel]`, contiguous.
@@ -150,19 +151,23 @@ impl<T: Real> Direct<'_, '_, '_, T> {
             false => panel::row_vectors(panels[0].height),
         };
         let packing = Packing::new(g, y.extent, vectors * lanes, 2 * lanes, turned, paired);
-        let (mut packed, mut packed_weights) = (Vec::new(), Vec::new());
+        let weights = panels.iter().map(|p| p.height * taps).sum();
+        let mut room = Room::new();
+        let mut scratch = room.numbers(packing.elements() + weights);
+        let packed = scratch.take(packing.elements());
+        let packed_weights = scratch.take(weights);
         for group in 0..g.groups {
             let weight = &weight[group * g.cout * own..][..g.cout * own];
             if paired {
                 let factors = pairs::factors(weight, g, turned);
-                pack_weights(&factors, taps, &panels, &mut packed_weights);
+                pack_weights(&factors, taps, &panels, packed_weights);
             } else {
-                pack_weights(weight, taps, &panels, &mut packed_weights);
+                pack_weights(weight, taps, &panels, packed_weights);
             }
             for n in 0..y.batch {
                 let mut blocks = packing.blocks(y.extent).peekable();
                 while let Some(block) = blocks.next() {
-                    packing.pack(simd, x, [n, group * g.cin], g.cin, &block, &mut packed);
+                    packing.pack(simd, x, [n, group * g.cin], g.cin, &block, packed);
                     let rows = match (paired, block.rows.len()) {
                         (true, rows) => rows.div_ceil(2) * PARTS,
                         (false, rows) => rows,
@@ -183,7 +188,7 @@ impl<T: Real> Direct<'_, '_, '_, T> {
                         }
                         let within = y.within([block.plane, block.rows.start, block.cols.start]);
                         PanelJob {
-                            packed: &packed,
+                            packed: &*packed,
                             taps: &packing.taps,
                             row_step: packing.row_step,
                             weights: &packed_weights[panel.weights..][..panel.height * taps],
@@ -207,11 +212,12 @@ impl<T: Real> Direct<'_, '_, '_, T> {
     }
 }
 
-fn pack_weights<T: Real>(weight: &[T], taps: usize, panels: &[Panel], out: &mut Vec<T>) {
-    out.clear();
-    out.resize(panels.iter().map(|p| p.height * taps).sum(), T::zero());
+fn pack_weights<T: Real>(weight: &[T], taps: usize, panels: &[Panel], out: &mut [T]) {
     for panel in panels {
         let packed = &mut out[panel.weights..][..panel.height * taps];
+        if panel.count < panel.height {
+            packed.fill(T::zero());
+        }
         for i in 0..panel.count {
             let row = &weight[(panel.first + i) * taps..][..taps];
             for (lane, w) in packed.chunks_exact_mut(panel.height).zip(row) {

@@ -4,6 +4,7 @@ use super::forward::start_from_bias;
 use super::lift::{Geometry, Slab, SlabMut};
 use crate::Real;
 use crate::gemm::{Mat, MatMut, gemm};
+use crate::scratch::Room;
 use crate::view::for_each_row;
 
 /// Elements of the column matrix per strip.
@@ -74,24 +75,18 @@ pub(super) fn strips<T: Real>(x: &Slab<'_, T>, weight: &[T], y: &mut SlabMut<'_,
     let taps = g.taps();
     let outputs: usize = y.extent.iter().product();
     let strip = (BUDGET / taps.max(1)).clamp(64, 4096).min(outputs.max(1));
-    let mut columns = vec![T::zero(); taps * strip];
-    let mut product = vec![T::zero(); g.cout * strip];
+    let mut room = Room::new();
+    let mut scratch = room.numbers((taps + g.cout) * strip);
+    let columns = scratch.take(taps * strip);
+    let product = scratch.take(g.cout * strip);
     for n in 0..y.batch {
         for group in 0..g.groups {
             for first in (0..outputs).step_by(strip) {
                 let len = strip.min(outputs - first);
-                gather(x, n, group * g.cin, y.extent, first, len, g, &mut columns);
+                gather(x, n, group * g.cin, y.extent, first, len, g, columns);
                 let w = Mat::row_major(&weight[group * g.cout * taps..], taps);
-                let c = MatMut::row_major(&mut product, len);
-                gemm(
-                    g.cout,
-                    len,
-                    taps,
-                    w,
-                    Mat::row_major(&columns, len),
-                    c,
-                    false,
-                );
+                let c = MatMut::row_major(product, len);
+                gemm(g.cout, len, taps, w, Mat::row_major(columns, len), c, false);
                 for co in 0..g.cout {
                     let start = y.start(n, group * g.cout + co);
                     for_each_run(y.extent, first, len, |at, skip, run| {

@@ -161,7 +161,24 @@ impl Packing {
         })
     }
 
-    /// Packs `block` of `channels` channels (no more than planned) from `first_channel` on into `out`.
+    /// The most outputs of a block.
+    pub(super) fn outputs(&self) -> usize {
+        self.rows * self.cols
+    }
+
+    /// The elements that a packed block takes.
+    pub(super) fn elements(&self) -> usize {
+        let read = |rows: usize| rows + self.geometry.kernel[1];
+        let spare = if self.paired {
+            read(self.rows) * self.pitch
+        } else {
+            0
+        };
+        self.geometry.cin * self.channel + spare
+    }
+
+    /// Packs `block` of `channels` channels (no more than planned) from `first_channel` on into `out`,
+    /// which has room for its [elements](Self::elements).
     #[inline(always)]
     pub(super) fn pack<T: Real, S: Simd>(
         &self,
@@ -170,17 +187,17 @@ impl Packing {
         [n, first_channel]: [usize; 2],
         channels: usize,
         block: &Block,
-        out: &mut Vec<T>,
+        out: &mut [T],
     ) {
         let g = &self.geometry;
-        let (whole, read) = (g.cin * self.channel, self.read(block));
+        let read = self.read(block);
         let spare = if self.paired {
             (read + 1) * self.pitch
         } else {
             0
         };
-        out.resize(whole + spare, T::zero());
-        let (out, spare) = out.split_at_mut(whole);
+        let (out, rest) = out.split_at_mut(g.cin * self.channel);
+        let spare = &mut rest[..spare];
         let width = block.cols.len() + self.reach;
         let step = self.phases.len() * self.pitch;
         for ci in 0..channels {
@@ -355,6 +372,7 @@ impl<'a, T: Real> Lines<'a, T> {
         let inside = self.inside();
         let pitch = spare.len() / (read + 1);
         let (zeros, copies) = spare.split_at_mut(pitch);
+        zeros.fill(T::zero());
         let copied = self.jump() != 1;
         if copied {
             for (i, copy) in copies.chunks_exact_mut(pitch).enumerate() {

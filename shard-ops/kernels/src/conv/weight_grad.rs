@@ -12,6 +12,7 @@ use super::pack::{Ahead, Block, Packing};
 use super::pairs::{self, PARTS};
 use crate::pointwise::vectorized;
 use crate::prefetch::prefetch;
+use crate::scratch::Room;
 use crate::turn::{SIDE, turned};
 use crate::{Real, View, ViewMut, copy::copy};
 use pulp::{Simd, WithSimd};
@@ -83,7 +84,11 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
         // Rows are long enough for what is done once for each.
         let (part, tile) = (part(g.cin.min(CHANNELS)), 8 * lanes);
         let packing = Packing::new(&part, dy.extent, tile, lanes, false, paired);
-        let (mut packed, mut turned) = (Vec::new(), Vec::new());
+        let outputs = packing.outputs() * if paired { PARTS / 2 } else { 1 };
+        let turned = outputs * g.cout.next_multiple_of(width.max(1));
+        let mut room = Room::new();
+        let mut scratch = room.numbers(packing.elements() + turned);
+        let (packed, turned) = (scratch.take(packing.elements()), scratch.take(turned));
         let (parts, volume) = match paired {
             true => (PARTS, g.volume() / g.kernel[1]),
             false => (1, g.volume()),
@@ -110,16 +115,16 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                         paired,
                     };
                     let lines = match width {
-                        0 => rows.lines(&mut turned),
+                        0 => rows.lines(turned),
                         _ => {
-                            rows.channels_last(simd, width, &mut turned);
-                            Lines::within(&turned, &block)
+                            let turned = rows.channels_last(simd, width, turned);
+                            Lines::within(turned, &block)
                         }
                     };
                     for first in (0..g.cin).step_by(CHANNELS) {
                         let count = CHANNELS.min(g.cin - first);
                         let at = [n, group * g.cin + first];
-                        packing.pack(simd, x, at, count, &block, &mut packed);
+                        packing.pack(simd, x, at, count, &block, packed);
                         let (channel, next) = match first + CHANNELS < g.cin {
                             true => (first + CHANNELS, Some(block.clone())),
                             false => (0, blocks.peek().cloned()),
@@ -132,7 +137,7 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                             let job = BlockJob {
                                 taps: &packing.taps[..count * volume],
                                 row_step: packing.row_step,
-                                packed: &packed,
+                                packed: &*packed,
                                 lines,
                                 rows: rows.count(),
                                 every: [part, parts],
@@ -196,7 +201,7 @@ impl<T: Real> OutputRows<'_, '_, T> {
 
     /// `[panel][row][col][width]`, channels past the last as zeros.
     #[inline(always)]
-    fn channels_last<S: Simd>(&self, simd: S, width: usize, out: &mut Vec<T>) {
+    fn channels_last<'l, S: Simd>(&self, simd: S, width: usize, room: &'l mut [T]) -> &'l [T] {
         /// Columns that are turned together, so that the memory they touch stays in the first-level cache.
         const TURN: usize = 16;
         /// How many times that the columns lie ahead that are asked for.
@@ -204,8 +209,8 @@ impl<T: Real> OutputRows<'_, '_, T> {
         let (rows, cols) = (self.block.rows.len(), self.block.cols.len());
         let step = self.dy.step[2];
         let line = cols * width;
-        out.resize(self.cout.div_ceil(width) * self.count() * line, T::zero());
-        for (panel, out) in out.chunks_exact_mut(self.count() * line).enumerate() {
+        let whole = &mut room[..self.cout.div_ceil(width) * self.count() * line];
+        for (panel, out) in whole.chunks_exact_mut(self.count() * line).enumerate() {
             let count = width.min(self.cout - panel * width);
             if count < width || self.paired && rows % 2 == 1 {
                 out.fill(T::zero());
@@ -264,11 +269,12 @@ impl<T: Real> OutputRows<'_, '_, T> {
                 }
             }
         }
+        whole
     }
 
     /// The rows of channels, where they lie if their elements are side by side, or in `room`.
     #[inline(always)]
-    fn lines<'l>(&self, room: &'l mut Vec<T>) -> Lines<'l, T>
+    fn lines<'l>(&self, room: &'l mut [T]) -> Lines<'l, T>
     where
         Self: 'l,
     {
@@ -281,13 +287,14 @@ impl<T: Real> OutputRows<'_, '_, T> {
                 row: step[1],
             };
         }
-        room.clear();
+        let cols = self.block.cols.len();
+        let mut lines = room.chunks_exact_mut(cols);
         for co in 0..self.cout {
-            for row in 0..self.block.rows.len() {
+            for (row, line) in lines.by_ref().take(self.block.rows.len()).enumerate() {
                 let from = self.line(co, row);
-                let cols = self.block.cols.len() as isize;
-                let at = |col: isize| from.wrapping_add_signed(col * step[2]);
-                room.extend((0..cols).map(|col| self.dy.data[at(col)]));
+                for (col, v) in line.iter_mut().enumerate() {
+                    *v = self.dy.data[from.wrapping_add_signed(col as isize * step[2])];
+                }
             }
         }
         Lines::within(room, self.block)

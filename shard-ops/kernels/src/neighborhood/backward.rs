@@ -6,7 +6,7 @@ use super::block::{Block, Group, Meeting};
 use super::lanes::{Line, Rows, gradients, turn};
 use super::near::Near;
 use super::rows::{Extents, Part, into, rows};
-use super::scratch::Scratch;
+use crate::scratch::Scratch;
 use super::sums::{Lines, RowsMut, panelled, panels, products_of_rows, sum_rows};
 use crate::attention::Stored;
 use crate::compiled::compiled;

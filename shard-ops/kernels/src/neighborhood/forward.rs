@@ -4,7 +4,7 @@ use super::block::{Block, Group};
 use super::lanes::{Line, Rows, softmax, turn};
 use super::near::Near;
 use super::rows::{Extents, Part, into, rows};
-use super::scratch::Scratch;
+use crate::scratch::Scratch;
 use super::sums::{Lines, RowsMut, panelled, panels, sum_rows};
 use crate::attention::Stored;
 use crate::compiled::compiled;

@@ -1,7 +1,7 @@
 //! Loops over queries side by side: one lane per query, so that nothing is summed across lanes.
 
 use super::block::{Block, MARGIN, UNIT};
-use super::scratch::Scratch;
+use crate::scratch::Scratch;
 use crate::Real;
 use crate::exp::exp_in;
 use crate::pointwise::vectorized;

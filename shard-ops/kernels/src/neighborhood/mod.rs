@@ -18,7 +18,6 @@ mod forward;
 mod lanes;
 mod near;
 mod rows;
-mod scratch;
 mod sums;
 
 pub(crate) use backward::CompiledNearGrad;
