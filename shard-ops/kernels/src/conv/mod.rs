@@ -5,8 +5,10 @@
 //! lie relative to each other. Input indexes outside the input view count as zeros, so a halo that was exchanged, padding that
 //! was written, and padding left implicit are all the same to a kernel.
 //!
-//! Each element's sum runs over channels and kernel in one order, which may depend on how far its row lies from the first of its
-//! slab: rows may be computed in pairs.
+//! Each element's sum runs over channels and kernel in one order, wherever its slab begins, but for kernels of three rows at stride
+//! and dilation 1 with enough channels: there slabs of at least four rows are computed by pairs of rows, from two thirds of the
+//! products. Sums and differences of inputs take the place of inputs, so an infinite one may give NaN where the sum would be infinite,
+//! and a result is as exact as its largest terms are. NaN stays in the windows that hold it.
 
 use super::{Real, Strides, View, ViewMut};
 use crate::compiled::compiled;

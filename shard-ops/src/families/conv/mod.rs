@@ -3,8 +3,8 @@
 //! There are three ops, each the derivative of the others: the convolution itself, its gradient by the input (which is also
 //! the transposed convolution), and its gradient by the weight. Spatial dims are windows, so a rank gets what it needs
 //! of its neighbours by an exchange; input channels are a sum, output channels and batch are free. The gradient by
-//! the input exchanges the halo of the *output's* cotangent and then sums locally, so nothing is added across ranks
-//! and every sum is taken in the single device's order.
+//! the input exchanges the halo of the *output's* cotangent and then sums locally, so nothing is added across ranks:
+//! a sum has the single device's terms, and its bits where the kernel takes rows one by one (`shard_kernels::conv`).
 
 #[cfg(feature = "cuda")]
 mod cuda;
