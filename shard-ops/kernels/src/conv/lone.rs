@@ -253,6 +253,12 @@ fn columns<T: Real, S: Simd>(
         T::vectors_mut::<S>(&mut out[at..at + 4 * lanes]).copy_from_slice(&sums);
         col += 4 * lanes;
     }
+    while col < cols && cols >= 2 * lanes {
+        let at = col.min(cols - 2 * lanes);
+        let [sums] = tile::<T, S, 1, 2>(simd, &data[at..], taps, weights, &[start]);
+        T::vectors_mut::<S>(&mut out[at..at + 2 * lanes]).copy_from_slice(&sums);
+        col += 2 * lanes;
+    }
     while col < cols && cols >= lanes {
         let at = col.min(cols - lanes);
         let [sums] = tile::<T, S, 1, 1>(simd, &data[at..], taps, weights, &[start]);

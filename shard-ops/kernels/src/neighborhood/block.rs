@@ -112,20 +112,21 @@ impl Block {
         let column = |place: isize| (place - begin) as usize;
         let (mut beyond, mut unseen) = (Vec::new(), Vec::new());
         // Per lane, its keys and where their weights lie.
-        let mut weights = vec![Vec::new(); count];
+        let mut weights = vec![Vec::new(); wide];
         for (number, &slot) in slots.iter().enumerate() {
-            for lane in 0..wide {
+            for (lane, own) in weights.iter_mut().enumerate() {
                 let at = number * wide + lane;
                 let Some(key) = found(slot, lane) else {
                     unseen.push(at);
                     continue;
                 };
-                weights[lane].push([key, at]);
+                own.push([key, at]);
                 if place(slot, lane) != of_key(key) {
                     beyond.push([column(place(slot, lane)), column(of_key(key))]);
                 }
             }
         }
+        weights.truncate(count);
         weights.iter_mut().for_each(|own| own.sort_unstable());
         beyond.sort_unstable();
         beyond.dedup();

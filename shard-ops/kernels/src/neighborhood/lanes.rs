@@ -73,7 +73,7 @@ impl<A: Real> WithSimd for Turn<'_, A> {
                 core::array::from_fn(|k| pulp::as_arrays(rows.row(x + order[k % lanes])).0);
             let from = from.map(|row| &row[..fours]);
             for i in 0..fours {
-                let read: [[A; FOUR]; UNIT] = core::array::from_fn(|k| from[k][i]);
+                let read: [[A; FOUR]; UNIT] = from.map(|row| row[i]);
                 let read = A::vectors::<S>(read.as_flattened());
                 let columns = A::split_fours(simd, core::array::from_fn(|k| read[k]));
                 for (k, column) in columns.into_iter().enumerate() {
