@@ -69,12 +69,16 @@ pub trait Real:
     /// The sum of a vector's lanes, in halves.
     fn sum_vec<S: Simd>(simd: S, a: Self::Vec<S>) -> Self;
 
+    /// Of fours of elements that lie one after the other in four vectors, a vector of the first elements, one of the second ones, and so
+    /// on. In which order the fours are then depends on the instruction set alone.
+    fn split_fours<S: Simd>(simd: S, fours: [Self::Vec<S>; 4]) -> [Self::Vec<S>; 4];
+
     /// The function that multiplies matrices of this element.
     fn product() -> Product<Self>;
 }
 
 macro_rules! real {
-    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident, $sum:ident, $product:ident) => {
+    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident, $sum:ident, $split:ident, $product:ident) => {
         impl Real for $t {
             type Vec<S: Simd> = S::$vec;
 
@@ -124,6 +128,11 @@ macro_rules! real {
             }
 
             #[inline(always)]
+            fn split_fours<S: Simd>(simd: S, fours: [Self::Vec<S>; 4]) -> [Self::Vec<S>; 4] {
+                simd.$split(fours)
+            }
+
+            #[inline(always)]
             fn product() -> Product<Self> {
                 Product::$product()
             }
@@ -140,6 +149,7 @@ real!(
     splat_f32s,
     mul_add_e_f32s,
     reduce_sum_f32s,
+    deinterleave_shfl_f32s,
     single
 );
 real!(
@@ -151,5 +161,6 @@ real!(
     splat_f64s,
     mul_add_e_f64s,
     reduce_sum_f64s,
+    deinterleave_shfl_f64s,
     double
 );

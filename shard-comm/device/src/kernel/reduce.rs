@@ -16,9 +16,11 @@ const ABREAST: usize = 4;
 /// Rows of two terms with at most this many elements are combined four by four: here the loop that the compiler makes for long
 /// rows is slower. With more than two terms that loop is faster.
 const SHORT: usize = 16;
-/// With more than [`ABREAST`] terms, or a destination past the caches, this many elements are finished before the next ones are
-/// begun.
+/// With more than [`ABREAST`] terms this many elements are finished before the next ones are begun.
 const TILE: usize = 512;
+/// As many elements of a destination past the caches are combined before they are stored: few, so that terms are read all the
+/// while.
+const STREAMED: usize = 128;
 /// A row of two terms with more bytes may have to be written past the caches.
 const ROW: usize = 1 << 16;
 /// Tiles of all levels with at most this many elements lie on the stack.
@@ -281,14 +283,18 @@ where
     if K > 2 || block.is_dense() {
         let bytes = |elements: usize| elements * size_of::<D>();
         let streams = stream::pays(bytes(dst.len()), bytes(block.numel()), bytes(n));
-        let part = if streams { TILE } else { n };
-        let mut tile = vec![D::default(); if streams { part } else { 0 }];
+        let part = if streams { STREAMED } else { n };
+        let mut tile = [D::default(); STREAMED];
         block.starts(|s, d| {
-            for at in (0..n).step_by(part) {
+            stream::in_halves(n.div_ceil(part), |number| {
+                let at = number * part;
                 let len = part.min(n - at);
                 let mut rows: [&[S]; K] = [&[]; K];
                 for (row, (from, delta)) in rows.iter_mut().zip(from) {
                     *row = &from[(s + delta) as usize + at..][..len];
+                    if streams {
+                        stream::ask_behind(bytemuck::cast_slice(row));
+                    }
                 }
                 let to = d as usize + at..d as usize + at + len;
                 combine_rows::<S, D, O, K>(
@@ -302,7 +308,7 @@ where
                     let summed = bytemuck::cast_slice(&tile[..len]);
                     stream::copy(bytemuck::cast_slice_mut(&mut dst[to]), summed);
                 }
-            }
+            });
         });
         if streams {
             stream::settle();

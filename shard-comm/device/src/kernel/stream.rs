@@ -10,6 +10,8 @@ const LARGE: usize = 16 << 20;
 const PIECE: usize = 1 << 20;
 /// Bytes of a row below which the stores before and after its whole cache lines are too many.
 const ROW: usize = 1 << 10;
+/// Bytes from what is read to what is asked for.
+const AHEAD: usize = 1 << 10;
 
 /// Whether rows of `row` bytes, of which `piece` bytes are written in all, are to be written to a destination of `all` bytes past
 /// the caches.
@@ -35,6 +37,26 @@ pub(super) fn copy(dst: &mut [u8], src: &[u8]) {
     last.copy_from_slice(&src[whole..]);
 }
 
+/// Visits the numbers below `n`, those of both halves in turns: of two places more is on its way from memory than of one.
+#[inline(always)]
+pub(super) fn in_halves(n: usize, mut visit: impl FnMut(usize)) {
+    let half = n / 2;
+    for i in 0..half {
+        visit(i);
+        visit(half + i);
+    }
+    if n > 2 * half {
+        visit(n - 1);
+    }
+}
+
+/// Asks for what lies a little behind some bytes that are read one part after the other, so that it is there when its turn comes.
+pub(super) fn ask_behind(part: &[u8]) {
+    for at in (0..part.len()).step_by(lines::LINE) {
+        lines::ask(part.as_ptr().wrapping_add(AHEAD + at));
+    }
+}
+
 /// Orders what was written past the caches before all that this thread writes next, such as that it is done.
 pub(super) fn settle() {
     lines::settle();
@@ -45,7 +67,9 @@ pub(super) fn settle() {
 mod lines {
     #![expect(unsafe_code, reason = "the instructions take addresses")]
 
-    use std::arch::x86_64::{_mm_sfence, _mm512_loadu_si512, _mm512_stream_si512};
+    use std::arch::x86_64::{
+        _MM_HINT_T0, _mm_prefetch, _mm_sfence, _mm512_loadu_si512, _mm512_stream_si512,
+    };
 
     pub(super) const LINE: usize = 64;
 
@@ -63,16 +87,29 @@ mod lines {
 
     #[target_feature(enable = "avx512f")]
     fn store_lines(dst: &mut [u8], src: &[u8]) {
-        for (to, from) in dst.chunks_exact_mut(LINE).zip(src.chunks_exact(LINE)) {
-            // SAFETY: both are a line long, and `to` is aligned to one: `store` has asserted it of the first, and the others lie whole
-            // lines behind it. `copy` is called between a check of `pays` and a `settle`, on which its module insists.
-            unsafe {
-                _mm512_stream_si512(
-                    to.as_mut_ptr().cast(),
-                    _mm512_loadu_si512(from.as_ptr().cast()),
-                );
-            }
+        let ((to, _), (from, _)) = (dst.as_chunks_mut::<LINE>(), src.as_chunks::<LINE>());
+        super::in_halves(to.len().min(from.len()), |i| {
+            store_line(&mut to[i], &from[i]);
+        });
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn store_line(to: &mut [u8; LINE], from: &[u8; LINE]) {
+        // SAFETY: both are a line long, and `to` is aligned to one: `store` has asserted it of the first, and the others lie whole
+        // lines behind it. `copy` is called between a check of `pays` and a `settle`, on which its module insists.
+        unsafe {
+            _mm512_stream_si512(
+                to.as_mut_ptr().cast(),
+                _mm512_loadu_si512(from.as_ptr().cast()),
+            );
         }
+    }
+
+    #[inline]
+    pub(super) fn ask(at: *const u8) {
+        // SAFETY: every processor of this architecture has the instruction, which takes any address: it reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 
     pub(super) fn settle() {
@@ -93,6 +130,8 @@ mod lines {
     pub(super) fn store(dst: &mut [u8], src: &[u8]) {
         dst.copy_from_slice(src);
     }
+
+    pub(super) fn ask(_: *const u8) {}
 
     pub(super) fn settle() {}
 }

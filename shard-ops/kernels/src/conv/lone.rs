@@ -29,8 +29,16 @@ struct Run {
     /// Taps of the kernel: where the inputs lie of the first column whose window is inside, and their number in the kernel.
     taps: Vec<usize>,
     kernel: Vec<usize>,
-    /// Columns whose windows reach outside, each with the taps that it has.
-    edges: Vec<(usize, Vec<usize>)>,
+    /// Columns whose windows reach outside.
+    edges: Vec<Edge>,
+}
+
+/// A column whose window reaches outside.
+struct Edge {
+    column: usize,
+    /// The taps that it has: where their inputs lie, and which of the run's they are.
+    inputs: Vec<usize>,
+    taps: Vec<usize>,
 }
 
 impl Run {
@@ -82,12 +90,20 @@ impl Run {
             }
         }
         let from = at.iter().min().copied().unwrap_or(0);
-        let edges = (0..inner.start).chain(inner.end..columns).map(|col| {
+        let edges = (0..inner.start).chain(inner.end..columns).map(|column| {
             let inside = |t: &usize| {
-                let i = g.input(2, col, kernel[*t] % g.kernel[2]);
+                let i = g.input(2, column, kernel[*t] % g.kernel[2]);
                 (0..x.extent[2] as isize).contains(&i)
             };
-            (col, (0..kernel.len()).filter(inside).collect())
+            let taps: Vec<usize> = (0..kernel.len()).filter(inside).collect();
+            let input = |t: &usize| (at[*t] - from) as usize + column;
+            Edge {
+                column,
+                inputs: (taps.iter())
+                    .map(|t| input(t).wrapping_sub(inner.start))
+                    .collect(),
+                taps,
+            }
         });
         Self {
             plane,
@@ -123,8 +139,11 @@ pub(super) fn correlate<T: Real>(
         for n in 0..y.batch {
             for (c, weight) in weight.chunks_exact(g.volume()).enumerate() {
                 let weights: Vec<T> = run.kernel.iter().map(|k| weight[*k]).collect();
+                let at_edges = run.edges.iter().flat_map(|edge| &edge.taps);
+                let at_edges: Vec<T> = at_edges.map(|t| weights[*t]).collect();
                 vectorized(Values {
                     run,
+                    at_edges: &at_edges,
                     x: x.data,
                     from: x.start(n, c).wrapping_add_signed(run.from),
                     weights: &weights,
@@ -148,6 +167,8 @@ struct Values<'a, T> {
     x: &'a [T],
     from: usize,
     weights: &'a [T],
+    /// Of each edge's taps, one edge after the other.
+    at_edges: &'a [T],
     start: T,
     to: usize,
     step: isize,
@@ -189,14 +210,16 @@ impl<T: Real> WithSimd for Values<'_, T> {
                 let to = &mut to[self.inner.clone()];
                 columns::<T, S>(simd, &self.x[from..], taps, self.weights, self.start, to);
             }
-            for (col, taps_here) in edges {
-                let mut sum = self.start;
-                for &t in taps_here {
-                    let at = from.wrapping_add(taps[t]).wrapping_add(*col);
-                    let (x, weight) = (self.x[at.wrapping_sub(self.inner.start)], self.weights[t]);
-                    sum = mul_add::<T, S>(weight, x, sum);
-                }
-                to[*col] = sum;
+            let mut weights = self.at_edges;
+            for edge in edges {
+                let (own, others) = weights.split_at(edge.inputs.len());
+                weights = others;
+                to[edge.column] = own
+                    .iter()
+                    .zip(&edge.inputs)
+                    .fold(self.start, |sum, (w, at)| {
+                        mul_add::<T, S>(*w, self.x[from.wrapping_add(*at)], sum)
+                    });
             }
         }
     }
@@ -230,6 +253,13 @@ fn columns<T: Real, S: Simd>(
         let [sums] = tile::<T, S, 1, 4>(simd, &data[at..], taps, weights, start);
         T::vectors_mut::<S>(&mut out[at..at + 4 * lanes]).copy_from_slice(&sums);
         col += 4 * lanes;
+    }
+    while col < cols && cols >= 2 * lanes {
+        let at = col.min(cols - 2 * lanes);
+        let start = splats::<T, S, 1, _>(simd, &[start]);
+        let [sums] = tile::<T, S, 1, 2>(simd, &data[at..], taps, weights, start);
+        T::vectors_mut::<S>(&mut out[at..at + 2 * lanes]).copy_from_slice(&sums);
+        col += 2 * lanes;
     }
     while col < cols && cols >= lanes {
         let at = col.min(cols - lanes);
@@ -348,12 +378,13 @@ impl<T: Real> WithSimd for Weights<'_, T> {
                         }
                     }
                 }
-                for (col, own) in &run.edges {
-                    for t in own.iter().filter(|t| **t / AT_ONCE == chunk) {
-                        let at_x = from.wrapping_add(run.taps[*t]).wrapping_add(*col);
-                        let x = x[at_x.wrapping_sub(inner.start)];
-                        let end = &mut ends[t % AT_ONCE][0];
-                        *end = mul_add::<T, S>(x, dy[at + col], *end);
+                for edge in &run.edges {
+                    let dy = dy[at + edge.column];
+                    for (t, at) in edge.taps.iter().zip(&edge.inputs) {
+                        if t / AT_ONCE == chunk {
+                            let end = &mut ends[t % AT_ONCE][0];
+                            *end = mul_add::<T, S>(x[from.wrapping_add(*at)], dy, *end);
+                        }
                     }
                 }
             }

@@ -6,10 +6,10 @@ use super::block::{Block, Group, Meeting};
 use super::lanes::{Line, Rows, gradients, turn};
 use super::near::Near;
 use super::rows::{Extents, Part, into, rows};
-use crate::scratch::Scratch;
 use super::sums::{Lines, RowsMut, panelled, panels, products_of_rows, sum_rows};
 use crate::attention::Stored;
 use crate::compiled::compiled;
+use crate::scratch::Scratch;
 use crate::{Real, View, ViewMut};
 use half::{bf16, f16};
 use num_traits::Zero;
@@ -318,14 +318,24 @@ impl<A: Real> Pass<'_, A> {
                 line.read(Rows { data, at, dim }, block);
             }
             let each = |m: &Meeting| (m.line * heads..(m.line + 1) * heads).zip(repeat(m.place));
+            let own = |i: usize, place: usize| i * window + place * size;
+            let pairs = [
+                (&kept.keys, &*kept.queries, dim, &mut *kept.logits),
+                (&kept.values, &*kept.cotangents, value_dim, &mut *kept.grads),
+            ];
+            for (line, queries, dim, to) in pairs {
+                lines.clear();
+                let at = met.iter().flat_map(each);
+                lines.extend(at.map(|(i, place)| [i * dim * wide, own(i, place)]));
+                line.products(block, &lines, queries, to);
+            }
             for (i, place) in met.iter().flat_map(each) {
-                let of = |dim: usize| i * dim * wide..(i + 1) * dim * wide;
-                let own = i * window + place * size..i * window + (place + 1) * size;
-                let (logits, grads) = (&mut kept.logits[own.clone()], &mut kept.grads[own]);
-                kept.keys.products(&kept.queries[of(dim)], block, logits);
-                let cotangents = &kept.cotangents[of(value_dim)];
-                kept.values.products(cotangents, block, grads);
-                let lanes = [&kept.lse[of(1)], &kept.delta[of(1)]];
+                let (lanes, own) = (i * wide..(i + 1) * wide, own(i, place));
+                let (logits, grads) = (
+                    &mut kept.logits[own..][..size],
+                    &mut kept.grads[own..][..size],
+                );
+                let lanes = [&kept.lse[lanes.clone()], &kept.delta[lanes]];
                 gradients(logits, grads, lanes, self.scale);
             }
             let To::Keys { dk, dv } = to else { continue };

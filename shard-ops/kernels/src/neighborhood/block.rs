@@ -1,6 +1,6 @@
 //! Queries side by side, and the order in which lines of queries meet lines of keys.
 
-use super::near::Near;
+use super::near::{Along, Near};
 use std::ops::Range;
 
 /// Most queries of a block.
@@ -8,9 +8,6 @@ const WIDTH: usize = 32;
 
 /// Numbers of a unit, in which blocks are counted: a multiple of the lanes of every vector.
 pub(super) const UNIT: usize = 16;
-
-/// Places kept before and after the keys of a line, so that whole blocks can be read from wherever one begins.
-pub(super) const MARGIN: usize = WIDTH;
 
 /// Some queries side by side along the chosen dim, and the keys they see along it. Blocks begin where global indices are
 /// multiples of their width, so that sums over queries, which go block by block, are the same for all boxes.
@@ -21,15 +18,17 @@ pub(super) struct Block {
     pub(super) count: usize,
     /// The count, rounded up to whole units.
     pub(super) wide: usize,
-    /// The most keys that a query sees along the dim.
+    /// How many keys a query sees along the dim, leaving out those that no query of the block sees.
     pub(super) slots: usize,
     /// The keys that some query sees, counted from the first of the box.
     pub(super) keys: Range<usize>,
-    /// Per slot, which key the block's first lane would see if most lanes did not differ from it, counted from [`MARGIN`] before
-    /// the first key.
+    /// Columns of a line of keys, in whole units: one per place that a lane looks at. The first key is in column `at`.
+    pub(super) columns: usize,
+    pub(super) at: usize,
+    /// Per slot, the column of the first lane's key; those of the other lanes are beside it.
     pub(super) shifts: Vec<usize>,
-    /// What lanes see instead: `(slot, lane, key)`, keys counted likewise.
-    pub(super) instead: Vec<[usize; 3]>,
+    /// Columns of places beyond an end of the grid, each with the column of the key that is seen there.
+    pub(super) beyond: Vec<[usize; 2]>,
     /// Slots of lanes in which nothing is seen: `slot * wide + lane`.
     pub(super) unseen: Vec<usize>,
     /// Per query the keys it sees, and per key the queries that see it; both counted from the first of the block.
@@ -85,70 +84,79 @@ impl Block {
         let seen = &near.seen[near.along];
         let (mut blocks, mut first) = (Vec::new(), 0);
         while first < seen.len() {
-            let count = (WIDTH - (near.start + first) % WIDTH).min(seen.len() - first);
-            blocks.push(Self::new(&seen[first..first + count], first));
+            let count = (WIDTH - (near.window.queries + first) % WIDTH).min(seen.len() - first);
+            blocks.push(Self::new(&seen[first..first + count], first, near.window));
             first += count;
         }
         blocks
     }
 
-    fn new(seen: &[Vec<usize>], first: usize) -> Self {
-        let wide = seen.len().next_multiple_of(UNIT);
-        let slots = seen.iter().map(Vec::len).max().unwrap_or(0);
+    fn new(seen: &[Vec<usize>], first: usize, window: Along) -> Self {
+        let (count, wide) = (seen.len(), seen.len().next_multiple_of(UNIT));
         let all = || seen.iter().flatten();
         let keys = all().min().map_or(0, |k| *k)..all().max().map_or(0, |k| k + 1);
-        let padded = |key: usize| MARGIN + key - keys.start;
-        let (mut shifts, mut instead, mut unseen) = (Vec::new(), Vec::new(), Vec::new());
-        for slot in 0..slots {
-            let of = |lane: usize| seen.get(lane).and_then(|own| own.get(slot));
-            let shift = |lane: usize| of(lane).map(|key| padded(*key) - lane);
-            // The one in the middle, since only lanes near the ends of a grid differ.
-            let middle = seen.len() / 2;
-            let found = (middle..seen.len()).chain(0..middle).find_map(shift);
-            let most = found.unwrap_or(0);
-            shifts.push(most);
-            for lane in 0..wide {
-                match of(lane) {
-                    Some(key) if padded(*key) != most + lane => {
-                        instead.push([slot, lane, padded(*key)]);
-                    }
-                    Some(_) => {}
-                    None => unseen.push(slot * wide + lane),
+        let place = |slot: usize, lane: usize| {
+            (window.queries + first + lane) as isize + window.to_place(slot)
+        };
+        let found = |slot: usize, lane: usize| {
+            let key = window.key_at(place(slot, lane)) - window.keys as isize;
+            let key = usize::try_from(key).ok()?;
+            seen.get(lane)?.contains(&key).then_some(key)
+        };
+        let slots = (0..window.kernel).filter(|s| (0..count).any(|lane| found(*s, lane).is_some()));
+        let slots: Vec<usize> = slots.collect();
+        let of_key = |key: usize| (window.keys + key) as isize;
+        let places = |lane: usize| slots.iter().map(move |slot| place(*slot, lane));
+        let begin = places(0).fold(of_key(keys.start), isize::min);
+        let end = places(wide).fold(of_key(keys.end), isize::max);
+        let column = |place: isize| (place - begin) as usize;
+        let (mut beyond, mut unseen) = (Vec::new(), Vec::new());
+        // Per lane, its keys and where their weights lie.
+        let mut weights = vec![Vec::new(); wide];
+        for (number, &slot) in slots.iter().enumerate() {
+            for (lane, own) in weights.iter_mut().enumerate() {
+                let at = number * wide + lane;
+                let Some(key) = found(slot, lane) else {
+                    unseen.push(at);
+                    continue;
+                };
+                own.push([key, at]);
+                if place(slot, lane) != of_key(key) {
+                    beyond.push([column(place(slot, lane)), column(of_key(key))]);
                 }
             }
         }
-        let place = |slot: usize, lane: usize| slot * wide + lane;
-        let by_query = seen.iter().enumerate().map(|(lane, own)| {
-            let terms = own.iter().enumerate();
-            let terms = terms.map(|(slot, key)| [place(slot, lane), *key - keys.start]);
+        weights.truncate(count);
+        weights.iter_mut().for_each(|own| own.sort_unstable());
+        beyond.sort_unstable();
+        beyond.dedup();
+        let by_query = weights.iter().enumerate().map(|(lane, own)| {
+            let terms = own.iter().map(|&[key, at]| [at, key - keys.start]);
             (lane, terms.collect())
         });
         let by_query: Vec<_> = by_query.collect();
         let by_key = keys.clone().map(|key| {
-            let seers = seen.iter().enumerate().filter_map(|(lane, own)| {
-                let slot = own.iter().position(|other| *other == key)?;
-                Some([place(slot, lane), lane])
+            let seers = weights.iter().enumerate().filter_map(|(lane, own)| {
+                let [_, at] = own.iter().find(|[other, _]| *other == key)?;
+                Some([*at, lane])
             });
             (key - keys.start, seers.collect())
         });
         let by_key: Vec<_> = by_key.collect();
         Self {
             first,
-            count: seen.len(),
+            count,
             wide,
-            slots,
-            shifts,
-            instead,
+            slots: slots.len(),
+            columns: column(end).next_multiple_of(UNIT),
+            at: column(of_key(keys.start)),
+            shifts: places(0).map(column).collect(),
+            beyond,
             unseen,
             by_query: Terms::new(&by_query),
             by_key: Terms::new(&by_key),
             keys,
         }
-    }
-
-    /// The keys of a line with room for all lanes before and after them.
-    pub(super) fn padded(&self) -> usize {
-        (self.keys.len() + 2 * MARGIN).next_multiple_of(UNIT)
     }
 }
 
@@ -164,7 +172,7 @@ pub(super) struct Meeting {
 }
 
 /// Numbers that are kept for a group: a part of a second-level cache.
-const BUDGET: usize = 64 * 1024;
+const BUDGET: usize = 32 * 1024;
 
 /// Lines of queries that are computed together, and whom they meet.
 #[derive(Debug)]

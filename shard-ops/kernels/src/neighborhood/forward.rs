@@ -4,10 +4,10 @@ use super::block::{Block, Group};
 use super::lanes::{Line, Rows, softmax, turn};
 use super::near::Near;
 use super::rows::{Extents, Part, into, rows};
-use crate::scratch::Scratch;
 use super::sums::{Lines, RowsMut, panelled, panels, sum_rows};
 use crate::attention::Stored;
 use crate::compiled::compiled;
+use crate::scratch::Scratch;
 use crate::{Real, View, ViewMut};
 use half::{bf16, f16};
 
@@ -117,6 +117,7 @@ impl<A: Real> Pass<'_, A> {
         let queries = scratch.take(number * turned);
         let logits = scratch.take(number * window);
         let mut keys = Line::new(&mut scratch, block, dim);
+        let mut lines = Vec::new();
         let at = |i: usize, dim| part.queries(block, [group.queries[i / heads], i % heads], dim);
         for i in 0..number {
             let (data, at) = (self.q, at(i, dim));
@@ -132,13 +133,15 @@ impl<A: Real> Pass<'_, A> {
         for met in group.meetings.chunk_by(|a, b| a.key == b.key) {
             let (data, at) = (self.k, part.keys(block, group.keys[met[0].key], dim));
             keys.read(Rows { data, at, dim }, block);
+            lines.clear();
             for met in met {
-                for i in met.line * heads..(met.line + 1) * heads {
-                    let logits = &mut logits[i * window + met.place * size..][..size];
-                    keys.products(&queries[i * turned..][..turned], block, logits);
-                    for &unseen in &block.unseen {
-                        logits[unseen] = A::neg_infinity();
-                    }
+                let own = met.line * heads..(met.line + 1) * heads;
+                lines.extend(own.map(|i| [i * turned, i * window + met.place * size]));
+            }
+            keys.products(block, &lines, queries, logits);
+            for [_, at] in &lines {
+                for unseen in &block.unseen {
+                    logits[at + unseen] = A::neg_infinity();
                 }
             }
         }
@@ -150,7 +153,7 @@ impl<A: Real> Pass<'_, A> {
             let to = &mut values[place * line..][..line];
             panels(Rows { data, at, dim }, block.keys.len(), to);
         }
-        let (sums, mut lines) = (scratch.take(block.wide), Vec::new());
+        let sums = scratch.take(block.wide);
         for i in 0..number {
             let seen = &group.seen[i / heads];
             let logits = &mut logits[i * window..][..seen.len() * size];

@@ -1,10 +1,10 @@
 //! Loops over queries side by side: one lane per query, so that nothing is summed across lanes.
 
-use super::block::{Block, MARGIN, UNIT};
-use crate::scratch::Scratch;
+use super::block::{Block, UNIT};
 use crate::Real;
 use crate::exp::exp_in;
 use crate::pointwise::vectorized;
+use crate::scratch::Scratch;
 use pulp::{Simd, WithSimd};
 
 /// Rows of an operand.
@@ -32,117 +32,140 @@ pub(super) fn turn<A: Real>(
     to: &mut [A],
     [wide, at]: [usize; 2],
 ) {
-    /// Rows that are read side by side, so that several elements are written at once.
-    const TOGETHER: usize = 8;
-    let whole = count / TOGETHER * TOGETHER;
-    for x in (0..whole).step_by(TOGETHER) {
-        let from: [&[A]; TOGETHER] = core::array::from_fn(|k| &rows.row(x + k)[..rows.dim]);
-        for i in 0..rows.dim {
-            let elements: [A; TOGETHER] = core::array::from_fn(|k| from[k][i] * factor);
-            to[i * wide + at + x..][..TOGETHER].copy_from_slice(&elements);
+    vectorized(Turn {
+        rows,
+        count,
+        factor,
+        to,
+        wide,
+        at,
+    });
+}
+
+struct Turn<'a, A> {
+    rows: Rows<'a, A>,
+    count: usize,
+    factor: A,
+    to: &'a mut [A],
+    wide: usize,
+    at: usize,
+}
+
+impl<A: Real> WithSimd for Turn<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self {
+            rows,
+            count,
+            wide,
+            at,
+            ..
+        } = self;
+        let (lanes, order) = (A::lanes::<S>(), order::<S, A>(simd));
+        let (fours, whole) = (rows.dim / FOUR, if count < lanes { 0 } else { count });
+        let [zero, factor] = [A::zero(), self.factor].map(|x| A::splat(simd, x));
+        for x in (0..whole).step_by(lanes) {
+            // The last rows may be turned again with those before them.
+            let x = x.min(whole - lanes);
+            let from: [&[[A; FOUR]]; UNIT] =
+                core::array::from_fn(|k| pulp::as_arrays(rows.row(x + order[k % lanes])).0);
+            let from = from.map(|row| &row[..fours]);
+            for i in 0..fours {
+                let read: [[A; FOUR]; UNIT] = from.map(|row| row[i]);
+                let read = A::vectors::<S>(read.as_flattened());
+                let columns = A::split_fours(simd, core::array::from_fn(|k| read[k]));
+                for (k, column) in columns.into_iter().enumerate() {
+                    let to = &mut self.to[(i * FOUR + k) * wide + at + x..][..lanes];
+                    A::vectors_mut::<S>(to)[0] = A::mul_add_vec(simd, column, factor, zero);
+                }
+            }
         }
-    }
-    for x in whole..count {
-        for (to, v) in to.chunks_exact_mut(wide).zip(rows.row(x)) {
-            to[at + x] = *v * factor;
+        let turned = if whole > 0 { fours * FOUR } else { 0 };
+        for i in turned..rows.dim {
+            for (x, to) in self.to[i * wide + at..][..count].iter_mut().enumerate() {
+                *to = rows.row(x)[i] * self.factor;
+            }
         }
     }
 }
 
-/// A line of keys as the queries of a block see it.
-#[derive(Debug)]
-pub(super) struct Line<'a, A> {
-    /// `[dim][padded]`
-    turned: &'a mut [A],
-    /// `[slot][dim][wide]`; anything where nothing is seen.
-    keys: &'a mut [A],
+/// Elements of a row that are turned together.
+const FOUR: usize = 4;
+
+/// Which row is to be read as which four, so that [`Real::split_fours`] leaves rows in their order.
+#[inline(always)]
+fn order<S: Simd, A: Real>(simd: S) -> [usize; UNIT] {
+    let numbers: [[A; FOUR]; UNIT] = core::array::from_fn(|k| [A::of(k as f64); FOUR]);
+    let numbers = A::vectors::<S>(numbers.as_flattened());
+    let (mut found, mut order) = ([A::zero(); UNIT], [0; UNIT]);
+    A::vectors_mut::<S>(&mut found)[0] =
+        A::split_fours(simd, core::array::from_fn(|k| numbers[k]))[0];
+    for (row, four) in found[..A::lanes::<S>()].iter().enumerate() {
+        order[four.wide() as usize] = row;
+    }
+    order
 }
+
+/// A line of keys as the queries of a block see it: a column per place, `[dim][columns]`, with anything where nothing is seen.
+#[derive(Debug)]
+pub(super) struct Line<'a, A>(&'a mut [A]);
 
 impl<'a, A: Real> Line<'a, A> {
     /// How many numbers one takes.
     pub(super) fn numbers(block: &Block, dim: usize) -> usize {
-        dim * (block.padded() + block.slots * block.wide)
+        dim * block.columns
     }
 
     pub(super) fn new(scratch: &mut Scratch<'a, A>, block: &Block, dim: usize) -> Self {
-        Self {
-            turned: scratch.take(dim * block.padded()),
-            keys: scratch.take(block.slots * dim * block.wide),
-        }
+        Self(scratch.take(Self::numbers(block, dim)))
     }
 
     /// Reads the rows of the keys that some query of the block sees.
     pub(super) fn read(&mut self, rows: Rows<'_, A>, block: &Block) {
-        let (dim, wide, padded) = (rows.dim, block.wide, block.padded());
-        if self.keys.is_empty() {
+        if self.0.is_empty() {
             return;
         }
-        let count = block.keys.len();
-        turn(rows, count, A::one(), self.turned, [padded, MARGIN]);
-        vectorized(Shifted {
-            from: self.turned,
-            padded,
-            shifts: &block.shifts,
-            to: self.keys,
-            wide,
-        });
-        // One lane through all rows, so that its places in them are checked once.
-        for &[slot, lane, key] in &block.instead {
-            let to = self.keys[slot * dim * wide..].chunks_exact_mut(wide);
-            for (to, from) in to.zip(self.turned.chunks_exact(padded)) {
-                to[lane] = from[key];
+        let to = [block.columns, block.at];
+        turn(rows, block.keys.len(), A::one(), self.0, to);
+        for row in self.0.chunks_exact_mut(block.columns) {
+            for &[place, key] in &block.beyond {
+                row[place] = row[key];
             }
         }
     }
 
-    /// Writes the products of queries `[dim][wide]` with the keys they see, `[slot][wide]`.
-    pub(super) fn products(&self, queries: &[A], block: &Block, out: &mut [A]) {
-        if queries.is_empty() {
-            out.fill(A::zero());
-        } else {
+    /// Writes the products of queries with the keys they see, for each of some lines: where its queries `[dim][wide]` begin, and
+    /// where its products `[slot][wide]`.
+    pub(super) fn products(
+        &self,
+        block: &Block,
+        lines: &[[usize; 2]],
+        queries: &[A],
+        out: &mut [A],
+    ) {
+        if self.0.is_empty() {
+            for [_, at] in lines {
+                out[*at..][..block.slots * block.wide].fill(A::zero());
+            }
+        } else if block.slots > 0 {
             vectorized(Products {
+                keys: self.0,
+                block,
+                lines,
                 queries,
-                keys: self.keys,
-                wide: block.wide,
                 out,
             });
         }
     }
 }
 
-/// Copies each slot's keys to its lanes.
-struct Shifted<'a, A> {
-    from: &'a [A],
-    padded: usize,
-    shifts: &'a [usize],
-    to: &'a mut [A],
-    wide: usize,
-}
-
-impl<A: Real> WithSimd for Shifted<'_, A> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let dim = self.from.len() / self.padded;
-        let slots = self.to.chunks_exact_mut(dim * self.wide);
-        for (to, &shift) in slots.zip(self.shifts) {
-            let rows = self.from.chunks_exact(self.padded);
-            for (to, from) in to.chunks_exact_mut(self.wide).zip(rows) {
-                let (to, _) = pulp::as_arrays_mut::<UNIT, A>(to);
-                let (from, _) = pulp::as_arrays::<UNIT, A>(&from[shift..]);
-                for (to, from) in to.iter_mut().zip(from) {
-                    *to = *from;
-                }
-            }
-        }
-    }
-}
-
 struct Products<'a, A> {
-    queries: &'a [A],
     keys: &'a [A],
-    wide: usize,
+    block: &'a Block,
+    lines: &'a [[usize; 2]],
+    queries: &'a [A],
     out: &'a mut [A],
 }
 
@@ -151,67 +174,81 @@ impl<A: Real> WithSimd for Products<'_, A> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        let slots = self.out.len() / self.wide;
-        let mut slot = 0;
-        while slot < slots {
-            if slots - slot > 3 {
-                self.slots::<S, 5>(simd, slot);
-                slot += 5;
+        // Lines that are multiplied together: as many sums as registers hold.
+        let mut line = 0;
+        while line < self.lines.len() {
+            let rest = self.lines.len() - line;
+            if const { S::F32_LANES >= 16 } && rest > 3 {
+                self.lines::<S, 5>(simd, line);
+                line += 5;
+            } else if const { S::F32_LANES >= 16 } && rest > 1 {
+                self.lines::<S, 3>(simd, line);
+                line += 3;
+            } else if rest > 1 {
+                self.lines::<S, 2>(simd, line);
+                line += 2;
             } else {
-                self.slots::<S, 3>(simd, slot);
-                slot += 3;
+                self.lines::<S, 1>(simd, line);
+                line += 1;
             }
         }
     }
 }
 
 impl<A: Real> Products<'_, A> {
-    /// `N` slots from `slot` on. Where there are fewer the last one is found again.
+    /// `L` lines from `line` on. Where there are fewer the last one is found again, and so of slots.
     #[inline(always)]
-    fn slots<S: Simd, const N: usize>(&mut self, simd: S, slot: usize) {
-        let vectors = self.wide / A::lanes::<S>();
-        let mut first = 0;
-        while first + 2 <= vectors {
-            self.tile::<S, N, 2>(simd, slot, first);
-            first += 2;
-        }
-        if first < vectors {
-            self.tile::<S, N, 1>(simd, slot, first);
+    fn lines<S: Simd, const L: usize>(&mut self, simd: S, line: usize) {
+        let mut slot = 0;
+        while slot < self.block.slots {
+            let rest = self.block.slots - slot;
+            for first in (0..self.block.wide).step_by(A::lanes::<S>()) {
+                if rest > 3 {
+                    self.tile::<S, L, 5>(simd, line, slot, first);
+                } else {
+                    self.tile::<S, L, 3>(simd, line, slot, first);
+                }
+            }
+            slot += if rest > 3 { 5 } else { 3 };
         }
     }
 
-    /// `N` slots by `NV` vectors of queries, summed over the elements of a head in registers.
+    /// `L` lines by `N` slots of a vector of queries, summed over the elements of a head in registers.
     #[inline(always)]
-    fn tile<S: Simd, const N: usize, const NV: usize>(
+    fn tile<S: Simd, const L: usize, const N: usize>(
         &mut self,
         simd: S,
+        line: usize,
         slot: usize,
         first: usize,
     ) {
-        let vectors = self.wide / A::lanes::<S>();
-        let queries = A::vectors::<S>(self.queries);
-        let size = queries.len();
-        let last = self.keys.len() / self.queries.len() - 1;
-        let slots: [usize; N] = core::array::from_fn(|j| (slot + j).min(last));
-        let all = A::vectors::<S>(self.keys);
-        let queries = &queries[first..];
-        let len = size - first;
-        let keys: [&[A::Vec<S>]; N] =
-            core::array::from_fn(|j| &all[slots[j] * size + first..][..len]);
-        let mut sums = [[A::splat(simd, A::zero()); NV]; N];
-        let mut at = 0;
-        while at + NV <= len {
-            let q: [A::Vec<S>; NV] = core::array::from_fn(|v| queries[at + v]);
-            for j in 0..N {
-                for v in 0..NV {
-                    sums[j][v] = A::mul_add_vec(simd, q[v], keys[j][at + v], sums[j][v]);
+        let Block {
+            wide,
+            columns,
+            shifts,
+            ..
+        } = self.block;
+        let (lanes, size) = (A::lanes::<S>(), self.keys.len() / columns * wide);
+        let lines: [[usize; 2]; L] =
+            core::array::from_fn(|l| self.lines[(line + l).min(self.lines.len() - 1)]);
+        let slots: [usize; N] = core::array::from_fn(|j| (slot + j).min(shifts.len() - 1));
+        let at = slots.map(|slot| shifts[slot] + first);
+        let queries = lines.map(|[at, _]| &self.queries[at..at + size]);
+        let mut sums = [[A::splat(simd, A::zero()); N]; L];
+        for (i, row) in self.keys.chunks_exact(*columns).enumerate() {
+            let keys = at.map(|at| A::vectors::<S>(&row[at..at + lanes])[0]);
+            for (sums, queries) in sums.iter_mut().zip(queries) {
+                let query = A::vectors::<S>(&queries[i * wide + first..][..lanes])[0];
+                for (sum, key) in sums.iter_mut().zip(keys) {
+                    *sum = A::mul_add_vec(simd, query, key, *sum);
                 }
             }
-            at += vectors;
         }
-        let out = A::vectors_mut::<S>(self.out);
-        for (slot, sums) in slots.iter().zip(&sums) {
-            out[slot * vectors + first..][..NV].copy_from_slice(sums);
+        for ([_, at], sums) in lines.iter().zip(sums) {
+            for (slot, sum) in slots.iter().zip(sums) {
+                let to = &mut self.out[at + slot * wide + first..][..lanes];
+                A::vectors_mut::<S>(to)[0] = sum;
+            }
         }
     }
 }

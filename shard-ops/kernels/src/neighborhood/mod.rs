@@ -6,8 +6,10 @@
 //! anywhere. Wherever a box begins, a query's sums run in the order of its window, and a key's sums in one order of the queries.
 //!
 //! Queries of a line, along the longest dim of the grid, are computed side by side, a lane each: logits, their softmax and their
-//! gradients need no sums across lanes. For these, queries and keys are turned, and keys are copied to the lanes that see them,
-//! once for all lines of queries that meet a line of keys. Sums of values, and gradients, have elements of a head in lanes.
+//! gradients need no sums across lanes. For these, queries and keys are turned, a line of keys once for all lines of queries that
+//! meet it. Lanes look at places side by side: near an end of the grid, where windows are shifted inwards, those beyond it stand for
+//! the keys at the other end of the window, so a query's logits are there in another order than its keys, which is the same for all
+//! boxes. Sums of values, and gradients, have elements of a head in lanes.
 //!
 //! The gradients with respect to queries and to keys are separate kernels: the first needs the keys around its queries, the
 //! second the queries around its keys, and neither adds to what another rank has.

@@ -21,8 +21,71 @@ pub struct Near {
     keys: Dims,
     /// The dim whose queries are computed side by side: the longest of the whole grid, so that it is the same for all boxes.
     pub(super) along: usize,
-    /// The global index of the box's first query along it.
-    pub(super) start: usize,
+    /// The windows along it.
+    pub(super) window: Along,
+}
+
+/// Windows along one dim, and where the boxes of queries and of keys begin along it. All indices are those of the whole grid.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Along {
+    pub(super) queries: usize,
+    pub(super) keys: usize,
+    extent: usize,
+    pub(super) kernel: usize,
+    dilation: usize,
+    /// How many keys lie before a query where the ends allow it.
+    before: usize,
+}
+
+impl Along {
+    /// Of a grid without dims, which is one site.
+    const SITE: Self = Self {
+        queries: 0,
+        keys: 0,
+        extent: 1,
+        kernel: 1,
+        dilation: 1,
+        before: 0,
+    };
+
+    fn new(window: &Window, queries: usize, keys: usize) -> Self {
+        match *window {
+            Window::Neighborhood {
+                extent,
+                kernel,
+                dilation,
+                causal,
+                ..
+            } => Self {
+                queries,
+                keys,
+                extent,
+                kernel,
+                dilation,
+                before: if causal { kernel - 1 } else { kernel / 2 },
+            },
+            _ => Self::SITE,
+        }
+    }
+
+    /// How far it is from a query to the place of its key in a slot: as far as where no end is near. Places may lie outside of the
+    /// grid.
+    pub(super) fn to_place(self, slot: usize) -> isize {
+        (slot as isize - self.before as isize) * self.dilation as isize
+    }
+
+    /// The key at a place. Windows near an end are shifted inwards, so a place beyond it is that of the key at the other end of the
+    /// window.
+    pub(super) fn key_at(self, place: isize) -> isize {
+        let span = (self.kernel * self.dilation) as isize;
+        if place < 0 {
+            place + span
+        } else if place >= self.extent as isize {
+            place - span
+        } else {
+            place
+        }
+    }
 }
 
 impl Near {
@@ -47,10 +110,11 @@ impl Near {
             seen: seen.collect(),
             keys: keys.iter().map(Range::len).collect(),
             along: 0,
-            start: 0,
+            window: Along::SITE,
         };
         if let Some(d) = (0..windows.len()).max_by_key(|&d| extent(&windows[d])) {
-            (near.along, near.start) = (d, queries[d].start);
+            near.along = d;
+            near.window = Along::new(&windows[d], queries[d].start, keys[d].start);
         } else {
             // A grid without dims is one site.
             (near.seen, near.keys) = (vec![vec![vec![0]]], Dims::from_slice(&[1]));

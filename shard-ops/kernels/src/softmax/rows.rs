@@ -12,6 +12,8 @@ use pulp::{Simd, WithSimd};
 
 /// Elements of a row that no vector is left over of.
 const UNIT: usize = 32;
+/// How far ahead values ask for memory: less far than others, as the next row is read for its largest element already.
+const SOON: usize = AHEAD / 2;
 
 compiled! { trait CompiledRows for Real: f32 f64; {
     /// The softmax, or with `log` its logarithm, of every row of `n` elements. A row whose maximum is infinite has none: NaN.
@@ -84,26 +86,55 @@ impl<T: Real> WithSimd for Values<'_, T> {
 }
 
 impl<T: Real> Values<'_, T> {
+    /// A row waits for its largest element and then for its sum, each the end of a chain of instructions. So the former is found a row
+    /// ahead, and what the latter is needed for is done when the next row has begun.
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let n = self.n;
-        for (x, out) in self.x.chunks_exact(n).zip(self.out.chunks_exact_mut(n)) {
-            for array in [x, &*out] {
-                prefetch(array, AHEAD, n.min(BLOCK));
+        let mut rows = self.x.chunks_exact(n).peekable();
+        // It ignores NaN, which the sum keeps. From an infinite one follow differences that are NaN, and so all of the row.
+        let mut max = rows.peek().map_or(T::zero(), |x| largest(x));
+        let mut before: Option<Begun<'_, T>> = None;
+        for out in self.out.chunks_exact_mut(n) {
+            let Some(x) = rows.next() else { return };
+            if let Some(row) = before.take() {
+                row.finish(self.log);
             }
-            // It ignores NaN, which the sum keeps. From an infinite one follow differences that are NaN, and so all of the row.
-            let max = largest(x);
+            for array in [x, &*out] {
+                prefetch(array, SOON, n.min(BLOCK));
+            }
             let total = exponentials::<T, S>(simd, x, max, out);
-            if self.log {
-                let log = T::of(total.ln());
-                for (out, x) in out.iter_mut().zip(x) {
-                    *out = (*x - max) - log;
-                }
-            } else {
-                let scale = T::of(1.0 / total);
-                for out in out {
-                    *out *= scale;
-                }
+            before = Some(Begun { x, out, max, total });
+            if let Some(next) = rows.peek() {
+                max = largest(next);
+            }
+        }
+        if let Some(row) = before {
+            row.finish(self.log);
+        }
+    }
+}
+
+/// A row whose exponentials are written.
+struct Begun<'a, T> {
+    x: &'a [T],
+    out: &'a mut [T],
+    max: T,
+    total: f64,
+}
+
+impl<T: Real> Begun<'_, T> {
+    #[inline(always)]
+    fn finish(self, log: bool) {
+        if log {
+            let log = T::of(self.total.ln());
+            for (out, x) in self.out.iter_mut().zip(self.x) {
+                *out = (*x - self.max) - log;
+            }
+        } else {
+            let scale = T::of(1.0 / self.total);
+            for out in self.out {
+                *out *= scale;
             }
         }
     }

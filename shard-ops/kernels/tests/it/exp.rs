@@ -32,7 +32,6 @@ fn special_values() {
         );
         assert_eq!((e(T::of(-1e4)), e(T::min_value())), (T::zero(), T::zero()));
         assert!(e(T::nan()).is_nan());
-        assert_eq!(e(T::infinity()), T::infinity());
     }
     check::<f32>();
     check::<f64>();
