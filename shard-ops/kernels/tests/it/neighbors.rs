@@ -317,8 +317,8 @@ fn hard_clouds_are_searched_exactly<T: Real>(seed: u64) {
                 found.fold_by(Search::Tree, &case.queries(), points, index);
             });
             let (distances, indexes) = found.into_parts();
-            for query in 0..m {
-                let (d, i): (Vec<T>, Vec<i64>) = sorted[query].iter().copied().take(k).unzip();
+            for (query, sorted) in sorted.iter().enumerate() {
+                let (d, i): (Vec<T>, Vec<i64>) = sorted.iter().copied().take(k).unzip();
                 let row = query * k..query * k + i.len();
                 assert_eq!(indexes[row.clone()], i, "{what}, k {k}, query {query}");
                 assert_eq!(
