@@ -355,24 +355,30 @@ impl Rule {
 
     /// How much work a kernel does on these boxes: operations per index of all factors together, and bytes of every operand once.
     pub(crate) fn work(&self, inputs: &[OperandBox], outputs: &[OperandBox]) -> Work {
-        let outs = || self.outputs.iter().map(|o| &o.dims).zip(outputs);
-        let all = || self.inputs.iter().zip(inputs).chain(outs());
-        // How many indices of a factor the boxes have, if one of them shows it.
-        let indices = |f: usize| {
-            let told = all().find_map(|(dims, at)| {
-                (dims.iter().zip(&at.shape)).find_map(|(access, &n)| match access {
-                    Access::Factor { factor, block } if *factor == f => {
-                        (*block > 0).then(|| n.div_ceil(*block))
+        let outs = self.outputs.iter().map(|o| &o.dims).zip(outputs);
+        // How many indices of each factor are counted: those that the first box that shows it has.
+        let mut indices: SmallVec<[Option<usize>; 8]> =
+            SmallVec::from_elem(None, self.factors.len());
+        let mut is_routed = false;
+        for (dims, at) in self.inputs.iter().zip(inputs).chain(outs) {
+            for (access, &n) in dims.iter().zip(&at.shape) {
+                let (factor, n) = match access {
+                    Access::Factor { factor, block } if *block > 0 => (factor, n.div_ceil(*block)),
+                    Access::Ring { factor, .. } => (factor, n),
+                    _ => {
+                        is_routed |= access.is_routed();
+                        continue;
                     }
-                    Access::Ring { factor, .. } if *factor == f => Some(n),
-                    _ => None,
-                })
-            });
-            told.unwrap_or(self.factors[f]) as f64
-        };
-        // The indices of a routed factor are not counted: one is looked at for each element that names it.
-        let counted = (0..self.factors.len()).filter(|&f| !self.is_routed(f));
-        let points: f64 = counted.map(indices).product();
+                };
+                indices[*factor].get_or_insert(n);
+            }
+        }
+        // Those of a routed factor are not: one is looked at for each element that names it.
+        let counted = indices.iter().enumerate();
+        let points: f64 = counted
+            .filter(|&(f, _)| !(is_routed && self.is_routed(f)))
+            .map(|(f, shown)| shown.unwrap_or(self.factors[f]) as f64)
+            .product();
         let size = |at: &OperandBox, dtype: DType| numel(&at.shape) * dtype.size();
         let read = self.metas.iter().zip(inputs).enumerate();
         let read = read.filter(|(i, _)| !self.unread.contains(i));

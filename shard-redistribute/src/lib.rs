@@ -140,6 +140,16 @@ pub use plan::{Considered, Plan, Step};
 pub use planner::Planner;
 pub use shard_comm::LinkCost;
 
+/// What the tests of this crate look at beside what is public.
+#[doc(hidden)]
+pub mod inside {
+    pub use crate::path::{Axes, Hop, Move, Path, paths};
+    pub use crate::price::{HopCost, Prices};
+    pub use crate::rounds::ranges::{Block, Cut, Part, UNEVEN, for_each_box};
+    pub use crate::stages::{Split, Stages, digits};
+    pub use crate::trace::placements;
+}
+
 /// The program in the README runs as it stands there.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

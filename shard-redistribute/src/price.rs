@@ -7,19 +7,19 @@ use shard_spec::{DimSharding, Layout};
 
 /// What one hop costs, over all ranks.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(crate) struct HopCost {
+pub struct HopCost {
     /// Seconds, by the model.
-    pub(crate) time: f64,
+    pub time: f64,
     /// Most elements that one rank receives from others.
-    pub(crate) received: usize,
+    pub received: usize,
     /// Most elements that one rank sends to others.
-    pub(crate) sent: usize,
+    pub sent: usize,
     /// Most ranks that one rank receives from.
-    pub(crate) messages: usize,
+    pub messages: usize,
 }
 
 /// Prices of hops, each found once, since methods have many hops in common.
-pub(crate) struct Prices<'a> {
+pub struct Prices<'a> {
     model: &'a CostModel,
     size: usize,
     known: Vec<(Hop, f64)>,
@@ -27,7 +27,7 @@ pub(crate) struct Prices<'a> {
 
 impl<'a> Prices<'a> {
     /// For elements of `size` bytes.
-    pub(crate) fn new(model: &'a CostModel, size: usize) -> Self {
+    pub fn new(model: &'a CostModel, size: usize) -> Self {
         Self {
             model,
             size,
@@ -36,7 +36,7 @@ impl<'a> Prices<'a> {
     }
 
     /// Seconds by the model, with the hops one after the other.
-    pub(crate) fn seconds(&mut self, hops: &[Hop]) -> f64 {
+    pub fn seconds(&mut self, hops: &[Hop]) -> f64 {
         hops.iter().map(|hop| self.hop(hop)).sum()
     }
 
@@ -52,7 +52,7 @@ impl<'a> Prices<'a> {
 
 impl Hop {
     /// What the hop costs for elements of `size` bytes.
-    pub(crate) fn cost(&self, model: &CostModel, size: usize) -> HopCost {
+    pub fn cost(&self, model: &CostModel, size: usize) -> HopCost {
         match self {
             Self::AllReduce { axes, op, to } => {
                 let ranks: usize = axes.iter().map(|&a| to.mesh().shape()[a]).product();
@@ -79,7 +79,7 @@ impl Hop {
 
 impl Move {
     /// What the exchange costs for elements of `size` bytes.
-    pub(crate) fn cost(&self, model: &CostModel, size: usize) -> HopCost {
+    pub fn cost(&self, model: &CostModel, size: usize) -> HopCost {
         match &self.stages {
             Some(stages) => stages.cost(model, size),
             None if self.to.mesh().size() <= EXACT_RANKS => self.exact(model, size),

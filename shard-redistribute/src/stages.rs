@@ -20,27 +20,29 @@ use smallvec::SmallVec;
 
 /// How an exchange goes in stages.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Stages {
-    pub(crate) split: Split,
+pub struct Stages {
+    /// The axis that is taken apart.
+    pub split: Split,
     /// The exchange of each stage, on the finer mesh. They feed one another.
-    pub(crate) moves: Vec<Move>,
+    pub moves: Vec<Move>,
 }
 
 /// A mesh axis that is taken apart.
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Split {
-    pub(crate) axis: usize,
+pub struct Split {
+    /// Its number in the mesh.
+    pub axis: usize,
     /// How many values each digit has, the major one first.
-    pub(crate) digits: Axes,
+    pub digits: Axes,
     /// Whether the last digit moves first.
-    pub(crate) last_first: bool,
+    pub last_first: bool,
 }
 
 impl Stages {
     /// The cheapest stages of an exchange by the model, if they are cheaper than a message from each rank to each other, and hold no
     /// more than `room` bytes in between. It depends on nothing but the arguments.
-    pub(crate) fn best(of: &Move, dtype: DType, model: &CostModel, room: usize) -> Option<Self> {
+    pub fn best(of: &Move, dtype: DType, model: &CostModel, room: usize) -> Option<Self> {
         let model = model.by_messages()?;
         let axis = moving(of)?;
         // Sums of 16-bit floats are to be rounded once.
@@ -84,7 +86,7 @@ impl Stages {
     ///
     /// # Errors
     /// Layouts in between that have too many tiles to be written out.
-    pub(crate) fn new(of: &Move, split: Split) -> Result<Option<Self>> {
+    pub fn new(of: &Move, split: Split) -> Result<Option<Self>> {
         let ranks = of.to.mesh().shape().get(split.axis).copied();
         let numbers = split
             .digits
@@ -130,7 +132,7 @@ impl Stages {
     }
 
     /// Most elements that some rank holds between the stages, summed over them.
-    pub(crate) fn staging(&self) -> usize {
+    pub fn staging(&self) -> usize {
         self.between().map(Layout::max_local_numel).sum()
     }
 
@@ -141,7 +143,7 @@ impl Stages {
     }
 
     /// What the stages cost together, for elements of `size` bytes.
-    pub(crate) fn cost(&self, model: &CostModel, size: usize) -> HopCost {
+    pub fn cost(&self, model: &CostModel, size: usize) -> HopCost {
         let model = model.split(self.split.axis, &self.split.digits);
         let costs = self.moves.iter().map(|stage| stage.cost(&model, size));
         costs.fold(HopCost::default(), |sum, one| HopCost {
@@ -220,7 +222,7 @@ fn moving(of: &Move) -> Option<usize> {
 
 /// The ways to number `n` ranks by digits that are worth pricing, if `each` consecutive ones share a node: digits of about the same
 /// number of values, of which the last one has those of a node. If terms are `summed` up, all but the first are powers of two.
-fn digits(n: usize, each: usize, summed: bool) -> Vec<Axes> {
+pub fn digits(n: usize, each: usize, summed: bool) -> Vec<Axes> {
     let whole = |k: usize| match summed {
         true => 1 << k.trailing_zeros(),
         false => k,
@@ -272,63 +274,4 @@ fn primes(mut n: usize) -> Vec<usize> {
         found.push(n);
     }
     found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::LinkCost;
-
-    fn lists(n: usize, each: usize, summed: bool) -> Vec<Vec<usize>> {
-        let all = digits(n, each, summed);
-        all.iter().map(|digits| digits.to_vec()).collect()
-    }
-
-    #[test]
-    fn digits_are_about_equal_and_the_last_is_a_node() {
-        let flat = [vec![6, 4], vec![3, 4, 2], vec![3, 2, 2, 2]];
-        assert_eq!(lists(24, 1, false), flat);
-        assert_eq!(lists(24, 8, false), [vec![3, 8]]);
-        assert_eq!(
-            lists(96, 8, false),
-            [vec![12, 8], vec![3, 4, 8], vec![3, 2, 2, 8]]
-        );
-        assert!(lists(13, 1, false).is_empty() && lists(1, 1, false).is_empty());
-        assert_eq!(lists(26, 13, false), [vec![2, 13]]);
-        // Sums of threes and fives are not parts of a tree of pairs, but pairs of threes are.
-        assert_eq!(
-            lists(24, 1, true),
-            [vec![6, 4], vec![3, 4, 2], vec![3, 2, 2, 2]]
-        );
-        assert_eq!(lists(36, 12, true), [vec![9, 4]]);
-        assert!(lists(15, 5, true).is_empty());
-    }
-
-    #[test]
-    fn two_stages_have_a_node_and_then_the_others() {
-        let mesh = DeviceMesh::new(&[2048]).unwrap();
-        let layout = |text| Layout::parse(&mesh, &[4096, 8192], text).unwrap();
-        let (near, far) = (LinkCost::new(1e-6, 100e9), LinkCost::new(1e-5, 10e9));
-        let model = CostModel::network(far).with_node(0, 8, near);
-        let of = Move {
-            from: layout("S(0)"),
-            to: layout("S(1)"),
-            scatter: Axes::new(),
-            owners: Owners::Nearest,
-            stages: None,
-        };
-        let split = Split {
-            axis: 0,
-            digits: [256, 8][..].into(),
-            last_first: true,
-        };
-        let stages = Stages::new(&of, split).unwrap().unwrap();
-        let cost = stages.cost(&model, 4);
-        assert_eq!(of.cost(&model, 4).messages, 2048);
-        assert_eq!(cost.messages, 8 + 256);
-        let best = Stages::best(&of, DType::F32, &model, usize::MAX).unwrap();
-        assert!(best.cost(&model, 4).time <= cost.time, "{best:?}");
-        assert!(best.staging() <= (best.moves.len() - 1) * of.to.max_local_numel());
-        assert!(Stages::best(&of, DType::F32, &model, 0).is_none());
-    }
 }

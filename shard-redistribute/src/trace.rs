@@ -33,7 +33,7 @@ pub(crate) fn trace(from: &Layout, hops: &[Hop]) -> String {
 }
 
 /// One token per mesh axis. Axes that divide one dim together are written without a space between them, each with its level.
-pub(crate) fn placements(layout: &Layout) -> String {
+pub fn placements(layout: &Layout) -> String {
     let mut text = String::new();
     let mut before = None;
     for (axis, placement) in layout.placements().iter().enumerate() {
@@ -53,25 +53,4 @@ pub(crate) fn placements(layout: &Layout) -> String {
         before = dim;
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use shard_spec::DeviceMesh;
-
-    #[test]
-    fn levels_are_shown_where_axes_nest() {
-        let mesh = DeviceMesh::new(&[2, 3, 2]).unwrap();
-        for (layout, text) in [
-            ("S(0) S(1) R", "S(0) S(1) R"),
-            ("S(0) S(0) R", "S(0)[0]S(0)[1] R"),
-            ("S(1;2,0) R S(1)", "S(1)[1] R S(1)[0]"),
-            ("S(0)[1,3] P(sum) R", "S(0) P(sum) R"),
-            ("S(0) S(0) S(0)", "S(0)[0]S(0)[1]S(0)[2]"),
-        ] {
-            let layout = Layout::parse(&mesh, &[4, 6], layout).unwrap();
-            assert_eq!(placements(&layout), text);
-        }
-    }
 }

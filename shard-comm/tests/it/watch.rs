@@ -1,10 +1,11 @@
 //! Ranks that wait for what never comes: what they are told, and when.
 
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use shard_comm::local::{LocalComm, LocalOptions, Schedule, run_with};
+use shard_comm::local::{LocalComm, LocalOptions, Patience, Schedule, run_watched, run_with};
 use shard_comm::{CommError, Communicator, ErrorClass, LaunchError, TimeoutReport, Whereabouts};
 
 fn options(schedule: Schedule) -> LocalOptions {
@@ -146,4 +147,74 @@ fn absurd_numbers_of_ranks_are_refused() {
         refused,
         Err(LaunchError::TooMany { ranks, most }) if ranks == 1 << 40 && most < ranks
     ));
+}
+
+/// Keeps the warnings of one thread.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+struct Text(String);
+
+impl tracing::field::Visit for Text {
+    fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        write!(self.0, "{value:?}").unwrap();
+    }
+}
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn a_long_wait_is_told_of_once() {
+    let patience = Patience {
+        warning: Duration::from_millis(20),
+        timeout: None,
+    };
+    let warnings = Warnings::default();
+    let wait = |schedule| {
+        let options = LocalOptions {
+            schedule,
+            ..LocalOptions::default()
+        };
+        tracing::subscriber::with_default(warnings.clone(), || {
+            run_watched(3, &options, patience, |comm| {
+                comm.barrier()?;
+                if comm.rank() == 2 {
+                    std::thread::sleep(Duration::from_millis(150));
+                }
+                comm.barrier()
+            })
+        })
+    };
+    assert_eq!(wait(Schedule::Free).unwrap(), [Ok(()), Ok(()), Ok(())]);
+    let told = std::mem::take(&mut *warnings.0.lock().unwrap());
+    assert_eq!(told.len(), 1, "{told:?}");
+    for line in [
+        "rank 0 waits in barrier (operation 1 of ranks 0..=2)",
+        "rank 1 waits in barrier",
+        "rank 2 is not waiting; it was last seen in barrier (operation 0)",
+    ] {
+        assert!(told[0].contains(line), "{}", told[0]);
+    }
 }

@@ -18,7 +18,7 @@ use self::submit::{converted, submit};
 use crate::error::InOp;
 use crate::key::{key_of, with_operand};
 use crate::rule::Body;
-use crate::strategy::Routing;
+use crate::strategy::{Blocks, Routing};
 use crate::wide;
 use crate::{
     Alternative, Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Reduction, Result, Rule, Stage,
@@ -348,7 +348,7 @@ impl Engine {
                 op,
                 name,
                 kernels: self.kernels.get(),
-                wide: rule.is_wide().then_some(rule),
+                wide: rule.is_wide().then_some((rule, &strategy.blocks)),
             },
             cx,
             rule,
@@ -590,6 +590,10 @@ impl Run<'_> {
                 ring::run(op, cx, ring, inputs, &owned(buffers), outputs, work)
             }
             _ => {
+                let op = match strategy.overlaps() {
+                    true => op.undivided(),
+                    false => op,
+                };
                 let ran = launch(op, cx, &buffers, outputs, &strategy.late, work.as_ref());
                 // What was moved for the kernels makes room for what moves after them.
                 drop(buffers);
@@ -809,13 +813,19 @@ struct Applied<'a> {
     op: &'a Arc<dyn Op>,
     name: &'static str,
     kernels: KernelPolicy,
-    /// The rule, where kernels get 16-bit operands as `f32`.
-    wide: Option<&'a Rule>,
+    /// The rule, where kernels get 16-bit operands as `f32`, and the blocks into which a call is divided.
+    wide: Option<(&'a Rule, &'a Blocks)>,
 }
 
 impl Applied<'_> {
     fn name(self) -> &'static str {
         self.name
+    }
+
+    /// As it is, by calls that are not divided.
+    fn undivided(self) -> Self {
+        let wide = self.wide.map(|(rule, _)| (rule, Blocks::ONE));
+        Self { wide, ..self }
     }
 }
 

@@ -24,8 +24,8 @@ pub(super) fn submit(
     inputs: &[&Buffer],
     mut outputs: Vec<BufferMut>,
 ) -> Result<Vec<BufferMut>> {
-    if let Some(rule) = op.wide {
-        return widened::submit(op, rule, cx, stage, calls, work, inputs, outputs);
+    if let Some(wide) = op.wide {
+        return widened::submit(op, wide, cx, stage, calls, work, inputs, outputs);
     }
     if submit_now(op, cx, stage, calls, work, inputs, &mut outputs)? {
         return Ok(outputs);

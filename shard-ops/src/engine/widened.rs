@@ -5,10 +5,11 @@ use super::Applied;
 use super::rows::{SharedWork, Work};
 use crate::error::InOp;
 use crate::host::partial_type;
+use crate::strategy::Blocks;
 use crate::{KernelCx, OperandBox, Reduction, Result, Rule, Stage};
 use shard_comm::{Buffer, BufferMut, DeviceRef, Monoid, Strided};
 use shard_redistribute::MeshComm;
-use shard_spec::{ReduceOp, numel, row_major_strides};
+use shard_spec::{Dims, ReduceOp, numel, row_major_strides};
 use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 )]
 pub(super) fn submit(
     op: Applied<'_>,
-    rule: &Rule,
+    (rule, blocks): (&Rule, &Blocks),
     cx: &Rc<MeshComm>,
     stage: Stage,
     calls: &[KernelCx],
@@ -31,11 +32,12 @@ pub(super) fn submit(
 ) -> Result<Vec<BufferMut>> {
     let (name, device) = (op.name, cx.device());
     // Kernels of ops without windows rely on boxes that are all of their memory, which blocks are not.
-    let divided = calls.len() > 1;
+    let divided = calls.len() > 1 || blocks.count() > 1;
     let as_it_is = Applied { wide: None, ..op };
-    let calls: SmallVec<[&KernelCx; 4]> = (calls.iter())
+    let mut calls = (calls.iter())
+        .flat_map(|call| blocks.calls(rule, call))
         .filter(|call| Work::needs(work, call))
-        .collect();
+        .peekable();
     // Calls make terms only where the rule says how those of several ranks are combined.
     let by = Monoid::Op(match rule.reduction {
         Some(Reduction::Partial(by)) => by,
@@ -50,30 +52,31 @@ pub(super) fn submit(
         last: SmallVec::new(),
     };
     let mut sums: SmallVec<[Option<BufferMut>; 1]> = outputs.iter().map(|_| None).collect();
-    for (c, &call) in calls.iter().enumerate() {
-        let mut boxes = call.clone();
-        let read = copies.read(call, inputs, &mut boxes)?;
+    let mut before: SmallVec<[Place; 1]> = SmallVec::new();
+    while let Some(call) = calls.next() {
+        let mut call = call.into_owned();
+        let read = copies.read(&mut call, inputs)?;
         let read: SmallVec<[&Buffer; 4]> = read.iter().collect();
-        let before = c.checked_sub(1).map(|c| calls[c]);
-        let is_term = |o| before.is_some_and(|before| is_same_box(before, call, o));
-        // The outputs that the call does not write where they belong.
-        let mut homes: SmallVec<[(usize, BufferMut); 2]> = SmallVec::new();
-        for (o, at) in boxes.outputs.iter_mut().enumerate() {
+        let places: SmallVec<[Place; 1]> = call.outputs.iter().map(Place::of).collect();
+        let is_term = |o: usize| before.get(o) == Some(&places[o]);
+        // The outputs that the call does not write where they belong, and where that is.
+        let mut homes: SmallVec<[(usize, BufferMut, Strided); 2]> = SmallVec::new();
+        for (o, at) in call.outputs.iter_mut().enumerate() {
             let (stored, len) = (outputs[o].dtype(), outputs[o].len());
             if stored.is_half() || is_term(o) || divided && is_part(at, len) {
                 let made = device.alloc(partial_type(stored), numel(&at.shape));
                 let made = made.in_op(name)?;
-                homes.push((o, std::mem::replace(&mut outputs[o], made)));
+                homes.push((o, std::mem::replace(&mut outputs[o], made), strided(at)));
                 lay_out(at);
             }
         }
-        let alone = Arc::new(vec![boxes]);
+        let alone = Arc::new(vec![call]);
         outputs = super::submit(as_it_is, cx, stage, &alone, work, &read, outputs)?;
-        let after = calls.get(c + 1);
-        for (o, home) in homes {
+        let after = calls.peek();
+        for (o, home, at) in homes {
             let made = std::mem::replace(&mut outputs[o], home);
             let home = &mut outputs[o];
-            let (at, line) = (strided(&call.outputs[o]), line(&call.outputs[o]));
+            let line = Strided::contiguous(&at.shape);
             let sum = match (is_term(o), sums[o].take()) {
                 (false, _) => made,
                 (true, Some(mut sum)) => {
@@ -86,11 +89,12 @@ pub(super) fn submit(
                     continue;
                 }
             };
-            match after.is_some_and(|after| is_same_box(call, after, o)) {
+            match after.is_some_and(|after| Place::of(&after.outputs[o]) == places[o]) {
                 true => sums[o] = Some(sum),
                 false => (device.copy(&sum.freeze(), &line, home, &at)).in_op(name)?,
             }
         }
+        before = places;
     }
     Ok(outputs)
 }
@@ -108,13 +112,8 @@ struct Copies<'a> {
 }
 
 impl Copies<'_> {
-    /// What a call reads, and in `boxes` where.
-    fn read(
-        &mut self,
-        call: &KernelCx,
-        inputs: &[&Buffer],
-        boxes: &mut KernelCx,
-    ) -> Result<SmallVec<[Buffer; 4]>> {
+    /// What a call reads, where it now says.
+    fn read(&mut self, call: &mut KernelCx, inputs: &[&Buffer]) -> Result<SmallVec<[Buffer; 4]>> {
         self.last.resize(inputs.len(), None);
         let mut read = SmallVec::new();
         for (i, &input) in inputs.iter().enumerate() {
@@ -135,7 +134,7 @@ impl Copies<'_> {
                 }
             };
             self.last[i] = Some((at, copy.clone()));
-            lay_out(&mut boxes.inputs[i]);
+            lay_out(&mut call.inputs[i]);
             read.push(copy);
         }
         Ok(read)
@@ -150,10 +149,20 @@ impl Copies<'_> {
     }
 }
 
-/// Whether two calls write to the same box of output `o`.
-fn is_same_box(a: &KernelCx, b: &KernelCx, o: usize) -> bool {
-    let (a, b) = (&a.outputs[o], &b.outputs[o]);
-    a.offset == b.offset && a.shape == b.shape
+/// Which box of an output a call writes to.
+#[derive(PartialEq)]
+struct Place {
+    offset: usize,
+    shape: Dims,
+}
+
+impl Place {
+    fn of(at: &OperandBox) -> Self {
+        Self {
+            offset: at.offset,
+            shape: at.shape.clone(),
+        }
+    }
 }
 
 /// Whether a box is not all of its memory.
@@ -165,10 +174,6 @@ fn is_part(at: &OperandBox, len: usize) -> bool {
 fn lay_out(at: &mut OperandBox) {
     at.offset = 0;
     at.strides = row_major_strides(&at.shape);
-}
-
-fn line(at: &OperandBox) -> Strided {
-    Strided::contiguous(&at.shape)
 }
 
 fn strided(at: &OperandBox) -> Strided {

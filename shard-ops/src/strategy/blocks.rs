@@ -3,18 +3,12 @@
 //! A call is divided as ranks divide an op: each block is an interval of some factors. Blocks of a factor that indexes an output
 //! are parts of that output; blocks of one that does not are terms of it, which the engine combines as it would those of several ranks.
 
-use super::site::{Site, Spans};
-use crate::{Access, KernelCx, Reduction};
+use super::site::{Site, Spans, with_halo};
+use crate::{Access, KernelCx, OperandBox, Reduction, Rule};
 use shard_comm::DType;
 use shard_spec::numel;
+use std::borrow::Cow;
 use std::ops::Range;
-
-/// In how many blocks a factor is cut.
-#[derive(Clone, Copy)]
-struct Cut {
-    factor: usize,
-    blocks: usize,
-}
 
 /// A call is not divided further.
 const MOST_BLOCKS: usize = 4096;
@@ -23,59 +17,99 @@ const MANY_OPERATIONS: u64 = 32;
 /// How much more room such an op has. Of a product of two matrices some operand is copied once for each block of the other.
 const LARGER: usize = 4;
 
-impl Site<'_> {
-    /// A call that computes everything, in blocks; the inputs lie where they were brought.
-    pub(super) fn in_blocks(&self, whole: KernelCx) -> Vec<KernelCx> {
-        if !self.is_too_large(&whole) {
-            return vec![whole];
-        }
-        let all = |i| self.covers_with_halos(i, &Spans::Full);
-        self.divided(&Spans::Full, |spans| {
-            self.kernel(spans, |i| {
-                self.sub_box(&all(i), &self.covers_with_halos(i, spans))
-            })
+/// The blocks into which a call is divided. They are found one by one when the call is made: there may be thousands.
+///
+/// Calls that write to the same box of an output follow each other, and are terms of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Blocks(Vec<Cut>);
+
+/// In how many blocks a factor is cut, and which interval of it. Blocks of the last factor that is cut follow each other.
+#[derive(Clone, Debug)]
+struct Cut {
+    factor: usize,
+    span: Range<usize>,
+    blocks: usize,
+}
+
+impl Blocks {
+    /// What a call is that is not divided.
+    pub(crate) const ONE: &'static Self = &Self(Vec::new());
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.iter().map(|cut| cut.blocks).product()
+    }
+
+    /// The calls for the blocks of one.
+    pub(crate) fn calls<'a>(
+        &'a self,
+        rule: &'a Rule,
+        whole: &'a KernelCx,
+    ) -> impl Iterator<Item = Cow<'a, KernelCx>> {
+        (0..self.count()).map(move |b| match self.0[..] {
+            [] => Cow::Borrowed(whole),
+            _ => Cow::Owned(self.call(rule, whole, b)),
         })
     }
 
-    /// The calls for the blocks into which some spans are divided, so that the copies for one call fit into the rule's room. Calls
-    /// that write to the same box of an output follow each other, and are terms of it.
-    pub(super) fn divided(
-        &self,
-        spans: &Spans,
-        call: impl Fn(&Spans) -> KernelCx,
-    ) -> Vec<KernelCx> {
-        let mut largest = call(spans);
-        let mut cuts: Vec<Cut> = Vec::new();
-        while self.is_too_large(&largest) && count(&cuts) < MOST_BLOCKS {
+    /// The call for block `b`: what it reads and writes lies where it lies for all of them.
+    fn call(&self, rule: &Rule, whole: &KernelCx, b: usize) -> KernelCx {
+        let mut call = whole.clone();
+        let inputs = rule.inputs.iter().zip(&mut call.inputs);
+        let outputs = rule.outputs.iter().map(|o| &o.dims);
+        for (dims, at) in inputs.chain(outputs.zip(&mut call.outputs)) {
+            for (cut, place) in self.places(b) {
+                for (d, access) in dims.iter().enumerate() {
+                    if access.factor_index() == Some(cut.factor) {
+                        let part = with_halo(rule, access, at.global[d], cut.block(place));
+                        narrow(at, d, part);
+                    }
+                }
+            }
+        }
+        // What is added once is added with the first term.
+        let is_reduced = |cut: &Cut| rule.is_reduced(cut.factor);
+        call.adds_once &= (self.places(b)).all(|(cut, at)| at == 0 || !is_reduced(cut));
+        call.work = rule.work(&call.inputs, &call.outputs);
+        call
+    }
+
+    /// Which block of each factor that is cut belongs to block `b` of all.
+    fn places(&self, b: usize) -> impl Iterator<Item = (&Cut, usize)> {
+        let mut left = b;
+        self.0.iter().rev().map(move |cut| {
+            let at = left % cut.blocks;
+            left /= cut.blocks;
+            (cut, at)
+        })
+    }
+}
+
+impl Cut {
+    fn block(&self, at: usize) -> Range<usize> {
+        let bound = |k: usize| self.span.start + self.span.len() * k / self.blocks;
+        bound(at)..bound(at + 1)
+    }
+}
+
+impl Site<'_> {
+    /// The blocks into which a call that computes some spans is divided, so that the copies for each fit into the rule's room.
+    pub(super) fn divided(&self, spans: &Spans, whole: &KernelCx) -> Blocks {
+        let mut blocks = Blocks::default();
+        let mut largest = Cow::Borrowed(whole);
+        while self.is_too_large(&largest) && blocks.count() < MOST_BLOCKS {
             // The last blocks are the largest.
             let further = (0..self.rule.factors.len())
-                .filter_map(|factor| self.cut_further(&cuts, factor))
-                .map(|cuts| {
-                    (
-                        call(&self.spans_of_block(spans, &cuts, count(&cuts) - 1)),
-                        cuts,
-                    )
-                });
+                .filter_map(|factor| self.cut_further(spans, &blocks, factor))
+                .map(|blocks| (blocks.call(self.rule, whole, blocks.count() - 1), blocks));
             let Some((smaller, with)) = further.min_by_key(|(call, _)| self.copies(call)) else {
                 break;
             };
             if self.copies(&smaller) >= self.copies(&largest) {
                 break;
             }
-            (largest, cuts) = (smaller, with);
+            (largest, blocks) = (Cow::Owned(smaller), with);
         }
-        if cuts.is_empty() {
-            return vec![largest];
-        }
-        (0..count(&cuts))
-            .map(|b| {
-                let mut call = call(&self.spans_of_block(spans, &cuts, b));
-                // What is added once is added with the first term.
-                let is_reduced = |cut: &Cut| self.rule.is_reduced(cut.factor);
-                call.adds_once &= places(&cuts, b).all(|(cut, at)| at == 0 || !is_reduced(cut));
-                call
-            })
-            .collect()
+        blocks
     }
 
     /// Whether the copies for a call have no room.
@@ -95,17 +129,22 @@ impl Site<'_> {
         elements * DType::F32.size()
     }
 
-    /// The cuts with twice as many blocks of a factor; `None` if it cannot be cut.
-    fn cut_further(&self, cuts: &[Cut], factor: usize) -> Option<Vec<Cut>> {
-        let mut cuts = cuts.to_vec();
+    /// Twice as many blocks of a factor; `None` if it cannot be cut.
+    fn cut_further(&self, spans: &Spans, blocks: &Blocks, factor: usize) -> Option<Blocks> {
+        let mut cuts = blocks.0.clone();
         if let Some(cut) = cuts.iter_mut().find(|cut| cut.factor == factor) {
             cut.blocks *= 2;
-            return Some(cuts);
+            return Some(Blocks(cuts));
         }
         if !self.can_cut(factor) {
             return None;
         }
-        let cut = Cut { factor, blocks: 2 };
+        let span = self.own_span(spans, factor);
+        let cut = Cut {
+            factor,
+            span,
+            blocks: 2,
+        };
         // Terms of an output follow each other where the factors that index it are the outer ones.
         let nested = |cuts: &Vec<Cut>| {
             (0..self.rule.outputs.len()).all(|o| {
@@ -115,10 +154,10 @@ impl Site<'_> {
         };
         let orders = [cuts.len(), 0].map(|at| {
             let mut cuts = cuts.clone();
-            cuts.insert(at, cut);
+            cuts.insert(at, cut.clone());
             cuts
         });
-        orders.into_iter().find(nested)
+        orders.into_iter().find(nested).map(Blocks)
     }
 
     /// Whether a kernel may be called on an interval of this factor, and what it makes of several can be put together.
@@ -147,38 +186,24 @@ impl Site<'_> {
         dims.any(|access| access.factor_index() == Some(factor))
     }
 
-    /// The spans of block `b`, for every part.
-    fn spans_of_block(&self, spans: &Spans, cuts: &[Cut], b: usize) -> Spans {
-        let mut cut = match spans {
-            Spans::Full => vec![None; self.rule.factors.len()],
-            Spans::Cut(cut) => cut.clone(),
-        };
-        for (Cut { factor, blocks }, at) in places(cuts, b) {
-            let extent = self.rule.factors[*factor];
-            let parts = cut[*factor]
-                .take()
-                .unwrap_or_else(|| self.choice.spans(*factor, extent));
-            let of = |part: Range<usize>| {
-                let bound = |k: usize| part.start + part.len() * k / blocks;
-                bound(at)..bound(at + 1)
-            };
-            cut[*factor] = Some(parts.into_iter().map(of).collect());
+    /// What this rank's part computes of a factor.
+    fn own_span(&self, spans: &Spans, factor: usize) -> Range<usize> {
+        let axes = (self.choice.factors[factor].as_ref()).map_or(&[][..], |s| &s.axes);
+        let part = self.mesh.part_at(axes, &self.coords);
+        match spans {
+            Spans::Cut(cut) => cut[factor].as_ref().map(|parts| parts[part].clone()),
+            Spans::Full => None,
         }
-        Spans::Cut(cut)
+        .unwrap_or_else(|| self.choice.spans(factor, self.rule.factors[factor])[part].clone())
     }
 }
 
-/// How many blocks there are.
-fn count(cuts: &[Cut]) -> usize {
-    cuts.iter().map(|cut| cut.blocks).product()
-}
-
-/// Which block of each cut factor belongs to block `b` of all; those of the last factor follow each other.
-fn places(cuts: &[Cut], b: usize) -> impl Iterator<Item = (&Cut, usize)> {
-    let mut left = b;
-    cuts.iter().rev().map(move |cut| {
-        let at = left % cut.blocks;
-        left /= cut.blocks;
-        (cut, at)
-    })
+/// Restricts a box to an interval of what it has of dim `d`.
+fn narrow(at: &mut OperandBox, d: usize, interval: Range<usize>) {
+    // Where nothing is left, what is beyond the box may not be in memory.
+    if !interval.is_empty() {
+        at.offset += (interval.start - at.start[d]) * at.strides[d] as usize;
+    }
+    (at.shape[d], at.start[d]) = (interval.len(), interval.start);
+    at.held[d] = interval.into();
 }

@@ -22,6 +22,7 @@ mod routing;
 mod site;
 mod ways;
 
+pub(crate) use blocks::Blocks;
 pub use choice::Choice;
 pub use choose::Alternative;
 pub(crate) use inputs::InputMove;
@@ -41,7 +42,7 @@ use intervals::Axes;
 use shard_comm::{DType, Monoid};
 use shard_redistribute::{CostModel, Exchange, Plan};
 use shard_spec::{DeviceMesh, DimSharding, Layout, ReduceOp, numel};
-use site::Site;
+use site::{Site, Spans};
 use smallvec::SmallVec;
 use std::fmt;
 use std::rc::Rc;
@@ -64,6 +65,8 @@ pub struct Strategy {
     pub(crate) early: Arc<Vec<KernelCx>>,
     /// Kernel calls that need everything.
     pub(crate) late: Arc<Vec<KernelCx>>,
+    /// The blocks into which the early call is divided, or if there is none the late one.
+    pub(crate) blocks: Blocks,
     /// The blocks that are folded one after the other, in place of the calls above.
     pub(crate) ring: Option<Ring>,
     /// The way sharded ring dims are served, and what was compared.
@@ -218,6 +221,7 @@ impl Strategy {
             flying_halo: None,
             early: Arc::default(),
             late: Arc::default(),
+            blocks: Blocks::default(),
             ring: None,
             routing: site.routing(served, compared),
             way: (taken.as_ref()).map(|(way, considered)| (way.cost.way, considered.clone())),
@@ -301,16 +305,16 @@ impl Strategy {
             self.ring = Some(site.with_ring(ring, current, inputs, &self.outputs)?);
         } else if let Some(calls) = site.with_overlap(current, inputs) {
             self.flying_halo = Some(calls.halo_of);
-            self.early = Arc::new(calls.early);
+            self.early = Arc::new(vec![calls.early]);
+            self.blocks = calls.blocks;
             self.late = Arc::new(calls.late);
         } else {
             let whole = site.without_overlap(current, inputs);
             // What the data decides is found out in one call.
-            let decided = self.routing.is_some() || site.rule.decides_rows().is_some();
-            self.late = Arc::new(match decided {
-                true => vec![whole],
-                false => site.in_blocks(whole),
-            });
+            if self.routing.is_none() && site.rule.decides_rows().is_none() {
+                self.blocks = site.divided(&Spans::Full, &whole);
+            }
+            self.late = Arc::new(vec![whole]);
         }
         Ok(())
     }

@@ -4,8 +4,9 @@
 //! rank's own piece. What is left is peeled off dim by dim into slabs, and only the slabs' inputs are exchanged, or
 //! put together with a halo that is kept, so that the bulk of the operand is never copied.
 
+use super::blocks::Blocks;
 use super::inputs::InputMove;
-use super::site::{Site, Spans};
+use super::site::{Site, Spans, with_halo};
 use crate::{Access, KernelCx, OperandBox};
 use shard_redistribute::{Exchange, ExchangeBuilder};
 use shard_spec::{DimCover, Layout, numel};
@@ -22,8 +23,10 @@ struct Overlap {
 pub(super) struct Overlapped {
     /// The input whose halo flies.
     pub(super) halo_of: usize,
-    /// Those of the interior.
-    pub(super) early: Vec<KernelCx>,
+    /// That of the interior.
+    pub(super) early: KernelCx,
+    /// The blocks into which it is divided.
+    pub(super) blocks: Blocks,
     /// Those of the slabs around it.
     pub(super) late: Vec<KernelCx>,
 }
@@ -68,7 +71,9 @@ impl Site<'_> {
             let own = (0..held[d].count()).map(|part| held[d].part(part).interval());
             let cut = spans.iter().zip(own).map(|(span, own)| {
                 let own = own?;
-                Some(inner_span(span, &own, |s| self.with_halo(access, n, s)))
+                Some(inner_span(span, &own, |s| {
+                    with_halo(self.rule, access, n, s)
+                }))
             });
             let cut: Vec<Range<usize>> = cut.collect::<Option<_>>()?;
             inside *= cut.iter().map(Range::len).sum::<usize>() as f64;
@@ -106,12 +111,12 @@ impl Site<'_> {
             .map(|d| DimCover::of(&layouts[flying], d))
             .collect();
         let middle = Spans::Cut(overlap.interior.clone());
+        let inner = self.covers_with_halos(flying, &middle);
+        let early = self.call(flying, &middle, || self.sub_box(&own, &inner));
         let mut overlapped = Overlapped {
             halo_of: flying,
-            early: self.divided(&middle, |spans| {
-                let inner = self.covers_with_halos(flying, spans);
-                self.call(flying, spans, || self.sub_box(&own, &inner))
-            }),
+            blocks: self.divided(&middle, &early),
+            early,
             late: Vec::new(),
         };
         let mut base = 0;

@@ -220,34 +220,8 @@ impl<'a> Site<'a> {
             (None, Some(s)) if is_plain(access) => return DimCover::from(s),
             (None, _) => self.choice.spans(factor, self.rule.factors[factor]),
         };
-        let with_halo = |span| self.with_halo(access, extent, span);
+        let with_halo = |span| with_halo(self.rule, access, extent, span);
         DimCover::intervals(axes, spans.into_iter().map(with_halo).collect())
-    }
-
-    /// What a span of the factor needs of the dim: through a window, with the halo. What that reaches beyond the dim is the kernel's
-    /// padding.
-    pub(super) fn with_halo(
-        &self,
-        access: &Access,
-        extent: usize,
-        span: Range<usize>,
-    ) -> Range<usize> {
-        match access {
-            Access::Whole { .. } => 0..extent,
-            Access::Factor { block, .. } => span.start * block..span.end * block,
-            Access::Map { .. } | Access::Ring { .. } | Access::Routed { .. } => span,
-            // Rows the data has not decided are none; the choice divides the factor only where the others are cut.
-            Access::Rows { cuts, .. } => {
-                let rows = cuts.as_ref().and_then(|cuts| cuts.rows(span));
-                rows.unwrap_or(0..extent)
-            }
-            Access::Window { window, .. } => clip_halo(window.input_interval(extent, span), extent),
-            // A window may have more outputs than the dim: what it adds behind them.
-            Access::Adjoint { factor, window } => {
-                let reached = window.output_of_input(self.rule.factors[*factor], span);
-                reached.start.min(extent)..reached.end.min(extent)
-            }
-        }
     }
 
     /// How the routed factor is divided: by the choice, or among those who are asked.
@@ -353,6 +327,32 @@ impl<'a> Site<'a> {
         let mut part = self.sub_box(&side(&Spans::Full), &side(spans));
         part.global = output.meta.shape.clone();
         part
+    }
+}
+
+/// What a span of the factor needs of the dim: through a window, with the halo. What that reaches beyond the dim is the kernel's
+/// padding.
+pub(super) fn with_halo(
+    rule: &Rule,
+    access: &Access,
+    extent: usize,
+    span: Range<usize>,
+) -> Range<usize> {
+    match access {
+        Access::Whole { .. } => 0..extent,
+        Access::Factor { block, .. } => span.start * block..span.end * block,
+        Access::Map { .. } | Access::Ring { .. } | Access::Routed { .. } => span,
+        // Rows the data has not decided are none; the choice divides the factor only where the others are cut.
+        Access::Rows { cuts, .. } => {
+            let rows = cuts.as_ref().and_then(|cuts| cuts.rows(span));
+            rows.unwrap_or(0..extent)
+        }
+        Access::Window { window, .. } => clip_halo(window.input_interval(extent, span), extent),
+        // A window may have more outputs than the dim: what it adds behind them.
+        Access::Adjoint { factor, window } => {
+            let reached = window.output_of_input(rule.factors[*factor], span);
+            reached.start.min(extent)..reached.end.min(extent)
+        }
     }
 }
 

@@ -14,7 +14,7 @@
 mod aligned;
 mod pages;
 mod plan;
-mod ranges;
+pub(crate) mod ranges;
 mod run;
 mod sizes;
 

@@ -25,13 +25,15 @@ use std::time::Duration;
 
 pub use baton::Schedule;
 pub use member::LocalComm;
+#[doc(hidden)]
+pub use watch::Patience;
 
 use crate::{
     DeviceFactory, DeviceKind, DeviceRef, Host, HostOptions, LaunchError, device_of, panic_message,
 };
 use core_affinity::CoreId;
 use progress::Rank;
-use watch::{Patience, Watch};
+use watch::Watch;
 use world::World;
 
 /// After how long a wait is told of.
@@ -194,7 +196,9 @@ pub fn run_with<T: Send>(
     run_watched(ranks, options, patience, f)
 }
 
-fn run_watched<T: Send>(
+/// As [`run_with`], with what the tests of this crate look at beside what is public: how long ranks may wait before it is told of.
+#[doc(hidden)]
+pub fn run_watched<T: Send>(
     ranks: usize,
     options: &LocalOptions,
     patience: Patience,

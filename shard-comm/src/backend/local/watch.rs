@@ -13,11 +13,11 @@ use super::world::World;
 
 /// How long ranks may wait.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub struct Patience {
     /// Before it is told of.
-    pub(super) warning: Duration,
+    pub warning: Duration,
     /// Before it is an error.
-    pub(super) timeout: Option<Duration>,
+    pub timeout: Option<Duration>,
 }
 
 /// Looks within the shortest time that is to be noticed: what is found late is late by a part of this.
@@ -118,84 +118,6 @@ impl Watch {
         tracing::warn!(target: "shard_comm", "ranks have been waiting for {waited:?}:{table}");
         for seen in self.seen.iter_mut().flatten() {
             seen.told = true;
-        }
-    }
-}
-
-#[cfg(all(test, not(any(shard_loom, shard_shuttle))))]
-mod tests {
-    use super::*;
-    use crate::local::{LocalOptions, Schedule, run_watched};
-    use std::fmt::Write as _;
-    use std::sync::Mutex;
-
-    /// Keeps the warnings of one thread.
-    #[derive(Clone, Default)]
-    struct Warnings(Arc<Mutex<Vec<String>>>);
-
-    struct Text(String);
-
-    impl tracing::field::Visit for Text {
-        fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-            write!(self.0, "{value:?}").unwrap();
-        }
-    }
-
-    impl tracing::Subscriber for Warnings {
-        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-            *metadata.level() == tracing::Level::WARN
-        }
-
-        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-            tracing::span::Id::from_u64(1)
-        }
-
-        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-        fn event(&self, event: &tracing::Event<'_>) {
-            let mut text = Text(String::new());
-            event.record(&mut text);
-            self.0.lock().unwrap().push(text.0);
-        }
-
-        fn enter(&self, _: &tracing::span::Id) {}
-
-        fn exit(&self, _: &tracing::span::Id) {}
-    }
-
-    #[test]
-    fn a_long_wait_is_told_of_once() {
-        let patience = Patience {
-            warning: Duration::from_millis(20),
-            timeout: None,
-        };
-        let warnings = Warnings::default();
-        let wait = |schedule| {
-            let options = LocalOptions {
-                schedule,
-                ..LocalOptions::default()
-            };
-            tracing::subscriber::with_default(warnings.clone(), || {
-                run_watched(3, &options, patience, |comm| {
-                    comm.barrier()?;
-                    if comm.rank() == 2 {
-                        std::thread::sleep(Duration::from_millis(150));
-                    }
-                    comm.barrier()
-                })
-            })
-        };
-        assert_eq!(wait(Schedule::Free).unwrap(), [Ok(()), Ok(()), Ok(())]);
-        let told = std::mem::take(&mut *warnings.0.lock().unwrap());
-        assert_eq!(told.len(), 1, "{told:?}");
-        for line in [
-            "rank 0 waits in barrier (operation 1 of ranks 0..=2)",
-            "rank 1 waits in barrier",
-            "rank 2 is not waiting; it was last seen in barrier (operation 0)",
-        ] {
-            assert!(told[0].contains(line), "{}", told[0]);
         }
     }
 }

@@ -43,10 +43,13 @@ impl Case {
     /// All `(y index, w index, x index)` triples that meet inside the views.
     fn meetings(&self, mut visit: impl FnMut(&[usize], &[usize], &[usize])) {
         let (cin, cout) = (self.w[1], self.w[0] / self.groups);
+        let taps = naive_index(&self.w[1..]);
+        let (mut w, mut x) = (self.w.clone(), self.x.clone());
         for y in naive_index(&self.y) {
-            let group = y[1] / cout;
-            'taps: for tap in naive_index(&self.w[1..]) {
-                let mut x = vec![y[0], group * cin + tap[0]];
+            (w[0], x[0]) = (y[1], y[0]);
+            'taps: for tap in &taps {
+                w[1..].copy_from_slice(tap);
+                x[1] = y[1] / cout * cin + tap[0];
                 for d in 0..tap.len() - 1 {
                     let window = &self.window;
                     let i = (y[d + 2] * window.stride[d] + tap[d + 1] * window.dilation[d])
@@ -55,9 +58,9 @@ impl Case {
                     if i < 0 || i >= self.x[d + 2] as isize {
                         continue 'taps;
                     }
-                    x.push(i as usize);
+                    x[d + 2] = i as usize;
                 }
-                visit(&y, &[&[y[1]], &tap[..]].concat(), &x);
+                visit(&y, &w, &x);
             }
         }
     }

@@ -102,7 +102,9 @@ impl Case {
     fn dense(&self) -> Answer {
         let [b, h, g, d, dv] = self.sizes;
         let (sites, n) = (naive_index(&self.spatial), self.sites());
-        let row = |x: &[f64], number: usize, width: usize| x[number * width..][..width].to_vec();
+        fn row(x: &[f64], number: usize, width: usize) -> &[f64] {
+            &x[number * width..][..width]
+        }
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
         let mut answer: Answer = [
             vec![0.0; self.dout.len()],
@@ -111,16 +113,18 @@ impl Case {
             vec![0.0; self.k.len()],
             vec![0.0; self.v.len()],
         ];
+        let seen = |query: &Vec<usize>| -> Vec<usize> {
+            (0..n).filter(|&j| self.sees(query, &sites[j])).collect()
+        };
+        let seen: Vec<Vec<usize>> = sites.iter().map(seen).collect();
         for batch in 0..b {
-            for (i, query) in sites.iter().enumerate() {
+            for (i, seen) in seen.iter().enumerate() {
                 for head in 0..h * g {
                     let me = (batch * n + i) * h * g + head;
                     let key = |j: usize| (batch * n + j) * h + head / g;
                     let (q, dout) = (row(&self.q, me, d), row(&self.dout, me, dv));
-                    let seen: Vec<usize> =
-                        (0..n).filter(|&j| self.sees(query, &sites[j])).collect();
                     let logits: Vec<f64> = (seen.iter())
-                        .map(|&j| self.scale * dot(&q, &row(&self.k, key(j), d)))
+                        .map(|&j| self.scale * dot(q, row(&self.k, key(j), d)))
                         .collect();
                     let lse = logits.iter().map(|s| s.exp()).sum::<f64>().ln();
                     answer[1][me] = lse;
@@ -130,9 +134,9 @@ impl Case {
                             answer[0][me * dv + c] += p * x;
                         }
                     }
-                    let delta = dot(&dout, &row(&answer[0], me, dv));
+                    let delta = dot(dout, row(&answer[0], me, dv));
                     for (&j, p) in seen.iter().zip(&weights) {
-                        let ds = p * (dot(&dout, &row(&self.v, key(j), dv)) - delta);
+                        let ds = p * (dot(dout, row(&self.v, key(j), dv)) - delta);
                         for c in 0..d {
                             answer[2][me * d + c] += self.scale * ds * self.k[key(j) * d + c];
                             answer[3][key(j) * d + c] += self.scale * ds * q[c];

@@ -310,14 +310,15 @@ fn hard_clouds_are_searched_exactly<T: Real>(seed: u64) {
     let mut rng = Rng::new(seed);
     for (what, case) in hard_clouds::<T>(&mut rng) {
         let m = case.count();
+        let sorted: Vec<Vec<(T, i64)>> = (0..m).map(|query| case.sorted(query)).collect();
         for k in [1, 7, 64, 65, 1499, 1500, 1600] {
             let mut found = Nearest::new(m, k);
             case.blocks(&mut rng, |points, index| {
                 found.fold_by(Search::Tree, &case.queries(), points, index);
             });
             let (distances, indexes) = found.into_parts();
-            for query in 0..m {
-                let (d, i): (Vec<T>, Vec<i64>) = case.sorted(query).into_iter().take(k).unzip();
+            for (query, sorted) in sorted.iter().enumerate() {
+                let (d, i): (Vec<T>, Vec<i64>) = sorted.iter().copied().take(k).unzip();
                 let row = query * k..query * k + i.len();
                 assert_eq!(indexes[row.clone()], i, "{what}, k {k}, query {query}");
                 assert_eq!(
@@ -328,22 +329,20 @@ fn hard_clouds_are_searched_exactly<T: Real>(seed: u64) {
             }
         }
         // The radius is the distance of a point from each query in turn, which other points on the same sphere share.
-        for query in 0..m {
-            let sorted = case.sorted(query);
+        for (query, sorted) in sorted.iter().enumerate() {
             let radius = sorted[700].0.sqrt();
+            let within = sorted.iter().filter(|(d, _)| d.sqrt() <= radius);
+            let within: Vec<i64> = within.map(|(_, i)| *i).collect();
             for cap in [None, Some(0), Some(9), Some(690), Some(2000)] {
                 let mut found = WithinRadius::new(m, radius, cap);
                 case.blocks(&mut rng, |points, index| {
                     found.fold_by(Search::Tree, &case.queries(), points, index);
                 });
                 let found = found.finish(RowOrder::Distance);
-                let mut expected = sorted.clone();
-                expected.retain(|(d, _)| d.sqrt() <= radius);
-                expected.truncate(cap.unwrap_or(usize::MAX));
-                let expected: Vec<i64> = expected.iter().map(|(_, i)| *i).collect();
+                let expected = &within[..within.len().min(cap.unwrap_or(usize::MAX))];
                 let row = found.offsets[query]..found.offsets[query + 1];
                 assert_eq!(
-                    found.indexes[row], expected,
+                    &found.indexes[row], expected,
                     "{what}, cap {cap:?}, query {query}"
                 );
             }

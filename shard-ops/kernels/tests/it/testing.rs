@@ -35,15 +35,20 @@ impl Rng {
 
 /// All indexes of `shape` in row-major order.
 pub(crate) fn naive_index(shape: &[usize]) -> Vec<Vec<usize>> {
-    shape.iter().fold(vec![vec![]], |all, &n| {
-        all.iter()
-            .flat_map(|head| {
-                (0..n)
-                    .map(|i| [&head[..], &[i]].concat())
-                    .collect::<Vec<_>>()
-            })
-            .collect()
-    })
+    let count = shape.iter().product();
+    let mut at = vec![0; shape.len()];
+    let mut all = Vec::with_capacity(count);
+    for _ in 0..count {
+        all.push(at.clone());
+        for (i, &n) in at.iter_mut().zip(shape).rev() {
+            *i += 1;
+            if *i < n {
+                break;
+            }
+            *i = 0;
+        }
+    }
+    all
 }
 
 /// Fails unless `got` is `expected` within `tolerance` of the largest expected magnitude (for f32; f64 gets 1e-9 of that).
