@@ -140,7 +140,7 @@ impl<T: Real> Direct<'_, '_, '_, T> {
         } = self;
         let paired = pairs::fit(g, y.extent[1]);
         let (own, taps, least) = match paired {
-            true => (g.taps(), PARTS * pairs::taps(g), 4),
+            true => (g.taps(), PARTS * pairs::taps(g), MR),
             false => (g.taps(), g.taps(), 1),
         };
         let panels = panels(g.cout, taps, [least, MR]);

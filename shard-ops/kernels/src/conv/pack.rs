@@ -14,7 +14,7 @@ use super::pairs::{self, PARTS};
 use crate::Real;
 use crate::prefetch::prefetch;
 use core::ops::Range;
-use pulp::Simd;
+use pulp::{NullaryFnOnce, Simd};
 
 /// Packed elements per block: half of a 1 MiB second-level cache in f64, a quarter in f32.
 const BUDGET: usize = 64 * 1024;
@@ -184,28 +184,73 @@ impl Packing {
         &self,
         simd: S,
         x: &Slab<'_, T>,
-        [n, first_channel]: [usize; 2],
+        at: [usize; 2],
         channels: usize,
         block: &Block,
         out: &mut [T],
     ) {
+        // A function of its own: it would be compiled as often as it is called.
+        simd.vectorize(Pack {
+            simd,
+            packing: self,
+            x,
+            at,
+            channels,
+            block,
+            out,
+        });
+    }
+
+    /// How many rows of inputs the outputs of a block read.
+    fn read(&self, block: &Block) -> usize {
         let g = &self.geometry;
-        let read = self.read(block);
-        let spare = if self.paired {
-            (read + 1) * self.pitch
+        (block.rows.len() - 1) * g.stride[1] + (g.kernel[1] - 1) * g.dilation[1] + 1
+    }
+}
+
+/// A block to be packed.
+struct Pack<'a, 'b, T, S> {
+    simd: S,
+    packing: &'a Packing,
+    x: &'a Slab<'b, T>,
+    /// Batch, and the first channel.
+    at: [usize; 2],
+    channels: usize,
+    block: &'a Block,
+    out: &'a mut [T],
+}
+
+impl<T: Real, S: Simd> NullaryFnOnce for Pack<'_, '_, T, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self {
+            simd,
+            packing,
+            x,
+            at: [n, first_channel],
+            channels,
+            block,
+            out,
+        } = self;
+        let g = &packing.geometry;
+        let read = packing.read(block);
+        let spare = if packing.paired {
+            (read + 1) * packing.pitch
         } else {
             0
         };
-        let (out, rest) = out.split_at_mut(g.cin * self.channel);
+        let (out, rest) = out.split_at_mut(g.cin * packing.channel);
         let spare = &mut rest[..spare];
-        let width = block.cols.len() + self.reach;
-        let step = self.phases.len() * self.pitch;
+        let width = block.cols.len() + packing.reach;
+        let step = packing.phases.len() * packing.pitch;
         for ci in 0..channels {
             let start = x.start(n, first_channel + ci);
             for kd in 0..g.kernel[0] {
                 let plane = g.input(0, block.plane, kd);
-                let out = &mut out[ci * self.channel + kd * self.span * step..];
-                for (p, phase) in self.phases.iter().enumerate() {
+                let out = &mut out[ci * packing.channel + kd * packing.span * step..];
+                for (p, phase) in packing.phases.iter().enumerate() {
                     let lines = Lines {
                         data: x.data,
                         plane: (0..x.extent[0] as isize)
@@ -220,8 +265,8 @@ impl Packing {
                         stride: g.stride[2],
                         width,
                     };
-                    let out = &mut out[p * self.pitch..];
-                    if self.paired {
+                    let out = &mut out[p * packing.pitch..];
+                    if packing.paired {
                         lines.pairs(simd, read, out, step, spare);
                     } else {
                         for i in 0..read {
@@ -231,12 +276,6 @@ impl Packing {
                 }
             }
         }
-    }
-
-    /// How many rows of inputs the outputs of a block read.
-    fn read(&self, block: &Block) -> usize {
-        let g = &self.geometry;
-        (block.rows.len() - 1) * g.stride[1] + (g.kernel[1] - 1) * g.dilation[1] + 1
     }
 }
 
@@ -276,8 +315,8 @@ impl<'a, 'b, T> Ahead<'a, 'b, T> {
         }
     }
 
-    /// Asks for some lines.
-    #[inline(always)]
+    /// Asks for some lines. It is a call, as it is made in many places, which wait for memory rather than for it.
+    #[inline(never)]
     pub(super) fn some(&mut self) {
         let Some(block) = &self.block else { return };
         let (g, x) = (&self.packing.geometry, self.x);

@@ -37,10 +37,13 @@ pub(super) const PARTS: usize = 4;
 /// Products of a part below which what is done around them costs more than is saved.
 const LEAST: usize = 24;
 
+/// Output channels below which tiles of wide vectors would be half empty.
+const CHANNELS: usize = 8;
+
 /// Whether `rows` rows of outputs are worth being computed in pairs.
 pub(super) fn fit(g: &Geometry, rows: usize) -> bool {
     let regular = g.kernel[1] == 3 && g.stride[1] == 1 && g.dilation[1] == 1;
-    regular && rows >= PARTS && taps(g) >= LEAST && g.cout >= 4
+    regular && rows >= PARTS && taps(g) >= LEAST && g.cout >= CHANNELS
 }
 
 /// Products of a part per output.

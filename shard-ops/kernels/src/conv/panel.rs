@@ -54,8 +54,8 @@ pub(super) fn rows<T: Real, S: Simd, const MR: usize>(
     }
 }
 
-/// Computes a block two rows at a time. Panels have `MR` channels or 4. All of them take a tile before the next one, so that what is
-/// packed for it stays in the first-level cache.
+/// Computes a block two rows at a time, by panels of `MR` channels. All of them take a tile before the next one, so that what is packed for
+/// it stays in the first-level cache.
 #[inline(always)]
 pub(super) fn pairs<T: Real, S: Simd, const MR: usize>(
     simd: S,
@@ -86,13 +86,10 @@ fn pairs_of<T: Real, S: Simd, const MR: usize, const NV: usize>(
         while let Some((vectors, col)) = first.next::<S, NV>(&mut done) {
             let at = [row, col];
             for job in jobs {
-                match (MR == 4 || job.height == MR, vectors) {
-                    (true, 1) => job.pair::<S, MR, 1>(simd, packed, at, &mut sums, y, ahead),
-                    (true, 2) => job.pair::<S, MR, 2>(simd, packed, at, &mut sums, y, ahead),
-                    (true, _) => job.pair::<S, MR, NV>(simd, packed, at, &mut sums, y, ahead),
-                    (false, 1) => job.pair::<S, 4, 1>(simd, packed, at, &mut sums, y, ahead),
-                    (false, 2) => job.pair::<S, 4, 2>(simd, packed, at, &mut sums, y, ahead),
-                    (false, _) => job.pair::<S, 4, NV>(simd, packed, at, &mut sums, y, ahead),
+                match vectors {
+                    1 => job.pair::<S, MR, 1>(simd, packed, at, &mut sums, y, ahead),
+                    2 => job.pair::<S, MR, 2>(simd, packed, at, &mut sums, y, ahead),
+                    _ => job.pair::<S, MR, NV>(simd, packed, at, &mut sums, y, ahead),
                 }
             }
         }
@@ -246,7 +243,7 @@ impl<T: Real> PanelJob<'_, T> {
     }
 
     /// Asks for the memory that is written.
-    #[inline(always)]
+    #[inline(never)]
     fn ask(&self, y: &[T], place: Place) {
         if place.side_by_side {
             for i in 0..self.count as isize {

@@ -131,7 +131,9 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                         };
                         let at = [n, group * g.cin + channel];
                         let panels = g.cout.div_ceil(width.max(1));
-                        let steps = panels * (count * volume).div_ceil(TAPS) * rows.count();
+                        let runs =
+                            parts * rows.count().div_ceil(parts * together(block.cols.len()));
+                        let steps = panels * (count * volume).div_ceil(TAPS) * runs;
                         let mut ahead = Ahead::new(&packing, x, at, next, steps);
                         for part in 0..parts {
                             let job = BlockJob {
@@ -164,6 +166,11 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
 
 /// How many input channels are packed together.
 const CHANNELS: usize = 32;
+
+/// How many rows of so many outputs are summed in the element type.
+fn together(cols: usize) -> usize {
+    (FLUSH / cols).max(1)
+}
 
 /// Taps of a tile at most.
 const TAPS: usize = 12;
@@ -365,7 +372,7 @@ impl<T: Real> BlockJob<'_, T> {
         ahead: &mut Ahead<'_, '_, T>,
     ) {
         let width = NV * T::lanes::<S>();
-        let together = (FLUSH / self.cols).max(1);
+        let together = together(self.cols);
         let [first, every] = self.every;
         for (panel, turned) in self
             .lines
@@ -382,12 +389,13 @@ impl<T: Real> BlockJob<'_, T> {
                 // A short last chunk repeats its last tap and drops the copies.
                 let offset: [usize; TAPS] = core::array::from_fn(|t| taps[t.min(taps.len() - 1)]);
                 for from in (first..self.rows).step_by(together * every) {
+                    // Before there are sums: a call would move them to memory.
+                    ahead.some();
                     let mut acc = [[T::splat(simd, T::zero()); NV]; TAPS];
                     let rows = from..(from + together * every).min(self.rows);
                     for row in rows.step_by(every) {
                         let packed = &self.packed[row * self.row_step..];
                         let dy = &turned[row * self.cols * width..][..self.cols * width];
-                        ahead.some();
                         weight_tile::<T, S, TAPS, NV>(
                             simd,
                             offset.map(|o| &packed[o..]),
@@ -415,7 +423,7 @@ impl<T: Real> BlockJob<'_, T> {
         let lanes = T::lanes::<S>();
         // Columns past the last whole vector go lane by lane, because the memory packed behind them may hold NaN.
         let full = self.cols / lanes * lanes;
-        let together = (FLUSH / self.cols).max(1);
+        let together = together(self.cols);
         for co in 0..self.cout {
             for (taps, totals) in self
                 .taps
