@@ -2,7 +2,7 @@
 //! waits. Every process also says good-bye before it leaves MPI, so that nobody waits for it in vain.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::raw::{Mail, World};
@@ -36,6 +36,20 @@ fn has_left(rank: usize) {
     left.insert(rank);
 }
 
+/// Notices of runs that this process has not begun, with the runs' numbers: others may be a run ahead, and fail there.
+static EARLY: Mutex<Vec<(u64, Notice)>> = Mutex::new(Vec::new());
+
+fn early() -> MutexGuard<'static, Vec<(u64, Notice)>> {
+    EARLY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The next kept notice of a run; those of earlier runs are dropped.
+fn next_of(run: u64, kept: &mut Vec<(u64, Notice)>) -> Option<Notice> {
+    kept.retain(|(of, _)| *of >= run);
+    let at = kept.iter().position(|(of, _)| *of == run)?;
+    Some(kept.remove(at).1)
+}
+
 /// Says good-bye to all other processes and waits until they have said so too: no process may leave MPI before that, or while
 /// notices are under way.
 pub(super) fn part(world: &World) -> Result<()> {
@@ -66,7 +80,7 @@ pub(super) fn part(world: &World) -> Result<()> {
 /// Receives notices, and keeps those that were sent until they are received.
 #[derive(Debug)]
 pub(super) struct Letterbox {
-    /// The number of the run: notices of earlier runs may still arrive.
+    /// The number of the run: notices of earlier runs may still arrive, and of later ones already.
     run: u64,
     incoming: Mail,
     sent: Vec<Mail>,
@@ -102,23 +116,26 @@ impl Letterbox {
 
     /// The next notice that has come, if any.
     pub(super) fn look(&mut self, world: &World) -> Result<Option<Notice>> {
-        if !self.incoming.test()? {
-            return Ok(None);
+        if self.incoming.test()? {
+            let (run, notice) = Notice::from_bytes(self.incoming.bytes());
+            self.incoming.recv_bytes(world, None, NEWS, 0..SIZE)?;
+            if let Notice::Left { rank } = notice {
+                has_left(rank);
+                return Ok(Some(notice));
+            }
+            early().push((run, notice));
         }
-        let (run, notice) = Notice::from_bytes(self.incoming.bytes());
-        self.incoming.recv_bytes(world, None, NEWS, 0..SIZE)?;
-        if let Notice::Left { rank } = notice {
-            has_left(rank);
-            return Ok(Some(notice));
-        }
-        Ok(Some(notice).filter(|_| run == self.run))
+        Ok(next_of(self.run, &mut early()))
     }
 
     /// Closes the letterbox, and returns whether every notice that was sent has left.
     pub(super) fn close(&mut self) -> bool {
         let came = self.incoming.test().unwrap_or(false) || !self.incoming.cancel();
-        if came && let (_, Notice::Left { rank }) = Notice::from_bytes(self.incoming.bytes()) {
-            has_left(rank);
+        if came {
+            match Notice::from_bytes(self.incoming.bytes()) {
+                (_, Notice::Left { rank }) => has_left(rank),
+                later => early().push(later),
+            }
         }
         self.sent
             .retain_mut(|mail| !matches!(mail.test(), Ok(true)));
@@ -166,6 +183,25 @@ impl Notice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn notices_of_later_runs_are_kept_for_them() {
+        let mut kept = vec![
+            (1, Notice::Ended { rank: 5 }),
+            (3, Notice::Ended { rank: 6 }),
+            (2, Notice::Ended { rank: 7 }),
+        ];
+        assert!(matches!(
+            next_of(2, &mut kept),
+            Some(Notice::Ended { rank: 7 })
+        ));
+        assert!(next_of(2, &mut kept).is_none());
+        assert!(matches!(
+            next_of(3, &mut kept),
+            Some(Notice::Ended { rank: 6 })
+        ));
+        assert!(kept.is_empty());
+    }
 
     #[test]
     fn news_arrives_as_it_was_sent_or_cut() {
