@@ -459,6 +459,8 @@ impl<'a, T: Real> Rows<'a, T> {
     fn row(&self, i: usize) -> &'a [T] {
         let start = self.lines.start(i, self.inside.start);
         match (start, self.copies) {
+            // The block's columns all lie beside the input, and so would its first one.
+            _ if self.inside.is_empty() => self.zeros,
             // Nobody reads the row behind the last one of an odd number.
             (Some(_), _) if i >= self.read => self.zeros,
             (Some(start), None) => &self.lines.data[start..start + self.inside.len()],

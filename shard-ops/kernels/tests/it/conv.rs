@@ -574,3 +574,17 @@ fn a_pair_of_one_row_reads_no_more_than_it_needs() {
     );
     assert!(dw.iter().all(|v| v.is_finite()), "{dw:?}");
 }
+
+/// Blocks whose columns all lie in the padding, before the input and behind it.
+#[test]
+fn pairs_of_rows_beside_the_input_read_nothing() {
+    let mut rng = Rng::new(12);
+    let case = Case {
+        x: vec![1, 8, 6, 5],
+        w: vec![8, 8, 3, 3],
+        y: vec![1, 8, 8, 1300],
+        window: Taps::new(&[1, 1], &[1, 1], &[-1, -640]),
+        groups: 1,
+    };
+    compare::<f32>(&case, &mut rng);
+}
