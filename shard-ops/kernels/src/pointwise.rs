@@ -266,6 +266,11 @@ pub fn update<T: Real>(acc: &mut ViewMut<'_, T>, x: &View<'_, T>, f: impl Fn(T, 
     );
 }
 
+/// `acc = acc x` element by element, of runs of equally many.
+pub(crate) fn scale<T: Real>(acc: &mut [T], x: &[T]) {
+    vectorized(Accumulate { acc, x, f: &T::mul });
+}
+
 /// The largest whole number not above the quotient, found from the exact remainder as Python and PyTorch do; the quotient
 /// itself where the divisor is 0.
 #[inline(always)]

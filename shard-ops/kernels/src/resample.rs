@@ -8,6 +8,8 @@ use super::pointwise::vectorized;
 use super::view::for_each_row;
 use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
+use crate::scratch::{Room, Scratch};
+use crate::turn::{SIDE, turned};
 use pulp::{Simd, WithSimd};
 
 /// A sparse matrix by rows: row `r` holds the pairs `(column, weight)` that sum to output `r`.
@@ -98,15 +100,6 @@ impl Table {
             weight,
         }
     }
-
-    /// The number of pairs that every row has, if it is the same for all.
-    fn uniform(&self) -> Option<usize> {
-        let count = self.starts.get(1)? - self.starts.first()?;
-        self.starts
-            .windows(2)
-            .all(|w| w[1] - w[0] == count)
-            .then_some(count)
-    }
 }
 
 /// `out[.., r, ..] = Σ weight · x[.., index, ..]` along `dim`, over the pairs of row `r`.
@@ -145,48 +138,104 @@ pub fn apply_along<T: Real>(x: &View<'_, T>, dim: usize, table: &Table, out: &mu
     );
 
     let weight: Vec<T> = table.weight.iter().map(|w| T::of(*w)).collect();
+    let last = x.ndim() - 1;
+    let side_by_side = [x.strides()[last], out.strides()[last]] == [1, 1] && out.shape()[last] > 1;
+    let lines = || (0..x.ndim()).filter(|d| *d != dim).map(|d| x.shape()[d]);
+    if dim < last && side_by_side {
+        along_rows(x, dim, table, &weight, out);
+    } else if lines().product::<usize>() < SIDE {
+        along_lines::<T, 1>(x, dim, table, &weight, out);
+    } else {
+        along_lines::<T, LINES>(x, dim, table, &weight, out);
+    }
+}
+
+/// Sums of rows of the last dim, whose elements are side by side.
+fn along_rows<T: Real>(
+    x: &View<'_, T>,
+    dim: usize,
+    table: &Table,
+    weight: &[T],
+    out: &mut ViewMut<'_, T>,
+) {
     let (from_step, to_step) = (x.strides()[dim], out.strides()[dim]);
-    let (mut outer, strides, offset) = (out.shape().to_vec(), out.strides().to_vec(), out.offset());
-    outer[dim] = 1;
+    let (outer, strides, offset) = across(out, dim);
+    let (input, output) = (x.data(), out.data_mut());
+    for_each_row(
+        &outer,
+        [x.strides(), &strides],
+        [x.offset(), offset],
+        |[from, to], n, _| {
+            for r in 0..table.rows() {
+                let to = to.wrapping_add_signed(r as isize * to_step);
+                let pairs = table.starts[r]..table.starts[r + 1];
+                vectorized(Rows {
+                    input,
+                    from,
+                    step: from_step,
+                    index: &table.index[pairs.clone()],
+                    weight: &weight[pairs],
+                    out: &mut output[to..to + n],
+                });
+            }
+        },
+    );
+}
+
+/// Lines of the dim, of which `L` at a time are brought side by side.
+fn along_lines<T: Real, const L: usize>(
+    x: &View<'_, T>,
+    dim: usize,
+    table: &Table,
+    weight: &[T],
+    out: &mut ViewMut<'_, T>,
+) {
+    let (from_step, to_step) = (x.strides()[dim], out.strides()[dim]);
+    let (outer, strides, offset) = across(out, dim);
+    let (columns, rows) = (x.shape()[dim], table.rows());
+    let mut room = Room::new();
+    let mut room = room.numbers((columns + rows) * L);
+    let (from_panel, to_panel) = (room.take(columns * L), room.take(rows * L));
     let (input, output) = (x.data(), out.data_mut());
     for_each_row(
         &outer,
         [x.strides(), &strides],
         [x.offset(), offset],
         |[from, to], n, steps| {
-            if steps == [1, 1] && n > 1 {
-                for r in 0..table.rows() {
-                    let to = to.wrapping_add_signed(r as isize * to_step);
-                    let pairs = table.starts[r]..table.starts[r + 1];
-                    let job = Rows {
-                        input,
-                        from,
-                        step: from_step,
-                        index: &table.index[pairs.clone()],
-                        weight: &weight[pairs],
-                        out: &mut output[to..to + n],
-                    };
-                    vectorized(job);
-                }
-                return;
-            }
-            for i in 0..n as isize {
-                let line = Line {
-                    input,
-                    from: from.wrapping_add_signed(i * steps[0]),
+            let mut lines = Lines::<T, L> {
+                table,
+                weight,
+                input,
+                from: Place {
+                    first: from,
+                    line: steps[0],
                     step: from_step,
-                    table,
-                    weight: &weight,
-                };
-                let to = to.wrapping_add_signed(i * steps[1]);
-                match table.uniform() {
-                    Some(1) => line.uniform::<1>(output, to, to_step),
-                    Some(2) => line.uniform::<2>(output, to, to_step),
-                    _ => line.ragged(output, to, to_step),
-                }
+                },
+                from_panel,
+                output,
+                to: Place {
+                    first: to,
+                    line: steps[1],
+                    step: to_step,
+                },
+                to_panel,
+                count: L,
+            };
+            for first in (0..n).step_by(L) {
+                lines.count = L.min(n - first);
+                vectorized(&mut lines);
+                lines.from.skip(L);
+                lines.to.skip(L);
             }
         },
     );
+}
+
+/// Shape, strides and offset of where lines along a dim begin.
+fn across<T>(out: &ViewMut<'_, T>, dim: usize) -> (Vec<usize>, Vec<isize>, usize) {
+    let mut shape = out.shape().to_vec();
+    shape[dim] = 1;
+    (shape, out.strides().to_vec(), out.offset())
 }
 
 compiled! { trait Compiled for Real: f32 f64; {
@@ -214,14 +263,12 @@ fn resample_here<T: Real>(x: &View<'_, T>, tables: &[(usize, &Table)], out: &mut
     }
     let mut shape = x.shape().to_vec();
     shape[dim] = table.rows();
-    let mut scratch = vec![T::zero(); shape.iter().product()];
-    apply_along(
-        x,
-        dim,
-        table,
-        &mut ViewMut::contiguous(&mut scratch, &shape),
-    );
-    resample(&View::contiguous(&scratch, &shape), rest, out);
+    let all = shape.iter().product();
+    Scratch::with(all, |mut room| {
+        let scratch = room.take(all);
+        apply_along(x, dim, table, &mut ViewMut::contiguous(scratch, &shape));
+        resample(&View::contiguous(scratch, &shape), rest, out);
+    });
 }
 
 /// One output row as a weighted sum of contiguous input rows.
@@ -267,40 +314,131 @@ impl<T: Real> WithSimd for Rows<'_, T> {
     }
 }
 
-/// A line along the resampled dim.
-struct Line<'a, T> {
-    input: &'a [T],
-    from: usize,
+/// Lines of the resampled dim in a panel.
+const LINES: usize = 16;
+
+/// Where lines lie.
+#[derive(Clone, Copy)]
+struct Place {
+    first: usize,
+    /// From one line to the next.
+    line: isize,
+    /// From one element of a line to the next.
     step: isize,
-    table: &'a Table,
-    weight: &'a [T],
 }
 
-impl<T: Real> Line<'_, T> {
-    #[inline(always)]
-    fn at(&self, index: usize) -> T {
-        self.input[self.from.wrapping_add_signed(index as isize * self.step)]
+impl Place {
+    fn at(self, line: usize, element: usize) -> usize {
+        let along = line as isize * self.line + element as isize * self.step;
+        self.first.wrapping_add_signed(along)
     }
 
-    fn uniform<const N: usize>(&self, output: &mut [T], to: usize, to_step: isize) {
-        let (index, _) = pulp::as_arrays::<N, usize>(&self.table.index);
-        let (weight, _) = pulp::as_arrays::<N, T>(self.weight);
-        for (r, (index, weight)) in index.iter().zip(weight).enumerate() {
-            let mut sum = weight[0] * self.at(index[0]);
-            for e in 1..N {
-                sum += weight[e] * self.at(index[e]);
-            }
-            output[to.wrapping_add_signed(r as isize * to_step)] = sum;
+    fn skip(&mut self, lines: usize) {
+        self.first = self.at(lines, 0);
+    }
+}
+
+/// A few lines along the resampled dim, which are computed side by side.
+struct Lines<'a, T, const L: usize> {
+    table: &'a Table,
+    weight: &'a [T],
+    input: &'a [T],
+    from: Place,
+    /// One element of each line, after another.
+    from_panel: &'a mut [T],
+    output: &'a mut [T],
+    to: Place,
+    to_panel: &'a mut [T],
+    /// How many lines there are, at most `L`.
+    count: usize,
+}
+
+impl<T: Real, const L: usize> WithSimd for &mut Lines<'_, T, L> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        self.gather();
+        self.sum();
+        self.spread();
+    }
+}
+
+impl<T: Real, const L: usize> Lines<'_, T, L> {
+    /// How many elements of each line are moved in blocks, which have a side of their own along lines and along elements.
+    fn turns(&self, place: Place, elements: usize) -> usize {
+        match place.step {
+            1 if self.count == L && L.is_multiple_of(SIDE) => elements / SIDE * SIDE,
+            _ => 0,
         }
     }
 
-    fn ragged(&self, output: &mut [T], to: usize, to_step: isize) {
-        for r in 0..self.table.rows() {
-            let mut sum = T::zero();
-            for e in self.table.starts[r]..self.table.starts[r + 1] {
-                sum += self.weight[e] * self.at(self.table.index[e]);
+    #[inline(always)]
+    fn gather(&mut self) {
+        let whole = self.turns(self.from, self.from_panel.len() / L);
+        let (panel, _) = pulp::as_arrays_mut::<L, T>(self.from_panel);
+        for c in (0..whole).step_by(SIDE) {
+            for line in (0..L).step_by(SIDE) {
+                let block = core::array::from_fn(|i| {
+                    let at = self.from.at(line + i, c);
+                    <[T; SIDE]>::try_from(&self.input[at..at + SIDE]).expect("so many")
+                });
+                for (i, numbers) in turned(block).iter().enumerate() {
+                    panel[c + i][line..line + SIDE].copy_from_slice(numbers);
+                }
             }
-            output[to.wrapping_add_signed(r as isize * to_step)] = sum;
+        }
+        for (c, lines) in panel.iter_mut().enumerate().skip(whole) {
+            for (line, number) in lines[..self.count].iter_mut().enumerate() {
+                *number = self.input[self.from.at(line, c)];
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn sum(&mut self) {
+        let (from, _) = pulp::as_arrays::<L, T>(self.from_panel);
+        let (to, _) = pulp::as_arrays_mut::<L, T>(self.to_panel);
+        for (r, to) in to.iter_mut().enumerate() {
+            let pairs = self.table.starts[r]..self.table.starts[r + 1];
+            match (&self.table.index[pairs.clone()], &self.weight[pairs]) {
+                (&[a], &[wa]) => *to = from[a].map(|a| wa * a),
+                (&[a, b], &[wa, wb]) => {
+                    let (a, b) = (&from[a], &from[b]);
+                    *to = core::array::from_fn(|i| wa * a[i] + wb * b[i]);
+                }
+                (index, weight) => {
+                    let mut sum = [T::zero(); L];
+                    for (i, w) in index.iter().zip(weight) {
+                        for (sum, x) in sum.iter_mut().zip(&from[*i]) {
+                            *sum += *w * *x;
+                        }
+                    }
+                    *to = sum;
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn spread(&mut self) {
+        let (panel, _) = pulp::as_arrays::<L, T>(self.to_panel);
+        let whole = self.turns(self.to, panel.len());
+        for r in (0..whole).step_by(SIDE) {
+            for line in (0..L).step_by(SIDE) {
+                let block = core::array::from_fn(|i| {
+                    <[T; SIDE]>::try_from(&panel[r + i][line..line + SIDE]).expect("so many")
+                });
+                for (i, numbers) in turned(block).iter().enumerate() {
+                    let at = self.to.at(line + i, r);
+                    self.output[at..at + SIDE].copy_from_slice(numbers);
+                }
+            }
+        }
+        for (r, lines) in panel.iter().enumerate().skip(whole) {
+            for (line, number) in lines[..self.count].iter().enumerate() {
+                self.output[self.to.at(line, r)] = *number;
+            }
         }
     }
 }

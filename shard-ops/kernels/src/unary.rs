@@ -5,7 +5,7 @@
 //! elements use vectorised polynomials whose result is rounded once; gelu, of which there is much, is computed in f32.
 
 use super::compiled::compiled;
-use super::pointwise::assert_shapes;
+use super::pointwise::{assert_shapes, scale};
 use super::view::for_each_row;
 use super::{Real, View, ViewMut};
 
@@ -235,7 +235,9 @@ fn run<T: Real>(
                     &mut result[..len]
                 };
                 each(op, order, source, target);
-                if scaled {
+                if scaled && steps[1] == 1 {
+                    scale(target, &g.data()[q..q + len]);
+                } else if scaled {
                     for (i, v) in target.iter_mut().enumerate() {
                         *v *= g.data()[q.wrapping_add_signed(i as isize * steps[1])];
                     }

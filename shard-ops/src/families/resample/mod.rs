@@ -101,6 +101,19 @@ impl Interpolate {
         (0..self.windows.len()).map(table).collect()
     }
 
+    /// The order of the passes. The last dim, whose neighbours are not side by side, takes longest: it is passed over while there are
+    /// fewest elements. Of the global extents alone, so that sums are the same on all ranks.
+    fn order(&self) -> impl Iterator<Item = usize> {
+        let nd = self.windows.len();
+        let grows = |d: usize| {
+            self.windows[d]
+                .output_extent(self.input[d])
+                .is_ok_and(|n| n > self.input[d])
+        };
+        let last_first = (nd > 0 && grows(nd - 1)) != self.adjoint;
+        (0..nd).map(move |d| if last_first { nd - 1 - d } else { d })
+    }
+
     /// The table of spatial dim `d`: its rows are those of a box of outputs, its columns those of a box of inputs.
     fn table(&self, d: usize, input: &OperandBox, output: &OperandBox) -> Table {
         let (from, count) = (input.start[2 + d], input.shape[2 + d]);
@@ -163,7 +176,7 @@ impl Op for Interpolate {
         let tables = self.tables(&call.cx.inputs[0], &call.cx.outputs[0]);
         with_float!(call.dtype(), T => {
             let x = call.input::<T>(0);
-            let passes: Vec<(usize, &Table)> = tables.iter().enumerate().map(|(d, t)| (2 + d, t)).collect();
+            let passes: Vec<(usize, &Table)> = self.order().map(|d| (2 + d, &tables[d])).collect();
             resample(&x, &passes, &mut call.output::<T>(0));
         });
     }
