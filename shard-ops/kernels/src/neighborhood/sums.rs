@@ -4,6 +4,7 @@ use super::block::Terms;
 use super::lanes::Rows;
 use crate::Real;
 use crate::pointwise::vectorized;
+use core::ops::Range;
 use pulp::{Simd, WithSimd};
 
 /// Rows to write: as [`Rows`].
@@ -30,15 +31,28 @@ pub(super) struct Lines<'a, A> {
 
 /// Writes some rows, their elements in panels: `[panel][row][PANEL]`, the last one filled up with zeros.
 pub(super) fn panels<A: Real>(rows: Rows<'_, A>, count: usize, to: &mut [A]) {
-    for (to, first) in to
-        .chunks_exact_mut(count * PANEL)
-        .zip((0..rows.dim).step_by(PANEL))
-    {
-        let live = PANEL.min(rows.dim - first);
-        for (number, to) in to.chunks_exact_mut(PANEL).enumerate() {
-            let row = &rows.row(number)[first..first + live];
-            copy(row, &mut to[..live]);
-            to[live..].fill(A::zero());
+    vectorized(Panels { rows, count, to });
+}
+
+struct Panels<'a, A> {
+    rows: Rows<'a, A>,
+    count: usize,
+    to: &'a mut [A],
+}
+
+impl<A: Real> WithSimd for Panels<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let (rows, firsts) = (self.rows, (0..self.rows.dim).step_by(PANEL));
+        for (to, first) in self.to.chunks_exact_mut(self.count * PANEL).zip(firsts) {
+            let live = PANEL.min(rows.dim - first);
+            for (number, to) in to.chunks_exact_mut(PANEL).enumerate() {
+                let row = &rows.row(number)[first..first + live];
+                copy(row, &mut to[..live]);
+                to[live..].fill(A::zero());
+            }
         }
     }
 }
@@ -142,49 +156,85 @@ impl<A: Real> Sums<'_, A> {
     /// `N` rows, of which those after the first have terms beside those of the first.
     #[inline(always)]
     fn rows<S: Simd, const N: usize>(&mut self, simd: S, first: usize) {
+        match PANEL / A::lanes::<S>() {
+            2 => self.panels::<S, N, 2>(simd, first),
+            4 => self.panels::<S, N, 4>(simd, first),
+            8 => self.panels::<S, N, 8>(simd, first),
+            _ => self.panels::<S, N, PANEL>(simd, first),
+        }
+    }
+
+    /// Their panels, each of `NV` vectors. From a whole panel to registers and back there is no memory between.
+    #[inline(always)]
+    fn panels<S: Simd, const N: usize, const NV: usize>(&mut self, simd: S, first: usize) {
         let dim = self.to.dim;
         let [row, begin, end] = self.terms.rows[first];
-        let runs = &self.terms.runs[begin..end];
         let to: [usize; N] = core::array::from_fn(|k| self.to.at[0] + (row + k) * self.to.at[1]);
         for (panel, at) in (0..dim).step_by(PANEL).enumerate() {
             let live = PANEL.min(dim - at);
-            let mut units = [[A::zero(); PANEL]; N];
+            let mut sums = [[A::splat(simd, A::zero()); NV]; N];
             if self.more {
-                for (unit, to) in units.iter_mut().zip(to) {
-                    copy(&self.to.data[to + at..to + at + live], &mut unit[..live]);
+                for (sums, to) in sums.iter_mut().zip(to) {
+                    let there = &self.to.data[to + at..][..live];
+                    if live == PANEL {
+                        sums.copy_from_slice(A::vectors::<S>(there));
+                    } else {
+                        let mut unit = [A::zero(); PANEL];
+                        unit[..live].copy_from_slice(there);
+                        sums.copy_from_slice(A::vectors::<S>(&unit));
+                    }
                 }
             }
-            match PANEL / A::lanes::<S>() {
-                2 => self.panel::<S, N, 2>(simd, runs, panel, &mut units),
-                4 => self.panel::<S, N, 4>(simd, runs, panel, &mut units),
-                8 => self.panel::<S, N, 8>(simd, runs, panel, &mut units),
-                _ => self.panel::<S, N, PANEL>(simd, runs, panel, &mut units),
-            }
-            for (unit, to) in units.iter().zip(to) {
-                copy(&unit[..live], &mut self.to.data[to + at..to + at + live]);
+            self.panel(simd, begin..end, panel, &mut sums);
+            for (sums, to) in sums.iter().zip(to) {
+                let there = &mut self.to.data[to + at..][..live];
+                if live == PANEL {
+                    A::vectors_mut::<S>(there).copy_from_slice(sums);
+                } else {
+                    let mut unit = [A::zero(); PANEL];
+                    A::vectors_mut::<S>(&mut unit).copy_from_slice(sums);
+                    there.copy_from_slice(&unit[..live]);
+                }
             }
         }
     }
 
-    /// A panel of `N` rows, in `NV` vectors each.
+    /// Adds the terms of some runs to a panel of `N` rows.
     #[inline(always)]
     fn panel<S: Simd, const N: usize, const NV: usize>(
         &self,
         simd: S,
-        runs: &[[usize; 3]],
+        runs: Range<usize>,
         panel: usize,
-        units: &mut [[A; PANEL]; N],
+        sums: &mut [[A::Vec<S>; NV]; N],
     ) {
         let (from, [weight_step, row_step]) = (self.from, self.terms.steps);
-        let mut sums = [[A::splat(simd, A::zero()); NV]; N];
-        for (sums, unit) in sums.iter_mut().zip(units.iter()) {
-            sums.copy_from_slice(A::vectors::<S>(unit));
-        }
+        let runs = &self.terms.runs[runs];
         for &[weights, first] in from.lines {
             let data = &from.data[first + panel * from.rows * PANEL..][..from.rows * PANEL];
             let (data, _) = pulp::as_arrays::<NV, A::Vec<S>>(A::vectors::<S>(data));
             for &[weight, row, count] in runs {
                 let (mut weight, mut row) = (weights + weight, row);
+                if const { N > 1 && S::F32_LANES >= 16 } && row_step == 1 && count > 0 {
+                    // Rows that the next terms read too stay in registers.
+                    let (first, rest) = data[row..][..count + N - 1].split_at(N - 1);
+                    let mut x: [[A::Vec<S>; NV]; N] = core::array::from_fn(|k| first[k.min(N - 2)]);
+                    for next in rest {
+                        x[N - 1] = *next;
+                        let weights = &from.weights[weight..][..N];
+                        for k in 0..N {
+                            let weight = A::splat(simd, weights[k]);
+                            for v in 0..NV {
+                                sums[k][v] = A::mul_add_vec(simd, weight, x[k][v], sums[k][v]);
+                            }
+                        }
+                        for k in 1..N {
+                            x[k - 1] = x[k];
+                        }
+                        weight = weight.wrapping_add(weight_step);
+                    }
+                    continue;
+                }
                 for _ in 0..count {
                     let weights = &from.weights[weight..][..N];
                     let x = &data[row..][..N];
@@ -198,9 +248,6 @@ impl<A: Real> Sums<'_, A> {
                     row = row.wrapping_add(row_step);
                 }
             }
-        }
-        for (sums, unit) in sums.iter().zip(units) {
-            A::vectors_mut::<S>(unit).copy_from_slice(sums);
         }
     }
 }
