@@ -1,6 +1,6 @@
 //! Queries side by side, and the order in which lines of queries meet lines of keys.
 
-use super::near::{Along, Near};
+use super::near::{Along, Few, Near};
 use std::ops::Range;
 
 /// Most queries of a block.
@@ -49,10 +49,10 @@ pub(super) struct Terms {
 
 impl Terms {
     /// Of rows of a result with their weights and rows.
-    fn new(all: &[(usize, Vec<[usize; 2]>)]) -> Self {
+    fn new(all: &[Few<[usize; 2]>]) -> Self {
         // Those in the middle, since only rows near the ends of a grid differ.
         let middle = all[all.len() / 2..].iter().chain(all);
-        let mut steps = middle.flat_map(|(_, terms)| terms.windows(2)).map(|pair| {
+        let mut steps = middle.flat_map(|terms| terms.windows(2)).map(|pair| {
             let [a, b] = [pair[0], pair[1]];
             [b[0].wrapping_sub(a[0]), b[1].wrapping_sub(a[1])]
         });
@@ -60,7 +60,7 @@ impl Terms {
             steps: steps.next().unwrap_or([1, 1]),
             ..Self::default()
         };
-        for (row, terms) in all {
+        for (row, terms) in all.iter().enumerate() {
             let begin = found.runs.len();
             for &[weight, term] in terms {
                 let next = |[first, row, count]: [usize; 3]| {
@@ -72,7 +72,7 @@ impl Terms {
                     _ => found.runs.push([weight, term, 1]),
                 }
             }
-            found.rows.push([*row, begin, found.runs.len()]);
+            found.rows.push([row, begin, found.runs.len()]);
         }
         found
     }
@@ -91,7 +91,7 @@ impl Block {
         blocks
     }
 
-    fn new(seen: &[Vec<usize>], first: usize, window: Along) -> Self {
+    fn new(seen: &[Few<usize>], first: usize, window: Along) -> Self {
         let (count, wide) = (seen.len(), seen.len().next_multiple_of(UNIT));
         let all = || seen.iter().flatten();
         let keys = all().min().map_or(0, |k| *k)..all().max().map_or(0, |k| k + 1);
@@ -111,8 +111,8 @@ impl Block {
         let end = places(wide).fold(of_key(keys.end), isize::max);
         let column = |place: isize| (place - begin) as usize;
         let (mut beyond, mut unseen) = (Vec::new(), Vec::new());
-        // Per lane, its keys and where their weights lie.
-        let mut weights = vec![Vec::new(); wide];
+        // Per lane, its keys and where their weights lie; later the latter first.
+        let mut weights: Vec<Few<[usize; 2]>> = vec![Few::new(); wide];
         for (number, &slot) in slots.iter().enumerate() {
             for (lane, own) in weights.iter_mut().enumerate() {
                 let at = number * wide + lane;
@@ -130,19 +130,14 @@ impl Block {
         weights.iter_mut().for_each(|own| own.sort_unstable());
         beyond.sort_unstable();
         beyond.dedup();
-        let by_query = weights.iter().enumerate().map(|(lane, own)| {
-            let terms = own.iter().map(|&[key, at]| [at, key - keys.start]);
-            (lane, terms.collect())
-        });
-        let by_query: Vec<_> = by_query.collect();
-        let by_key = keys.clone().map(|key| {
-            let seers = weights.iter().enumerate().filter_map(|(lane, own)| {
-                let [_, at] = own.iter().find(|[other, _]| *other == key)?;
-                Some([*at, lane])
-            });
-            (key - keys.start, seers.collect())
-        });
-        let by_key: Vec<_> = by_key.collect();
+        let mut by_key = vec![Few::new(); keys.len()];
+        for (lane, own) in weights.iter_mut().enumerate() {
+            for [key, at] in own {
+                *key -= keys.start;
+                by_key[*key].push([*at, lane]);
+                (*key, *at) = (*at, *key);
+            }
+        }
         Self {
             first,
             count,
@@ -153,7 +148,7 @@ impl Block {
             shifts: places(0).map(column).collect(),
             beyond,
             unseen,
-            by_query: Terms::new(&by_query),
+            by_query: Terms::new(&weights),
             by_key: Terms::new(&by_key),
             keys,
         }

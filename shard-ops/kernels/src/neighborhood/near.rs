@@ -1,7 +1,11 @@
 //! Which keys of one box the queries of another box see.
 
 use shard_spec::{Dims, Window};
+use smallvec::SmallVec;
 use std::ops::Range;
+
+/// What one query has along one dim, which are few: without memory of its own as a rule.
+pub(super) type Few<T> = SmallVec<[T; 8]>;
 
 /// Which keys of one box the queries of another box see: the product of what they see along each spatial dim.
 ///
@@ -17,7 +21,7 @@ use std::ops::Range;
 #[derive(Clone, Debug)]
 pub struct Near {
     /// Per spatial dim, and per query of the box along it: places in the box of keys.
-    pub(super) seen: Vec<Vec<Vec<usize>>>,
+    pub(super) seen: Vec<Vec<Few<usize>>>,
     keys: Dims,
     /// The dim whose queries are computed side by side: the longest of the whole grid, so that it is the same for all boxes.
     pub(super) along: usize,
@@ -94,7 +98,7 @@ impl Near {
     pub fn new(windows: &[Window], queries: &[Range<usize>], keys: &[Range<usize>]) -> Self {
         let along = windows.iter().zip(queries).zip(keys);
         let seen = along.map(|((window, queries), keys)| {
-            let of = |i: usize| -> Vec<usize> {
+            let of = |i: usize| -> Few<usize> {
                 let all = window.neighbors(i).into_iter().flat_map(|near| near.keys());
                 all.filter(|key| keys.contains(key))
                     .map(|key| key - keys.start)
@@ -117,7 +121,7 @@ impl Near {
             near.window = Along::new(&windows[d], queries[d].start, keys[d].start);
         } else {
             // A grid without dims is one site.
-            (near.seen, near.keys) = (vec![vec![vec![0]]], Dims::from_slice(&[1]));
+            (near.seen, near.keys) = (vec![vec![Few::from_slice(&[0])]], Dims::from_slice(&[1]));
         }
         near
     }
@@ -148,7 +152,7 @@ impl Near {
     /// The most lines of keys that a line of queries sees.
     pub(super) fn places(&self) -> usize {
         let others = (0..self.seen.len()).filter(|d| *d != self.along);
-        let most = |d: usize| self.seen[d].iter().map(Vec::len).max();
+        let most = |d: usize| self.seen[d].iter().map(|seen| seen.len()).max();
         others.map(|d| most(d).unwrap_or(0)).product()
     }
 
