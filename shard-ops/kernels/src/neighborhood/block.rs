@@ -39,10 +39,13 @@ pub(super) struct Block {
 /// Per row of a result, which rows of an operand it sums, and with which weights.
 #[derive(Debug, Default)]
 pub(super) struct Terms {
-    /// The row of the result, its first run, and one past its last.
-    pub(super) rows: Vec<[usize; 3]>,
-    /// Place of the first weight, first row of the operand, and how many there are.
-    pub(super) runs: Vec<[usize; 3]>,
+    /// The row of the result, and its terms, which are one run: place of the first weight, first row of the operand, and how many
+    /// there are.
+    pub(super) runs: Vec<(usize, [usize; 3])>,
+    /// The row of the result, the first of its terms in the list, and how many there are: of other rows.
+    pub(super) others: Vec<[usize; 3]>,
+    /// Place of the weight, and row of the operand.
+    pub(super) list: Vec<[usize; 2]>,
     /// From one weight of a run to the next, and from one row to the next, which may wrap around to go backwards.
     pub(super) steps: [usize; 2],
 }
@@ -60,19 +63,21 @@ impl Terms {
             steps: steps.next().unwrap_or([1, 1]),
             ..Self::default()
         };
+        let [by_weight, by_row] = found.steps;
         for (row, terms) in all.iter().enumerate() {
-            let begin = found.runs.len();
-            for &[weight, term] in terms {
-                let next = |[first, row, count]: [usize; 3]| {
-                    let [by_weight, by_row] = found.steps.map(|step| count.wrapping_mul(step));
-                    [first.wrapping_add(by_weight), row.wrapping_add(by_row)]
-                };
-                match found.runs[begin..].last_mut() {
-                    Some(run) if next(*run) == [weight, term] => run[2] += 1,
-                    _ => found.runs.push([weight, term, 1]),
+            let next = |pair: &[[usize; 2]]| {
+                let [weight, row] = pair[0];
+                pair[1] == [weight.wrapping_add(by_weight), row.wrapping_add(by_row)]
+            };
+            match terms.first() {
+                Some(&[weight, first]) if terms.windows(2).all(next) => {
+                    found.runs.push((row, [weight, first, terms.len()]));
+                }
+                _ => {
+                    found.others.push([row, found.list.len(), terms.len()]);
+                    found.list.extend(terms);
                 }
             }
-            found.rows.push([row, begin, found.runs.len()]);
         }
         found
     }

@@ -4,7 +4,6 @@ use super::block::Terms;
 use super::lanes::Rows;
 use crate::Real;
 use crate::pointwise::vectorized;
-use core::ops::Range;
 use pulp::{Simd, WithSimd};
 
 /// Rows to write: as [`Rows`].
@@ -124,52 +123,85 @@ impl<A: Real> WithSimd for Sums<'_, A> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        // Rows that are summed together where their terms lie side by side: as many sums as registers hold.
+        // Rows that are summed together: as many sums as registers hold.
         let together = if S::F32_LANES >= 16 { 4 } else { 2 };
-        let rows = &self.terms.rows;
-        let only = |row: usize| match rows[row] {
-            [_, begin, end] if end == begin + 1 => Some(self.terms.runs[begin]),
-            _ => None,
+        let (runs, others) = (&self.terms.runs, &self.terms.others);
+        let beside = |first: usize, k: usize| {
+            let (row, [weight, term, count]) = runs[first];
+            runs[first + k] == (row + k, [weight + k, term + k, count])
         };
-        let beside = |first: usize, k: usize| match (only(first), only(first + k)) {
-            (Some([weight, row, count]), Some(other)) => other == [weight + k, row + k, count],
-            _ => false,
-        };
-        let mut row = 0;
-        while row < rows.len() {
-            if row + together <= rows.len() && (1..together).all(|k| beside(row, k)) {
+        let mut i = 0;
+        while i < runs.len() {
+            let (to, run) = runs[i];
+            if i + together <= runs.len() && (1..together).all(|k| beside(i, k)) {
                 if const { S::F32_LANES >= 16 } {
-                    self.rows::<S, 4>(simd, row);
+                    self.rows::<S, 4>(simd, core::array::from_fn(|k| to + k), Of::Run(run));
                 } else {
-                    self.rows::<S, 2>(simd, row);
+                    self.rows::<S, 2>(simd, core::array::from_fn(|k| to + k), Of::Run(run));
                 }
-                row += together;
+                i += together;
             } else {
-                self.rows::<S, 1>(simd, row);
-                row += 1;
+                self.rows::<S, 1>(simd, [to], Of::Run(run));
+                i += 1;
+            }
+        }
+        let mut i = 0;
+        while i < others.len() {
+            let alike = |k: &[usize; 3]| k[2] == others[i][2];
+            if i + together <= others.len() && others[i..i + together].iter().all(alike) {
+                if const { S::F32_LANES >= 16 } {
+                    self.others::<S, 4>(simd, i);
+                } else {
+                    self.others::<S, 2>(simd, i);
+                }
+                i += together;
+            } else {
+                self.others::<S, 1>(simd, i);
+                i += 1;
             }
         }
     }
 }
 
+/// The terms of some rows.
+#[derive(Clone, Copy)]
+enum Of<'a, const N: usize> {
+    /// Those of the first, beside which those of the others lie.
+    Run([usize; 3]),
+    /// A list for each, all of one length.
+    Lists([&'a [[usize; 2]]; N]),
+}
+
 impl<A: Real> Sums<'_, A> {
-    /// `N` rows, of which those after the first have terms beside those of the first.
+    /// `N` rows that are not of runs, of equally many terms.
     #[inline(always)]
-    fn rows<S: Simd, const N: usize>(&mut self, simd: S, first: usize) {
+    fn others<S: Simd, const N: usize>(&mut self, simd: S, first: usize) {
+        let terms = self.terms;
+        let rows: [[usize; 3]; N] = core::array::from_fn(|k| terms.others[first + k]);
+        let lists = rows.map(|[_, begin, count]| &terms.list[begin..begin + count]);
+        self.rows::<S, N>(simd, rows.map(|[row, ..]| row), Of::Lists(lists));
+    }
+
+    #[inline(always)]
+    fn rows<S: Simd, const N: usize>(&mut self, simd: S, rows: [usize; N], of: Of<'_, N>) {
         match PANEL / A::lanes::<S>() {
-            2 => self.panels::<S, N, 2>(simd, first),
-            4 => self.panels::<S, N, 4>(simd, first),
-            8 => self.panels::<S, N, 8>(simd, first),
-            _ => self.panels::<S, N, PANEL>(simd, first),
+            2 => self.panels::<S, N, 2>(simd, rows, of),
+            4 => self.panels::<S, N, 4>(simd, rows, of),
+            8 => self.panels::<S, N, 8>(simd, rows, of),
+            _ => self.panels::<S, N, PANEL>(simd, rows, of),
         }
     }
 
     /// Their panels, each of `NV` vectors. From a whole panel to registers and back there is no memory between.
     #[inline(always)]
-    fn panels<S: Simd, const N: usize, const NV: usize>(&mut self, simd: S, first: usize) {
+    fn panels<S: Simd, const N: usize, const NV: usize>(
+        &mut self,
+        simd: S,
+        rows: [usize; N],
+        of: Of<'_, N>,
+    ) {
         let dim = self.to.dim;
-        let [row, begin, end] = self.terms.rows[first];
-        let to: [usize; N] = core::array::from_fn(|k| self.to.at[0] + (row + k) * self.to.at[1]);
+        let to = rows.map(|row| self.to.at[0] + row * self.to.at[1]);
         for (panel, at) in (0..dim).step_by(PANEL).enumerate() {
             let live = PANEL.min(dim - at);
             let mut sums = [[A::splat(simd, A::zero()); NV]; N];
@@ -185,7 +217,7 @@ impl<A: Real> Sums<'_, A> {
                     }
                 }
             }
-            self.panel(simd, begin..end, panel, &mut sums);
+            self.panel(simd, of, panel, &mut sums);
             for (sums, to) in sums.iter().zip(to) {
                 let there = &mut self.to.data[to + at..][..live];
                 if live == PANEL {
@@ -199,53 +231,63 @@ impl<A: Real> Sums<'_, A> {
         }
     }
 
-    /// Adds the terms of some runs to a panel of `N` rows.
+    /// Adds the terms to a panel of `N` rows.
     #[inline(always)]
     fn panel<S: Simd, const N: usize, const NV: usize>(
         &self,
         simd: S,
-        runs: Range<usize>,
+        of: Of<'_, N>,
         panel: usize,
         sums: &mut [[A::Vec<S>; NV]; N],
     ) {
         let (from, [weight_step, row_step]) = (self.from, self.terms.steps);
-        let runs = &self.terms.runs[runs];
+        let mut add = |k: usize, weight: A, x: &[A::Vec<S>; NV]| {
+            let weight = A::splat(simd, weight);
+            for v in 0..NV {
+                sums[k][v] = A::mul_add_vec(simd, weight, x[v], sums[k][v]);
+            }
+        };
         for &[weights, first] in from.lines {
             let data = &from.data[first + panel * from.rows * PANEL..][..from.rows * PANEL];
             let (data, _) = pulp::as_arrays::<NV, A::Vec<S>>(A::vectors::<S>(data));
-            for &[weight, row, count] in runs {
-                let (mut weight, mut row) = (weights + weight, row);
-                if const { N > 1 && S::F32_LANES >= 16 } && row_step == 1 && count > 0 {
-                    // Rows that the next terms read too stay in registers.
+            match of {
+                // Rows that the next terms read too stay in registers.
+                Of::Run([weight, row, count])
+                    if const { N > 1 && S::F32_LANES >= 16 } && row_step == 1 && count > 0 =>
+                {
+                    let mut weight = weights + weight;
                     let (first, rest) = data[row..][..count + N - 1].split_at(N - 1);
                     let mut x: [[A::Vec<S>; NV]; N] = core::array::from_fn(|k| first[k.min(N - 2)]);
                     for next in rest {
                         x[N - 1] = *next;
                         let weights = &from.weights[weight..][..N];
                         for k in 0..N {
-                            let weight = A::splat(simd, weights[k]);
-                            for v in 0..NV {
-                                sums[k][v] = A::mul_add_vec(simd, weight, x[k][v], sums[k][v]);
-                            }
+                            add(k, weights[k], &x[k]);
                         }
                         for k in 1..N {
                             x[k - 1] = x[k];
                         }
                         weight = weight.wrapping_add(weight_step);
                     }
-                    continue;
                 }
-                for _ in 0..count {
-                    let weights = &from.weights[weight..][..N];
-                    let x = &data[row..][..N];
-                    for k in 0..N {
-                        let weight = A::splat(simd, weights[k]);
-                        for v in 0..NV {
-                            sums[k][v] = A::mul_add_vec(simd, weight, x[k][v], sums[k][v]);
+                Of::Run([weight, mut row, count]) => {
+                    let mut weight = weights + weight;
+                    for _ in 0..count {
+                        let (weights, x) = (&from.weights[weight..][..N], &data[row..][..N]);
+                        for k in 0..N {
+                            add(k, weights[k], &x[k]);
+                        }
+                        weight = weight.wrapping_add(weight_step);
+                        row = row.wrapping_add(row_step);
+                    }
+                }
+                Of::Lists(lists) => {
+                    for term in 0..lists[0].len() {
+                        for (k, list) in lists.iter().enumerate() {
+                            let [weight, row] = list[term];
+                            add(k, from.weights[weights + weight], &data[row]);
                         }
                     }
-                    weight = weight.wrapping_add(weight_step);
-                    row = row.wrapping_add(row_step);
                 }
             }
         }
