@@ -268,10 +268,18 @@ impl<T: Real> Row<T> for NearestRow<'_, T> {
 
     #[inline(always)]
     fn offer(&mut self, distance: T, index: i64) {
-        let mut at = self.distances.len() - 1;
-        if !precedes((distance, index), (self.distances[at], self.indexes[at])) {
+        let last = self.distances.len() - 1;
+        let mut at = if self.indexes[last] == MISSING {
+            // Places that nothing has filled are behind all others, and need not be moved.
+            self.indexes.partition_point(|index| *index != MISSING)
+        } else if precedes(
+            (distance, index),
+            (self.distances[last], self.indexes[last]),
+        ) {
+            last
+        } else {
             return;
-        }
+        };
         while at > 0
             && precedes(
                 (distance, index),
