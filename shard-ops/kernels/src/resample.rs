@@ -381,7 +381,7 @@ impl<T: Real, const L: usize> Lines<'_, T, L> {
             for line in (0..L).step_by(SIDE) {
                 let block = core::array::from_fn(|i| {
                     let at = self.from.at(line + i, c);
-                    <[T; SIDE]>::try_from(&self.input[at..at + SIDE]).expect("so many")
+                    pulp::as_arrays::<SIDE, T>(&self.input[at..at + SIDE]).0[0]
                 });
                 for (i, numbers) in turned(block).iter().enumerate() {
                     panel[c + i][line..line + SIDE].copy_from_slice(numbers);
@@ -427,7 +427,7 @@ impl<T: Real, const L: usize> Lines<'_, T, L> {
         for r in (0..whole).step_by(SIDE) {
             for line in (0..L).step_by(SIDE) {
                 let block = core::array::from_fn(|i| {
-                    <[T; SIDE]>::try_from(&panel[r + i][line..line + SIDE]).expect("so many")
+                    pulp::as_arrays::<SIDE, T>(&panel[r + i][line..line + SIDE]).0[0]
                 });
                 for (i, numbers) in turned(block).iter().enumerate() {
                     let at = self.to.at(line + i, r);
