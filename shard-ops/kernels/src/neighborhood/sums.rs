@@ -30,7 +30,9 @@ pub(super) struct Lines<'a, A> {
 
 /// Writes some rows, their elements in panels: `[panel][row][PANEL]`, the last one filled up with zeros.
 pub(super) fn panels<A: Real>(rows: Rows<'_, A>, count: usize, to: &mut [A]) {
-    vectorized(Panels { rows, count, to });
+    if count > 0 {
+        vectorized(Panels { rows, count, to });
+    }
 }
 
 struct Panels<'a, A> {

@@ -351,3 +351,57 @@ fn nothing_finite_to_see_is_zero_and_nan_stays() {
     assert!(out[1].is_nan() && lse[1].is_nan());
     assert_eq!((out[2], lse[2]), (5.0, 0.0));
 }
+
+#[test]
+fn queries_whose_box_of_keys_is_empty_see_nothing() {
+    let windows = [3, 5].map(|n| Window::neighborhood(n, 3, 1, false).unwrap());
+    let none: [f64; 0] = [];
+    for keys in [[0..3, 2..2], [1..1, 0..5], [0..0, 0..0]] {
+        let near = Near::new(&windows, &[0..3, 0..5], &keys);
+        let few = [1, keys[0].len(), keys[1].len(), 1, 2];
+        let (q, many) = ([1.0; 30], [1, 3, 5, 1, 2]);
+        let (mut out, mut lse) = ([1.0; 30], [1.0; 15]);
+        let operands = [
+            &View::contiguous(&q, &many),
+            &View::contiguous(&none, &few),
+            &View::contiguous(&none, &few),
+        ];
+        forward(
+            &near,
+            1.0,
+            operands,
+            &mut ViewMut::contiguous(&mut out, &many),
+            &mut ViewMut::contiguous(&mut lse, &many[..4]),
+        );
+        assert_eq!((out, lse), ([0.0; 30], [f64::NEG_INFINITY; 15]));
+        let (mut dq, mut delta) = ([1.0; 30], [1.0; 15]);
+        grad_queries(
+            &near,
+            1.0,
+            operands,
+            [&View::contiguous(&out, &many), &View::contiguous(&q, &many)],
+            &View::contiguous(&lse, &many[..4]),
+            &mut QueryGrads {
+                dq: ViewMut::contiguous(&mut dq, &many),
+                delta: ViewMut::contiguous(&mut delta, &many[..4]),
+            },
+        );
+        assert_eq!((dq, delta), ([0.0; 30], [0.0; 15]));
+        // Of no keys there is nothing to write.
+        let (mut dk, mut dv) = (none, none);
+        grad_keys(
+            &near,
+            1.0,
+            operands,
+            &View::contiguous(&q, &many),
+            [
+                &View::contiguous(&lse, &many[..4]),
+                &View::contiguous(&delta, &many[..4]),
+            ],
+            &mut KeyGrads {
+                dk: ViewMut::contiguous(&mut dk, &few),
+                dv: ViewMut::contiguous(&mut dv, &few),
+            },
+        );
+    }
+}
