@@ -158,28 +158,19 @@ fn along_rows<T: Real>(
     weight: &[T],
     out: &mut ViewMut<'_, T>,
 ) {
-    let (from_step, to_step) = (x.strides()[dim], out.strides()[dim]);
-    let (outer, strides, offset) = across(out, dim);
-    let (input, output) = (x.data(), out.data_mut());
-    for_each_row(
-        &outer,
-        [x.strides(), &strides],
-        [x.offset(), offset],
-        |[from, to], n, _| {
-            for r in 0..table.rows() {
-                let to = to.wrapping_add_signed(r as isize * to_step);
-                let pairs = table.starts[r]..table.starts[r + 1];
-                vectorized(Rows {
-                    input,
-                    from,
-                    step: from_step,
-                    index: &table.index[pairs.clone()],
-                    weight: &weight[pairs],
-                    out: &mut output[to..to + n],
-                });
-            }
-        },
-    );
+    for_each_line(x, dim, out, |input, output, [from, to], n| {
+        for r in 0..table.rows() {
+            let (to, pairs) = (to.at(0, r), table.starts[r]..table.starts[r + 1]);
+            vectorized(Rows {
+                input,
+                from: from.first,
+                step: from.step,
+                index: &table.index[pairs.clone()],
+                weight: &weight[pairs],
+                out: &mut output[to..to + n],
+            });
+        }
+    });
 }
 
 /// Lines of the dim, of which `L` at a time are brought side by side.
@@ -190,52 +181,55 @@ fn along_lines<T: Real, const L: usize>(
     weight: &[T],
     out: &mut ViewMut<'_, T>,
 ) {
-    let (from_step, to_step) = (x.strides()[dim], out.strides()[dim]);
-    let (outer, strides, offset) = across(out, dim);
     let (columns, rows) = (x.shape()[dim], table.rows());
     let mut room = Room::new();
     let mut room = room.numbers((columns + rows) * L);
     let (from_panel, to_panel) = (room.take(columns * L), room.take(rows * L));
-    let (input, output) = (x.data(), out.data_mut());
-    for_each_row(
-        &outer,
-        [x.strides(), &strides],
-        [x.offset(), offset],
-        |[from, to], n, steps| {
-            let mut lines = Lines::<T, L> {
-                table,
-                weight,
-                input,
-                from: Place {
-                    first: from,
-                    line: steps[0],
-                    step: from_step,
-                },
-                from_panel,
-                output,
-                to: Place {
-                    first: to,
-                    line: steps[1],
-                    step: to_step,
-                },
-                to_panel,
-                count: L,
-            };
-            for first in (0..n).step_by(L) {
-                lines.count = L.min(n - first);
-                vectorized(&mut lines);
-                lines.from.skip(L);
-                lines.to.skip(L);
-            }
-        },
-    );
+    for_each_line(x, dim, out, |input, output, [from, to], n| {
+        let mut lines = Lines::<T, L> {
+            table,
+            weight,
+            input,
+            from,
+            from_panel,
+            output,
+            to,
+            to_panel,
+            count: L,
+        };
+        for first in (0..n).step_by(L) {
+            lines.count = L.min(n - first);
+            vectorized(&mut lines);
+            lines.from.skip(L);
+            lines.to.skip(L);
+        }
+    });
 }
 
-/// Shape, strides and offset of where lines along a dim begin.
-fn across<T>(out: &ViewMut<'_, T>, dim: usize) -> (Vec<usize>, Vec<isize>, usize) {
-    let mut shape = out.shape().to_vec();
+/// Visits runs of lines along a dim: both operands, where the lines of each lie, and how many there are.
+fn for_each_line<T>(
+    x: &View<'_, T>,
+    dim: usize,
+    out: &mut ViewMut<'_, T>,
+    mut visit: impl FnMut(&[T], &mut [T], [Place; 2], usize),
+) {
+    let (mut shape, strides, offset) = out.geometry();
     shape[dim] = 1;
-    (shape, out.strides().to_vec(), out.offset())
+    let of_line = [x.strides()[dim], strides[dim]];
+    let output = out.data_mut();
+    for_each_row(
+        &shape,
+        [x.strides(), &strides],
+        [x.offset(), offset],
+        |starts, n, steps| {
+            let places = core::array::from_fn(|k| Place {
+                first: starts[k],
+                line: steps[k],
+                step: of_line[k],
+            });
+            visit(x.data(), output, places, n);
+        },
+    );
 }
 
 compiled! { trait Compiled for Real: f32 f64; {
