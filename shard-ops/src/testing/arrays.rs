@@ -66,22 +66,30 @@ pub fn place(
 /// Whatever moving and reading the array reports.
 pub fn whole(array: &Array) -> Result<Tensor, RedistributeError> {
     let all = array.redistribute(&Layout::replicated(array.layout().mesh(), array.shape()))?;
-    let data = match all.dtype() {
-        DType::F64 => Data::F64(all.to_vec::<f64>()?),
-        DType::F32 => doubles::<f32>(&all)?,
-        DType::F16 => doubles::<f16>(&all)?,
-        DType::BF16 => doubles::<bf16>(&all)?,
-        DType::I64 => Data::I64(all.to_vec::<i64>()?),
-        DType::I32 => Data::I64(all.to_vec::<i32>()?.into_iter().map(i64::from).collect()),
-        DType::U8 => Data::I64(all.to_vec::<u8>()?.into_iter().map(i64::from).collect()),
+    Ok(Tensor::new(array.shape(), piece(&all)?))
+}
+
+/// The elements that this rank holds, as [`whole`] gives them. No communication.
+///
+/// # Errors
+/// Whatever reading the array reports.
+pub(super) fn piece(array: &Array) -> Result<Data, RedistributeError> {
+    Ok(match array.dtype() {
+        DType::F64 => Data::F64(array.to_vec::<f64>()?),
+        DType::F32 => doubles::<f32>(array)?,
+        DType::F16 => doubles::<f16>(array)?,
+        DType::BF16 => doubles::<bf16>(array)?,
+        DType::I64 => Data::I64(array.to_vec::<i64>()?),
+        DType::I32 => Data::I64(array.to_vec::<i32>()?.into_iter().map(i64::from).collect()),
+        DType::U8 => Data::I64(array.to_vec::<u8>()?.into_iter().map(i64::from).collect()),
         DType::Bool => Data::Bool(
-            all.to_vec::<Bool>()?
+            array
+                .to_vec::<Bool>()?
                 .into_iter()
                 .map(|b| u8::from(b.to_f64() != 0.0))
                 .collect(),
         ),
-    };
-    Ok(Tensor::new(array.shape(), data))
+    })
 }
 
 fn rounded<T: Element>(device: &DeviceRef, values: &[f64]) -> Result<Buffer, RedistributeError> {

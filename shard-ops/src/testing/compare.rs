@@ -37,10 +37,54 @@ pub fn difference(expected: &Tensor, got: &Tensor, tolerance: Tolerance) -> Opti
             expected.shape, got.shape
         ));
     }
-    match (&*expected.data, &*got.data) {
-        (Data::F64(e), Data::F64(g)) => floats(e, g, tolerance, &expected.shape),
-        (Data::I64(e), Data::I64(g)) => exact(e, g, &expected.shape),
-        (Data::Bool(e), Data::Bool(g)) => exact(e, g, &expected.shape),
+    elements(expected, &got.data, Places::All, tolerance)
+}
+
+/// As [`difference`], of the elements of a tensor at some linear indices.
+pub(super) fn difference_at(
+    expected: &Tensor,
+    indices: &[usize],
+    got: &Data,
+    tolerance: Tolerance,
+) -> Option<String> {
+    elements(expected, got, Places::These(indices), tolerance)
+}
+
+/// Which elements of an expected tensor are compared.
+#[derive(Clone, Copy)]
+enum Places<'a> {
+    All,
+    /// By linear index.
+    These(&'a [usize]),
+}
+
+impl Places<'_> {
+    fn count(self, all: usize) -> usize {
+        match self {
+            Self::All => all,
+            Self::These(indices) => indices.len(),
+        }
+    }
+
+    /// The linear index of what is compared as number `i`.
+    fn at(self, i: usize) -> usize {
+        match self {
+            Self::All => i,
+            Self::These(indices) => indices[i],
+        }
+    }
+}
+
+fn elements(
+    expected: &Tensor,
+    got: &Data,
+    places: Places<'_>,
+    tolerance: Tolerance,
+) -> Option<String> {
+    match (&*expected.data, got) {
+        (Data::F64(e), Data::F64(g)) => floats(e, g, places, tolerance, &expected.shape),
+        (Data::I64(e), Data::I64(g)) => exact(e, g, places, &expected.shape),
+        (Data::Bool(e), Data::Bool(g)) => exact(e, g, places, &expected.shape),
         (e, g) => Some(format!(
             "expected {} elements, got {}",
             e.dtype(),
@@ -49,31 +93,51 @@ pub fn difference(expected: &Tensor, got: &Tensor, tolerance: Tolerance) -> Opti
     }
 }
 
-fn exact<T: PartialEq + std::fmt::Debug>(e: &[T], g: &[T], shape: &[usize]) -> Option<String> {
-    if e.len() != g.len() {
-        return Some(format!("expected {} elements, got {}", e.len(), g.len()));
+/// What is said of lists of two lengths, which are not compared.
+fn lengths(expected: usize, got: usize) -> Option<String> {
+    (expected != got).then(|| format!("expected {expected} elements, got {got}"))
+}
+
+fn exact<T: PartialEq + std::fmt::Debug>(
+    e: &[T],
+    g: &[T],
+    places: Places<'_>,
+    shape: &[usize],
+) -> Option<String> {
+    let all = places.count(e.len());
+    if let Some(said) = lengths(all, g.len()) {
+        return Some(said);
     }
-    let wrong = e.iter().zip(g).filter(|(a, b)| a != b).count();
-    let at = e.iter().zip(g).position(|(a, b)| a != b)?;
+    let mut wrong = (0..all).filter(|&i| e[places.at(i)] != g[i]);
+    let first = wrong.next()?;
+    let at = places.at(first);
     Some(format!(
-        "{wrong} of {} elements differ, first at {:?}: expected {:?}, got {:?}",
-        e.len(),
+        "{} of {all} elements differ, first at {:?}: expected {:?}, got {:?}",
+        1 + wrong.count(),
         index_of(at, shape),
         e[at],
-        g[at]
+        g[first]
     ))
 }
 
-fn floats(e: &[f64], g: &[f64], tolerance: Tolerance, shape: &[usize]) -> Option<String> {
-    if e.len() != g.len() {
-        return Some(format!("expected {} elements, got {}", e.len(), g.len()));
+fn floats(
+    e: &[f64],
+    g: &[f64],
+    places: Places<'_>,
+    tolerance: Tolerance,
+    shape: &[usize],
+) -> Option<String> {
+    let all = places.count(e.len());
+    if let Some(said) = lengths(all, g.len()) {
+        return Some(said);
     }
     let scale = e
         .iter()
         .filter(|v| v.is_finite())
         .fold(0.0_f64, |m, v| m.max(v.abs()));
     let bound = tolerance.absolute.max(tolerance.relative * scale);
-    let off = |a: f64, b: f64| {
+    let off = |i: usize| {
+        let (a, b) = (e[places.at(i)], g[i]);
         if a.is_nan() || b.is_nan() {
             return if a.is_nan() && b.is_nan() {
                 0.0
@@ -83,20 +147,16 @@ fn floats(e: &[f64], g: &[f64], tolerance: Tolerance, shape: &[usize]) -> Option
         }
         if a == b { 0.0 } else { (a - b).abs() }
     };
-    let wrong = e
-        .iter()
-        .zip(g)
-        .filter(|&(&a, &b)| off(a, b) > bound)
-        .count();
+    let wrong = (0..all).filter(|&i| off(i) > bound).count();
     if wrong == 0 {
         return None;
     }
-    let worst = (0..e.len()).max_by(|&i, &j| off(e[i], g[i]).total_cmp(&off(e[j], g[j])))?;
+    let worst = (0..all).max_by(|&i, &j| off(i).total_cmp(&off(j)))?;
+    let at = places.at(worst);
     Some(format!(
-        "{wrong} of {} elements differ by more than {bound:.1e}, worst at {:?}: expected {:e}, got {:e}",
-        e.len(),
-        index_of(worst, shape),
-        e[worst],
+        "{wrong} of {all} elements differ by more than {bound:.1e}, worst at {:?}: expected {:e}, got {:e}",
+        index_of(at, shape),
+        e[at],
         g[worst]
     ))
 }

@@ -1,13 +1,15 @@
 //! An op with each of its factors sharded and each of its linear operands split into terms.
 
+use super::arrays::piece;
+use super::compare::difference_at;
 use super::{
-    AxisChoice, Data, Rng, Sample, Split, Tensor, Tolerance, choices, difference, layout, place,
-    whole,
+    AxisChoice, Data, Rng, Sample, Split, Tensor, Tolerance, choices, difference, layout,
+    local_indices, place, whole,
 };
 use crate::error::InOp;
 use crate::{Choice, Engine, EngineOptions, Linearity, OpError, Result, Rule, Strategy, Value};
 use shard_comm::DType;
-use shard_redistribute::MeshComm;
+use shard_redistribute::{MeshComm, RedistributeError};
 use shard_spec::{DeviceMesh, DimSharding, Layout};
 use std::rc::Rc;
 
@@ -181,8 +183,8 @@ impl Probing<'_> {
     }
 }
 
-/// Applies samples under their probes on the members of a mesh, and gives what was not as on one rank. Whole numbers must be
-/// equal, others as close as a type's digits allow.
+/// Applies samples under their probes on the members of a mesh, and gives what was not as on one rank: each rank what it finds in
+/// its pieces. Whole numbers must be equal, others as close as a type's digits allow.
 ///
 /// # Collective
 /// All members of the mesh.
@@ -222,7 +224,7 @@ pub(super) fn inputs_of(cx: &Rc<MeshComm>, sample: &Sample, probe: &Probe) -> Re
         .collect()
 }
 
-/// The first of several results that is not as expected, in words.
+/// The first of several results that is not as expected, in words: of a result that is a sum, anywhere, else in this rank's piece.
 pub(super) fn first_difference(
     what: &str,
     sample: &Sample,
@@ -234,12 +236,27 @@ pub(super) fn first_difference(
         .zip(got)
         .enumerate()
         .find_map(|(i, (e, got))| {
-            let found = match whole(got.array()) {
-                Ok(whole) => difference(e, &whole, tolerance_for(e, sample, got.dtype())),
+            let found = match result_difference(e, got, tolerance_for(e, sample, got.dtype())) {
+                Ok(found) => found,
                 Err(error) => Some(error.to_string()),
             };
             found.map(|d| format!("{what} {i}: {d}"))
         })
+}
+
+/// What of a result is not as expected. What a rank holds is compared where it is, copies too; terms are summed first.
+fn result_difference(
+    expected: &Tensor,
+    got: &Value,
+    tolerance: Tolerance,
+) -> std::result::Result<Option<String>, RedistributeError> {
+    let (array, layout) = (got.array(), got.layout());
+    if layout.is_partial() || layout.shape() != expected.shape {
+        return Ok(difference(expected, &whole(array)?, tolerance));
+    }
+    let held = local_indices(layout, array.cx().rank()).unwrap_or_default();
+    let found = difference_at(expected, &held, &piece(array)?, tolerance);
+    Ok(found.map(|found| format!("the piece of rank {}: {found}", array.cx().rank())))
 }
 
 /// Applies a sample's op as the engine chooses, or as the probe says. Operands of a mesh that numbers its ranks

@@ -14,7 +14,8 @@ pub enum Search {
     Auto,
     /// Every query against every point.
     Exhaustive,
-    /// Through a tree, where points differ in one to [`MAX_TREE_DIM`](super::MAX_TREE_DIM) dims.
+    /// Through a tree, where points differ in one to [`MAX_TREE_DIM`](super::MAX_TREE_DIM) dims. Exhaustive without the
+    /// feature `kd-tree`.
     Tree,
 }
 

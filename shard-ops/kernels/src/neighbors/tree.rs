@@ -39,7 +39,7 @@ pub(super) struct Tree<T> {
 
 impl<T: Real> Tree<T> {
     /// A tree over points `[points, dim]` with these global indexes. `None` where no tree would help: if the points differ in
-    /// no dim, or in more than [`MAX_TREE_DIM`].
+    /// no dim, or in more than [`MAX_TREE_DIM`], and without the feature `kd-tree`.
     pub(super) fn new(points: &View<'_, T>, index: &[i64]) -> Option<Self> {
         let dim = points.shape()[1];
         let rows = points.to_vec();
