@@ -126,7 +126,7 @@ fn a_kernel_that_takes_its_box_for_the_whole_is_found() {
     assert!(
         difference
             .problem
-            .starts_with("output 0: 5 of 11 elements differ"),
+            .starts_with("output 0: the piece of rank 1: 5 of 5 elements differ"),
         "{difference}"
     );
 }
