@@ -160,7 +160,7 @@ pub(super) fn difference(
         Err(error) => Some(format!("gradient: {error}")),
         Ok(found) => {
             let pairs = expected.iter().zip(&found).enumerate();
-            let mut problems = pairs.filter_map(|(i, pair)| match pair {
+            let problems = pairs.filter_map(|(i, pair)| match pair {
                 (Some(expected), Some(found)) => {
                     let what = format!("gradient of operand {i}");
                     first_difference(
@@ -175,7 +175,8 @@ pub(super) fn difference(
                     "gradient of operand {i}: there is one on one rank or here, not both"
                 )),
             });
-            problems.next()
+            // All, as for outputs: ranks may find different ones.
+            problems.collect::<Vec<_>>().into_iter().next()
         }
     };
     problem.map(|problem| Difference::of(sample, probe, problem))

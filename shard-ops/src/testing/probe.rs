@@ -231,17 +231,16 @@ pub(super) fn first_difference(
     expected: &[Tensor],
     got: &[Value],
 ) -> Option<String> {
-    expected
-        .iter()
-        .zip(got)
-        .enumerate()
-        .find_map(|(i, (e, got))| {
-            let found = match result_difference(e, got, tolerance_for(e, sample, got.dtype())) {
-                Ok(found) => found,
-                Err(error) => Some(error.to_string()),
-            };
-            found.map(|d| format!("{what} {i}: {d}"))
-        })
+    let pairs = expected.iter().zip(got).enumerate();
+    let found = pairs.map(|(i, (e, got))| {
+        let found = match result_difference(e, got, tolerance_for(e, sample, got.dtype())) {
+            Ok(found) => found,
+            Err(error) => Some(error.to_string()),
+        };
+        found.map(|d| format!("{what} {i}: {d}"))
+    });
+    // All are looked at, whatever is found: another rank may find nothing, and the terms of the next are summed together.
+    found.collect::<Vec<_>>().into_iter().flatten().next()
 }
 
 /// What of a result is not as expected. What a rank holds is compared where it is, copies too; terms are summed first.

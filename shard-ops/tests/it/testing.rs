@@ -3,8 +3,10 @@
 use shard_comm::DType;
 use shard_ops::testing::{Fault, Tensor, Validation, validate};
 use shard_ops::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Rule, Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Rule, Saved, Value,
+    key_of,
 };
+use shard_spec::ReduceOp;
 use std::sync::Arc;
 
 /// `y[i] = slope * (i + 1) * x[i]`, with or without a mistake.
@@ -129,6 +131,55 @@ fn a_kernel_that_takes_its_box_for_the_whole_is_found() {
             .starts_with("output 0: the piece of rank 1: 5 of 5 elements differ"),
         "{difference}"
     );
+}
+
+/// Numbers that take their box for the whole, and the sum of the operand, of which ranks have terms.
+#[derive(Debug)]
+struct PlacesAndSum;
+
+impl Op for PlacesAndSum {
+    fn name(&self) -> &'static str {
+        "places_and_sum"
+    }
+
+    fn key(&self) -> u128 {
+        key_of(self.name(), &())
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule, OpError> {
+        let mut rule = Rule::builder(self.name(), inputs);
+        let x = &inputs[0];
+        let i = rule.factor(x.shape[0]);
+        rule.input(vec![Access::factor(i)])
+            .output(vec![Access::factor(i)], x.shape.clone(), x.dtype)
+            .output(vec![], [][..].into(), x.dtype)
+            .reduction(Reduction::Partial(ReduceOp::Sum))
+            .build()
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let x = call.input::<f64>(0);
+        let count = x.shape()[0];
+        let mut places = call.output::<f64>(0);
+        let (first, stride) = (places.offset() as isize, places.strides()[0]);
+        for i in 0..count {
+            places.data_mut()[(first + i as isize * stride) as usize] = i as f64;
+        }
+        let mut sum = call.output::<f64>(1);
+        let at = sum.offset();
+        sum.data_mut()[at] = (0..count).map(|i| x.get(&[i])).sum();
+    }
+}
+
+/// The first rank finds nothing in its piece, and sums the terms of what comes next with one that did.
+#[test]
+fn what_one_rank_alone_finds_keeps_no_other_waiting() {
+    let Err(Fault::Differs { difference, .. }) = validate(PlacesAndSum, &[Tensor::drawn([11], 1)])
+    else {
+        panic!("found something else");
+    };
+    let said = "output 0: the piece of rank 1: 5 of 5 elements differ";
+    assert!(difference.problem.starts_with(said), "{difference}");
 }
 
 #[test]

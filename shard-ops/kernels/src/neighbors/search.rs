@@ -72,11 +72,12 @@ pub(super) fn search<T: Real, R: Rows<T>>(
         return;
     }
     let count = queries.shape()[0];
-    let tree = match how {
-        Search::Exhaustive => false,
-        Search::Tree => true,
-        Search::Auto => tree_pays(count, n),
-    };
+    let tree = cfg!(feature = "kd-tree")
+        && match how {
+            Search::Exhaustive => false,
+            Search::Tree => true,
+            Search::Auto => tree_pays(count, n),
+        };
     let tree = tree.then(|| Tree::new(points, &index)).flatten();
     let queries = queries.to_vec();
     if let Some(tree) = tree {
