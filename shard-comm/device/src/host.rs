@@ -180,9 +180,16 @@ impl Device for Host {
         if sv.shape == dv.shape
             && let Some(from) = sv.run_within(src.len())
             && let Some(to) = dv.run_within(dst.len())
-            && src.dtype() == dst.dtype()
         {
-            return self.copy_run(src, from, dst, to.start);
+            if src.dtype() == dst.dtype() {
+                return self.copy_run(src, from, dst, to.start);
+            }
+            if self.meter.is_none() {
+                let (read, written) = ((src.dtype(), src.as_bytes()?), dst.dtype());
+                let written = (written, dst.as_mut_bytes()?);
+                kernel::convert_run(read, written, [from.start, to.start], from.len());
+                return Ok(());
+            }
         }
         self.copy_in_loops(src, sv, dst, dv)
     }

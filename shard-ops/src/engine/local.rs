@@ -3,8 +3,8 @@
 use super::submit::{submit, submit_now};
 use super::{Run, note};
 use crate::error::InOp;
-use crate::{KernelCx, OpError, Output, Result, Stage, Value, Values};
-use shard_comm::{Buffer, BufferMut};
+use crate::{KernelCx, OpError, Result, Stage, Value, Values};
+use shard_comm::{Buffer, BufferMut, DType};
 use shard_redistribute::Array;
 use shard_spec::Layout;
 use smallvec::SmallVec;
@@ -22,10 +22,10 @@ impl Run<'_> {
             };
             pieces.push(piece);
         }
-        let outputs = match (&self.rule.outputs[..], &strategy.lens[..]) {
+        let outputs = match (&strategy.left[..], &strategy.lens[..]) {
             // Most ops have one output, which needs no list.
-            ([output], &[len]) => {
-                let mut made = self.alloc(output, len)?;
+            (&[dtype], &[len]) => {
+                let mut made = self.alloc(dtype, len)?;
                 if self.runs_now(&pieces, slice::from_mut(&mut made))? {
                     note(self.cx, op, "kernel");
                     let value = self.made(made, &strategy.shared[0]);
@@ -33,9 +33,9 @@ impl Run<'_> {
                 }
                 vec![made]
             }
-            (outputs, lens) => {
-                let each = outputs.iter().zip(lens);
-                let made = each.map(|(output, &len)| self.alloc(output, len));
+            (dtypes, lens) => {
+                let each = dtypes.iter().zip(lens);
+                let made = each.map(|(&dtype, &len)| self.alloc(dtype, len));
                 made.collect::<Result<Vec<_>>>()?
             }
         };
@@ -46,13 +46,15 @@ impl Run<'_> {
     }
 
     #[inline]
-    fn alloc(&self, output: &Output, len: usize) -> Result<BufferMut> {
-        let device = self.cx.device();
-        device.alloc(output.meta.dtype, len).in_op(self.op.name())
+    fn alloc(&self, dtype: DType, len: usize) -> Result<BufferMut> {
+        self.cx.device().alloc(dtype, len).in_op(self.op.name())
     }
 
-    /// Whether the kernel has run, if the device does its work when it is asked for.
+    /// Whether the kernel has run, if it gets the operands as they are and the device does its work when it is asked for.
     fn runs_now(&self, pieces: &[&Buffer], outputs: &mut [BufferMut]) -> Result<bool> {
+        if self.op.wide.is_some() {
+            return Ok(false);
+        }
         let calls = &self.strategy.late;
         if !calls.iter().any(KernelCx::writes) {
             return Ok(true);

@@ -11,6 +11,7 @@ use shard_comm::{Buffer, BufferMut, DeviceRef, Monoid, Strided};
 use shard_redistribute::MeshComm;
 use shard_spec::{Dims, ReduceOp, numel, row_major_strides};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -25,16 +26,16 @@ pub(super) fn submit(
     (rule, blocks): (&Rule, &Blocks),
     cx: &Rc<MeshComm>,
     stage: Stage,
-    calls: &[KernelCx],
+    whole: &Arc<Vec<KernelCx>>,
     work: Option<&SharedWork>,
     inputs: &[&Buffer],
     mut outputs: Vec<BufferMut>,
 ) -> Result<Vec<BufferMut>> {
     let (name, device) = (op.name, cx.device());
     // Kernels of ops without windows rely on boxes that are all of their memory, which blocks are not.
-    let divided = calls.len() > 1 || blocks.count() > 1;
+    let divided = whole.len() > 1 || blocks.count() > 1;
     let as_it_is = Applied { wide: None, ..op };
-    let mut calls = (calls.iter())
+    let mut calls = (whole.iter())
         .flat_map(|call| blocks.calls(rule, call))
         .filter(|call| Work::needs(work, call))
         .peekable();
@@ -53,24 +54,32 @@ pub(super) fn submit(
     };
     let mut sums: SmallVec<[Option<BufferMut>; 1]> = outputs.iter().map(|_| None).collect();
     let mut before: SmallVec<[Place; 1]> = SmallVec::new();
-    while let Some(call) = calls.next() {
-        let mut call = call.into_owned();
+    while let Some(mut call) = calls.next() {
         let read = copies.read(&mut call, inputs)?;
         let read: SmallVec<[&Buffer; 4]> = read.iter().collect();
-        let places: SmallVec<[Place; 1]> = call.outputs.iter().map(Place::of).collect();
-        let is_term = |o: usize| before.get(o) == Some(&places[o]);
+        // A call that is the only one makes no terms.
+        let written = if divided { &call.outputs[..] } else { &[] };
+        let places: SmallVec<[Place; 1]> = written.iter().map(Place::of).collect();
+        let is_term = |o: usize| divided && before.get(o) == Some(&places[o]);
         // The outputs that the call does not write where they belong, and where that is.
         let mut homes: SmallVec<[(usize, BufferMut, Strided); 2]> = SmallVec::new();
-        for (o, at) in call.outputs.iter_mut().enumerate() {
-            let (stored, len) = (outputs[o].dtype(), outputs[o].len());
+        for o in 0..call.outputs.len() {
+            let (stored, len, at) = (outputs[o].dtype(), outputs[o].len(), &call.outputs[o]);
             if stored.is_half() || is_term(o) || divided && is_part(at, len) {
                 let made = device.alloc(partial_type(stored), numel(&at.shape));
                 let made = made.in_op(name)?;
                 homes.push((o, std::mem::replace(&mut outputs[o], made), strided(at)));
-                lay_out(at);
+                lay_out(
+                    &mut call,
+                    |call| &call.outputs[o],
+                    |call| &mut call.outputs[o],
+                );
             }
         }
-        let alone = Arc::new(vec![call]);
+        let alone = match call {
+            Cow::Borrowed(_) if whole.len() == 1 => whole.clone(),
+            call => Arc::new(vec![call.into_owned()]),
+        };
         outputs = super::submit(as_it_is, cx, stage, &alone, work, &read, outputs)?;
         let after = calls.peek();
         for (o, home, at) in homes {
@@ -113,7 +122,11 @@ struct Copies<'a> {
 
 impl Copies<'_> {
     /// What a call reads, where it now says.
-    fn read(&mut self, call: &mut KernelCx, inputs: &[&Buffer]) -> Result<SmallVec<[Buffer; 4]>> {
+    fn read(
+        &mut self,
+        call: &mut Cow<'_, KernelCx>,
+        inputs: &[&Buffer],
+    ) -> Result<SmallVec<[Buffer; 4]>> {
         self.last.resize(inputs.len(), None);
         let mut read = SmallVec::new();
         for (i, &input) in inputs.iter().enumerate() {
@@ -134,7 +147,7 @@ impl Copies<'_> {
                 }
             };
             self.last[i] = Some((at, copy.clone()));
-            lay_out(&mut call.inputs[i]);
+            lay_out(call, |call| &call.inputs[i], |call| &mut call.inputs[i]);
             read.push(copy);
         }
         Ok(read)
@@ -170,10 +183,18 @@ fn is_part(at: &OperandBox, len: usize) -> bool {
     at.offset != 0 || numel(&at.shape) != len
 }
 
-/// The box in memory of its own.
-fn lay_out(at: &mut OperandBox) {
-    at.offset = 0;
-    at.strides = row_major_strides(&at.shape);
+/// Has a call find an operand's box in memory of its own. Most boxes lie that way already, and their call is shared as it is.
+fn lay_out(
+    call: &mut Cow<'_, KernelCx>,
+    operand: impl Fn(&KernelCx) -> &OperandBox,
+    operand_mut: impl Fn(&mut KernelCx) -> &mut OperandBox,
+) {
+    let at = operand(call);
+    let strides = row_major_strides(&at.shape);
+    if at.offset != 0 || at.strides != strides {
+        let at = operand_mut(call.to_mut());
+        (at.offset, at.strides) = (0, strides);
+    }
 }
 
 fn strided(at: &OperandBox) -> Strided {

@@ -70,6 +70,7 @@ impl Blocks {
         let is_reduced = |cut: &Cut| rule.is_reduced(cut.factor);
         call.adds_once &= (self.places(b)).all(|(cut, at)| at == 0 || !is_reduced(cut));
         call.work = rule.work(&call.inputs, &call.outputs);
+        call.line = None;
         call
     }
 

@@ -80,7 +80,7 @@ pub struct Strategy {
     /// Combine the outputs over these axes at once.
     pub(crate) combine: Option<(Axes, Monoid)>,
     /// Whether the op is one kernel call on what each rank has: nothing moves before, beside or after it, the kernel reads every
-    /// operand and gets it as it is, and what it writes are the results.
+    /// operand, and what the call leaves are the results.
     pub(crate) is_local: bool,
     /// If it is, the layouts of the outputs as its results share them.
     pub(crate) shared: Vec<Rc<Layout>>,
@@ -243,8 +243,12 @@ impl Strategy {
     /// Finds out whether the op is one kernel call and no more, and if so, what its kernel would find out at every call.
     fn prepare(&mut self, rule: &Rule) {
         let in_place = |step: &InputMove| step.reduce.is_none() && step.exchange.is_none();
+        self.left = (0..self.outputs.len())
+            .map(|o| self.left(rule, o))
+            .collect();
+        let is_rounded = |(o, left): (usize, &DType)| rule.narrows(o).is_none_or(|to| to == *left);
         self.is_local = rule.body == Body::Kernel
-            && !rule.is_wide()
+            && self.left.iter().enumerate().all(is_rounded)
             && rule.unread.is_empty()
             && rule.decides_rows().is_none()
             && self.inputs.iter().all(in_place)
@@ -258,9 +262,6 @@ impl Strategy {
             calls.iter_mut().for_each(KernelCx::find_line);
             self.shared = self.outputs.iter().cloned().map(Rc::new).collect();
         }
-        self.left = (0..self.outputs.len())
-            .map(|o| self.left(rule, o))
-            .collect();
     }
 
     /// The type in which kernel calls leave output `o`: the one it is rounded to where nothing is summed up, merged or found out after

@@ -56,11 +56,24 @@ pub fn copy_run(all: usize, dst: &mut [u8], src: &[u8]) {
 
 /// Copies a checked view onto another, converting if the types differ.
 pub fn copy(from: DType, src: &[u8], sv: &Strided, to: DType, dst: &mut [u8], dv: &Strided) {
-    let Some(nest) = Nest::new(sv, dv) else {
-        return;
-    };
-    let kernel = copier(from, to);
-    nest.blocks(&mut |block| kernel(dst, src, block));
+    copy_nest(Nest::new(sv, dv), copier(from, to), src, dst);
+}
+
+/// As [`copy`], of elements that lie side by side in both views, the first of which are these.
+pub fn convert_run(
+    (from, src): (DType, &[u8]),
+    (to, dst): (DType, &mut [u8]),
+    [first_src, first_dst]: [usize; 2],
+    len: usize,
+) {
+    let run = Nest::run(first_src, first_dst, len);
+    copy_nest(run, copier(from, to), src, dst);
+}
+
+fn copy_nest(nest: Option<Nest>, kernel: Kernel, src: &[u8], dst: &mut [u8]) {
+    if let Some(nest) = nest {
+        nest.blocks(&mut |block| kernel(dst, src, block));
+    }
 }
 
 /// The kernel that copies a block of one type to another.

@@ -19,7 +19,7 @@ mod reduce;
 mod stream;
 mod tree;
 
-pub use copy::{copy, copy_run, fill};
+pub use copy::{convert_run, copy, copy_run, fill};
 pub use fold::{check_fold, fold};
 #[cfg(feature = "cuda")]
 pub(crate) use nest::Nest;

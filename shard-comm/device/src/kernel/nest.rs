@@ -73,6 +73,21 @@ impl Nest {
         Some(nest)
     }
 
+    /// The loop over elements that lie side by side in both views; `None` if there are none.
+    pub(super) fn run(src: usize, dst: usize, extent: usize) -> Option<Self> {
+        let axis = Axis {
+            extent,
+            src: 1,
+            dst: 1,
+        };
+        (extent > 0).then(|| Self {
+            axes: SmallVec::from_slice(&[axis]),
+            src: src as isize,
+            dst: dst as isize,
+            free: true,
+        })
+    }
+
     /// Where the source's first element lies.
     #[cfg(feature = "cuda")]
     pub(crate) fn src(&self) -> isize {

@@ -136,3 +136,27 @@ fn runs_are_copied_or_refused() {
     host.copy_run(&src, 0..3, &mut wide, 0).unwrap();
     assert_eq!(wide.freeze().to_vec::<f64>(), Ok(vec![1.0, 2.0, 3.0]));
 }
+
+#[test]
+fn runs_of_another_type_are_converted_where_they_belong() {
+    let host = Host::new();
+    let src: Vec<half::bf16> = (0..12).map(|i| half::bf16::from_f32(i as f32)).collect();
+    let src = host.upload_slice(&src).unwrap();
+    let copied = |from: usize, shape: &[usize], to: usize| {
+        let mut dst = host
+            .upload_slice(&[-1.0_f32; 9])
+            .unwrap()
+            .into_mut()
+            .unwrap();
+        let [sv, dv] = [from, to].map(|at| Strided::contiguous_at(at, shape));
+        host.copy(&src, &sv, &mut dst, &dv)?;
+        dst.freeze().to_vec::<f32>()
+    };
+    let told = [-1.0, -1.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, -1.0];
+    assert_eq!(copied(4, &[2, 3], 2).as_deref(), Ok(&told[..]));
+    assert_eq!(copied(4, &[0, 3], 2), Ok(vec![-1.0; 9]));
+    for (from, to) in [(7, 0), (0, 4)] {
+        let error = copied(from, &[2, 3], to).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Uniform);
+    }
+}
