@@ -331,7 +331,7 @@ impl Engine {
         let _span = traced().then(|| tracing::trace_span!("op", name).entered());
         let cx = inputs[0].cx();
         if self.explicit_moves.get() {
-            refuse_moves(name, strategy, inputs)?;
+            refuse_moves(name, rule, strategy, inputs)?;
         }
         if rule.body == Body::Kernel && !self.host_fallback.get() {
             refuse_without_kernel(op, cx.device())?;
@@ -735,16 +735,22 @@ fn reduce(op: &'static str, strategy: &Strategy, inputs: &[&Array]) -> Result<Ve
 }
 
 /// The error of a strategy that would move an operand where moves are explicit.
-fn refuse_moves(op: &'static str, strategy: &Strategy, inputs: &[&Array]) -> Result<()> {
-    match strategy.inputs.iter().position(|step| step.realigned) {
-        Some(operand) => Err(OpError::ImplicitMove {
-            op,
-            operand,
-            layout: inputs[operand].layout().to_string(),
-            wanted: strategy.inputs[operand].wanted.clone(),
-        }),
-        None => Ok(()),
-    }
+fn refuse_moves(
+    op: &'static str,
+    rule: &Rule,
+    strategy: &Strategy,
+    inputs: &[&Array],
+) -> Result<()> {
+    let Some(operand) = strategy.inputs.iter().position(|step| step.realigned) else {
+        return Ok(());
+    };
+    let layouts: Vec<&Layout> = inputs.iter().map(|input| input.layout()).collect();
+    Err(OpError::ImplicitMove {
+        op,
+        operand,
+        layout: layouts[operand].to_string(),
+        wanted: strategy.wanted(rule, &layouts, operand),
+    })
 }
 
 fn outputs_without_data(cx: &Rc<MeshComm>, rule: &Rule, layouts: &[Layout]) -> Result<Arrays> {

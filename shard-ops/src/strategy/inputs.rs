@@ -20,8 +20,6 @@ pub(crate) struct InputMove {
     pub(crate) halo: Option<Halo>,
     /// Whether operands have to move in the sense of `explicit_moves`: a halo is not a move.
     pub(crate) realigned: bool,
-    /// What the strategy wants of the operand, for messages.
-    pub(crate) wanted: String,
 }
 
 impl Site<'_> {
@@ -103,7 +101,6 @@ impl Site<'_> {
                 exchange: None,
                 halo: None,
                 realigned,
-                wanted: to.to_string(),
             },
             to,
         ))
@@ -148,18 +145,16 @@ impl Site<'_> {
         }
     }
 
-    /// Brings the inputs to where the kernels run, which is not where the choice `of` the strategy has them.
+    /// Brings the inputs to where the kernels run, which is not where the strategy's choice has them.
     pub(super) fn elsewhere_inputs(
         &self,
-        of: &Site<'_>,
         layouts: &[Layout],
         inputs: &mut [InputMove],
     ) -> KernelCx {
         let realigned: Vec<bool> = inputs.iter().map(|step| step.realigned).collect();
         let call = self.without_overlap(layouts, inputs);
-        for (i, (step, realigned)) in inputs.iter_mut().zip(realigned).enumerate() {
+        for (step, realigned) in inputs.iter_mut().zip(realigned) {
             step.realigned = realigned;
-            step.wanted = of.wanted(i);
         }
         call
     }
@@ -182,7 +177,6 @@ impl Site<'_> {
 
     /// Brings input `i` in place.
     pub(super) fn bring(&self, i: usize, layout: &Layout, step: &mut InputMove) {
-        step.wanted = self.wanted(i);
         step.exchange = self.exchange(i, layout);
         if step.exchange.as_ref().is_some_and(|e| !e.is_local()) {
             step.realigned |= self.is_realigned(i, layout);

@@ -281,9 +281,6 @@ impl Strategy {
     /// The exchange that is the op.
     fn add_move(&mut self, site: &Site<'_>, current: &[Layout], accumulate: bool) {
         self.assemble = Some(site.assemble(current, accumulate));
-        for (step, layout) in self.inputs.iter_mut().zip(current) {
-            step.wanted = layout.to_string();
-        }
     }
 
     /// The kernel calls, and what brings the operands to them: elsewhere if a way says so, block by block, around the flight of a
@@ -296,7 +293,7 @@ impl Strategy {
     ) -> Result<()> {
         let inputs = &mut self.inputs;
         if let Some((work, way)) = elsewhere {
-            let mut call = work.elsewhere_inputs(site, current, inputs);
+            let mut call = work.elsewhere_inputs(current, inputs);
             let outcome = site.with_outcome(work, way, &self.outputs)?;
             call.is_part = outcome.merge.is_some();
             self.lens = site.made_lens(&outcome);
@@ -328,6 +325,17 @@ impl Strategy {
     /// The layouts of the results; of rows that the data decides, without those.
     pub fn outputs(&self) -> &[Layout] {
         &self.outputs
+    }
+
+    /// How operand `i` is to lie, its partial sums reduced, in the short form of layouts: for messages alone.
+    pub(crate) fn wanted(&self, rule: &Rule, layouts: &[&Layout], i: usize) -> String {
+        let reduced = (layouts.iter().zip(&self.inputs))
+            .map(|(layout, step)| step.reduce.as_ref().map_or(*layout, Plan::to));
+        let current: SmallVec<[&Layout; 4]> = reduced.collect();
+        match rule.body {
+            Body::Move { .. } => current[i].to_string(),
+            _ => Site::serving(rule, &self.choice, &current).wanted(i),
+        }
     }
 
     /// The cost the choice was made by: elements received by the busiest rank.

@@ -102,9 +102,8 @@ impl Site<'_> {
             false => (self.slab_halos(flying, layout, &slabs)?, None),
         };
         for (i, layout) in layouts.iter().enumerate() {
-            match i == flying {
-                true => inputs[i].wanted = self.wanted(i),
-                false => self.bring(i, layout, &mut inputs[i]),
+            if i != flying {
+                self.bring(i, layout, &mut inputs[i]);
             }
         }
         let own: Vec<DimCover> = (0..layouts[flying].ndim())

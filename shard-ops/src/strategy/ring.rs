@@ -57,9 +57,8 @@ impl Site<'_> {
         outputs: &[Layout],
     ) -> Result<Ring> {
         for (i, (layout, step)) in layouts.iter().zip(inputs).enumerate() {
-            match self.goes_round(&self.rule.inputs[i]) {
-                true => step.wanted = self.wanted(i),
-                false => self.bring(i, layout, step),
+            if !self.goes_round(&self.rule.inputs[i]) {
+                self.bring(i, layout, step);
             }
         }
         let home = (self.rule.outputs.iter().zip(outputs)).map(|(output, owned)| {

@@ -518,6 +518,55 @@ fn explicit_moves_refuse_on_every_rank_alike() {
     );
 }
 
+/// Of partial sums, rows that are looked up, keys that go round, and ops that are moves.
+#[test]
+fn an_explicit_move_is_named_whatever_the_op() {
+    use shard_ops::attention::{Attention, attention};
+    use shard_ops::indexing;
+    let errors = on_ranks(&[2], |cx, engine| {
+        let of =
+            |shape: &[usize], text: &str| make(cx, &Layout::parse(cx.mesh(), shape, text).unwrap());
+        let x = of(&[6, 2], "S(0)");
+        let terms = of(&[6, 2], "P(sum)");
+        let rows = of(&[6], "S(0)");
+        let rows = elementwise::cast(engine, &rows, shard_comm::DType::I64).unwrap();
+        let heads = of(&[1, 2, 8, 4], "S(1)");
+        let queries = of(&[1, 2, 8, 4], "S(2)");
+        engine.set_explicit_moves(true);
+        let refused = [
+            elementwise::unary(engine, &terms, Unary::Relu),
+            elementwise::mul(engine, &terms, &x),
+            index::cat(engine, &[&terms, &x], 0),
+            indexing::index_select(engine, &terms, 0, &rows),
+            attention(
+                engine,
+                &queries,
+                &heads,
+                &heads,
+                None,
+                &Attention::default(),
+            ),
+        ];
+        refused.map(|result| result.map_or_else(|e| e.to_string(), |y| y.layout().to_string()))
+    });
+    assert_eq!(errors[0], errors[1]);
+    let expected = [
+        ("relu", 0, "P(sum)", "R"),
+        ("mul", 1, "S(0)", "R"),
+        ("cat", 0, "P(sum)", "R"),
+        ("take", 1, "S(0)", "R"),
+        ("attention", 0, "S(2)", "S(1)"),
+    ];
+    for (error, (op, operand, from, to)) in errors[0].iter().zip(expected) {
+        let moves = format!("{op}: operand {operand} with layout {from} would have to move");
+        assert!(error.starts_with(&moves), "{error}");
+        assert!(
+            error.ends_with(&format!("redistribute it first, to {to}")),
+            "{error}"
+        );
+    }
+}
+
 /// A halo is not a move, but bringing stripes to consecutive rows is one; ops without neighbours keep stripes.
 #[test]
 fn explicit_moves_know_that_windows_need_consecutive_indices() {

@@ -25,6 +25,7 @@ use crate::families::types::float_types;
 use crate::{Access, HostCall, Meta, OpError, Result, RuleBuilder};
 use shard_comm::{DType, Element};
 use shard_kernels::{Real, View, ViewMut};
+use std::borrow::Cow;
 
 /// Queries and points, and the type of both.
 fn tables<'a>(op: &'static str, inputs: &'a [Meta]) -> Result<(&'a Meta, &'a Meta, DType)> {
@@ -71,9 +72,11 @@ fn accesses(rule: &mut RuleBuilder, queries: &Meta, points: &Meta) -> [Vec<Acces
 }
 
 /// Gradients of distances `|q - p|`, summed block by block: by the queries over all blocks, by the points of this block.
-struct Sums<'a, T> {
-    queries: View<'a, T>,
-    points: View<'a, T>,
+struct Sums<'a, T: Copy> {
+    /// Row by row, as the sums below.
+    queries: Cow<'a, [T]>,
+    points: Cow<'a, [T]>,
+    dim: usize,
     by_queries: Vec<T>,
     by_points: Vec<T>,
 }
@@ -82,13 +85,18 @@ impl<'a, T: Real + Element> Sums<'a, T> {
     /// The sums that the calls before left; queries and points are the first two inputs.
     fn take(call: &mut HostCall<'a, '_>) -> Self {
         let (queries, points) = (call.input::<T>(0), call.input::<T>(1));
-        let zeros = |view: &View<'_, T>| vec![T::zero(); view.shape().iter().product()];
+        let zeros = |view: &View<'_, T>| vec![T::zero(); view.len()];
+        let rows = |view: &View<'a, T>| match view.as_slice() {
+            Some(rows) => Cow::Borrowed(rows),
+            None => Cow::Owned(view.to_vec()),
+        };
         let left = call.state.take().and_then(|s| s.downcast::<Vec<T>>().ok());
         Self {
             by_queries: left.map_or_else(|| zeros(&queries), |sums| *sums),
             by_points: zeros(&points),
-            queries,
-            points,
+            dim: queries.shape()[1],
+            queries: rows(&queries),
+            points: rows(&points),
         }
     }
 
@@ -99,11 +107,15 @@ impl<'a, T: Real + Element> Sums<'a, T> {
             return;
         }
         let scale = g / distance;
-        let dim = self.queries.shape()[1];
-        for d in 0..dim {
-            let step = scale * (self.queries.get(&[query, d]) - self.points.get(&[point, d]));
-            self.by_queries[query * dim + d] += step;
-            self.by_points[point * dim + d] -= step;
+        let [query, point] = [query, point].map(|row| row * self.dim..(row + 1) * self.dim);
+        let coordinates = self.queries[query.clone()]
+            .iter()
+            .zip(&self.points[point.clone()]);
+        let sums = (self.by_queries[query].iter_mut()).zip(&mut self.by_points[point]);
+        for ((&q, &p), (by_query, by_point)) in coordinates.zip(sums) {
+            let step = scale * (q - p);
+            *by_query += step;
+            *by_point -= step;
         }
     }
 
