@@ -59,7 +59,8 @@ impl Schedule {
 /// The state of turns: which rank may run.
 pub(super) struct Baton {
     turn: Mutex<Turn>,
-    passed: Condvar,
+    /// What each rank waits at for its turn: only the one that gets the baton is woken.
+    passed: Vec<Condvar>,
 }
 
 struct Turn {
@@ -94,7 +95,7 @@ impl Baton {
         turn.choose(0);
         Some(Self {
             turn: Mutex::new(turn),
-            passed: Condvar::new(),
+            passed: (0..ranks).map(|_| Condvar::new()).collect(),
         })
     }
 
@@ -102,7 +103,7 @@ impl Baton {
     pub(super) fn take(&self, rank: usize) {
         let mut turn = self.lock();
         while turn.holder != Some(rank) && !turn.open {
-            turn = (self.passed.wait(turn)).unwrap_or_else(PoisonError::into_inner);
+            turn = (self.passed[rank].wait(turn)).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -117,7 +118,10 @@ impl Baton {
         let mut turn = self.lock();
         if turn.holder == Some(rank) {
             turn.choose(rank);
-            self.passed.notify_all();
+            // A rank that goes on itself waits nowhere.
+            if turn.holder != Some(rank) {
+                self.wake(turn);
+            }
         }
     }
 
@@ -127,7 +131,16 @@ impl Baton {
         turn.can_run[rank] = can_run;
         if turn.holder.is_none() && can_run {
             turn.choose(rank);
-            self.passed.notify_all();
+            self.wake(turn);
+        }
+    }
+
+    /// Wakes the rank that got the baton, which then finds the lock free.
+    fn wake(&self, turn: MutexGuard<'_, Turn>) {
+        let holder = turn.holder;
+        drop(turn);
+        if let Some(rank) = holder {
+            self.passed[rank].notify_one();
         }
     }
 
@@ -139,7 +152,9 @@ impl Baton {
     /// Ends the taking of turns: from now on all ranks run at once.
     pub(super) fn open(&self) {
         self.lock().open = true;
-        self.passed.notify_all();
+        for rank in &self.passed {
+            rank.notify_one();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Turn> {
