@@ -4,6 +4,7 @@ mod arriving;
 mod local;
 mod outcome;
 mod pin;
+mod refusals;
 mod ring;
 mod route;
 mod rows;
@@ -12,6 +13,7 @@ mod widened;
 
 use self::arriving::{post, post_all};
 pub use self::pin::Pin;
+use self::refusals::{refuse_moves, refuse_without_kernel};
 use self::route::{Side, Whose};
 use self::rows::{SharedWork, Work};
 use self::submit::{converted, submit};
@@ -24,7 +26,7 @@ use crate::{
     Alternative, Exec, KernelCx, KernelPolicy, Meta, Op, OpError, Reduction, Result, Rule, Stage,
     Strategy, Sums, Value, Values,
 };
-use shard_comm::{Buffer, BufferMut, Call, Calling, CommError, DType, DeviceRef, History};
+use shard_comm::{Buffer, BufferMut, Call, Calling, CommError, DType, History};
 use shard_redistribute::{Array, Exchange, MeshComm};
 use shard_spec::{Layout, ReduceOp};
 use smallvec::SmallVec;
@@ -734,25 +736,6 @@ fn reduce(op: &'static str, strategy: &Strategy, inputs: &[&Array]) -> Result<Ve
     Ok(reduced)
 }
 
-/// The error of a strategy that would move an operand where moves are explicit.
-fn refuse_moves(
-    op: &'static str,
-    rule: &Rule,
-    strategy: &Strategy,
-    inputs: &[&Array],
-) -> Result<()> {
-    let Some(operand) = strategy.inputs.iter().position(|step| step.realigned) else {
-        return Ok(());
-    };
-    let layouts: Vec<&Layout> = inputs.iter().map(|input| input.layout()).collect();
-    Err(OpError::ImplicitMove {
-        op,
-        operand,
-        layout: layouts[operand].to_string(),
-        wanted: strategy.wanted(rule, &layouts, operand),
-    })
-}
-
 fn outputs_without_data(cx: &Rc<MeshComm>, rule: &Rule, layouts: &[Layout]) -> Result<Arrays> {
     rule.outputs
         .iter()
@@ -833,17 +816,6 @@ impl Applied<'_> {
         let wide = self.wide.map(|(rule, _)| (rule, Blocks::ONE));
         Self { wide, ..self }
     }
-}
-
-/// An error, the same on all ranks, if the op cannot run where its operands are.
-fn refuse_without_kernel(op: &Arc<dyn Op>, device: &DeviceRef) -> Result<()> {
-    if device.runs_host_jobs() || op.kernel(device.kind()).is_some() {
-        return Ok(());
-    }
-    Err(OpError::NoKernel {
-        op: op.name(),
-        device: device.name(),
-    })
 }
 
 /// Freezes the outputs and combines them if the rule says so.
