@@ -326,11 +326,19 @@ pub(crate) fn smaller<T: Real>(a: T, b: T) -> T {
     }
 }
 
-/// Runs `op` compiled for the best instruction set of this machine. The call costs a table look-up and a jump, which
-/// is too much for very short rows only.
+/// Runs `op` compiled for the best instruction set of this machine, of those that loops are compiled for (see `build.rs`). The call
+/// costs a table look-up and a jump, which is too much for very short rows only.
 #[inline]
 pub(crate) fn vectorized<W: WithSimd>(op: W) -> W::Output {
-    Arch::new().dispatch(op)
+    let best = Arch::new();
+    #[cfg(up_to_avx2)]
+    return match best {
+        Arch::V4(simd) => Simd::vectorize(*simd, op),
+        Arch::V3(simd) => Simd::vectorize(simd, op),
+        _ => Simd::vectorize(pulp::Scalar, op),
+    };
+    #[cfg(not(up_to_avx2))]
+    best.dispatch(op)
 }
 
 struct Rows<'a, T, F> {

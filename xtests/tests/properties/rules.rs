@@ -42,13 +42,25 @@ fn samples() -> Vec<Sample> {
             capture.samples()
         });
         for sample in found.into_iter().flatten() {
-            let shapes: Vec<Vec<usize>> = sample.inputs.iter().map(|t| t.shape.clone()).collect();
-            if seen.insert((sample.op.key(), shapes)) {
+            if seen.insert((sample.op.key(), kind(&sample))) {
                 samples.push(sample);
             }
         }
     }
     samples
+}
+
+/// What a rule sees of the operands: which extents are 0, are 1, and are alike. Of `[4, 1, 4]` and `[4, 7]` that is `[2, 1, 2]` and `[2, 3]`.
+fn kind(sample: &Sample) -> Vec<Vec<usize>> {
+    let mut met = vec![0, 1];
+    let mut number = |&extent: &usize| {
+        met.iter().position(|&e| e == extent).unwrap_or_else(|| {
+            met.push(extent);
+            met.len() - 1
+        })
+    };
+    let shapes = sample.inputs.iter().map(|t| &t.shape);
+    shapes.map(|shape| shape.iter().map(&mut number).collect()).collect()
 }
 
 fn rules_hold() {

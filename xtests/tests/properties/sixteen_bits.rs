@@ -3,7 +3,7 @@
 
 use shard_comm::DType;
 use shard_ops::testing::{Data, Tensor, Tolerance, tensor};
-use shard_spec::{DeviceMesh, Layout};
+use shard_spec::{DeviceMesh, Layout, numel};
 use xtests::case::Case;
 use xtests::dispatch::{self, Apply};
 use xtests::harness::{On, on_threads};
@@ -55,6 +55,10 @@ fn every_op(float: DType, digits: i32) {
             sums: t.data.dtype().is_float(),
         };
         let operands: Vec<Operand> = case.inputs.iter().map(operand).collect();
+        // A few elements at a time, of the largest operand an eighth.
+        let tensors = case.inputs.iter().map(|(_, t)| t).chain(&case.outputs);
+        let largest = tensors.map(|t| numel(&t.shape)).max().unwrap_or(0);
+        let room = (largest * size_of::<f32>() / 8).max(32);
         for mesh in [&[3][..], &[2, 2]] {
             let mesh = DeviceMesh::new(mesh).unwrap();
             let plan = Plan {
@@ -67,8 +71,8 @@ fn every_op(float: DType, digits: i32) {
                 .map(|(i, draft)| Trial {
                     float,
                     tolerance,
-                    // Of every other one, a few elements at a time.
-                    room: (i % 2 == 1).then_some(32),
+                    // Every other one in many blocks.
+                    room: (i % 2 == 1).then_some(room),
                     ..Trial::new(draft.build(&mesh, &operands).unwrap())
                 })
                 .collect();

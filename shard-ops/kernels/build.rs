@@ -1,0 +1,20 @@
+//! For which instruction sets loops are compiled.
+//!
+//! With the feature `x86-v4` each loop is compiled for AVX-512 too, which is a third of what there is to compile. In builds that are little
+//! optimised, as tests are, nobody waits for those loops: processors with AVX-512 run the ones for AVX2 there. With the variable
+//! `SHARD_X86_V4=always` they are compiled at any level, so that they can be tested.
+
+use std::env::var;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=SHARD_X86_V4");
+    println!("cargo::rustc-check-cfg=cfg(up_to_avx2)");
+    let little = var("OPT_LEVEL").is_ok_and(|level| matches!(&*level, "0" | "1"));
+    let always = var("SHARD_X86_V4").is_ok_and(|value| value == "always");
+    let has = |what: &str| var(what).is_ok();
+    let both = has("CARGO_FEATURE_X86_V4") && var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
+    if both && little && !always {
+        println!("cargo::rustc-cfg=up_to_avx2");
+    }
+}
