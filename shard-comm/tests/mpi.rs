@@ -12,6 +12,7 @@ use shard_comm::{
 };
 use std::process::{Command, ExitCode};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Names the scenario to the ranks.
@@ -79,38 +80,74 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
-    for (scenario, counts, well) in SCENARIOS {
-        let wanted = match &filter {
-            Some(filter) => scenario.contains(filter.as_str()),
-            None => scenario != LARGE,
-        };
-        if !wanted {
-            continue;
+    let wanted = |scenario: &str| match &filter {
+        Some(filter) => scenario.contains(filter.as_str()),
+        None => scenario != LARGE,
+    };
+    let jobs: Vec<Job> = (SCENARIOS.iter())
+        .filter(|(scenario, ..)| wanted(scenario))
+        .flat_map(|&(scenario, counts, well)| jobs_of(scenario, counts, well))
+        .collect();
+    // The end of a job that does not end well is mostly waited for.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..cores.min(MOST_AT_A_TIME) {
+            scope.spawn(|| {
+                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    start(job);
+                    println!("{job}: ok");
+                }
+            });
         }
-        for &ranks in counts {
-            start(scenario, ranks, well, false);
-            println!("{scenario} on {ranks} ranks: ok");
-        }
-        // Up to 8 ranks of a node agree in memory that they share; those of several nodes by messages.
-        if let Some(&ranks) = counts.iter().rfind(|ranks| (2..=8).contains(*ranks))
-            && scenario != LARGE
-        {
-            start(scenario, ranks, well, true);
-            println!("{scenario} on {ranks} ranks, by messages: ok");
-        }
-    }
+    });
     ExitCode::SUCCESS
 }
 
-/// Runs a scenario and checks that every rank came to its end.
-fn start(scenario: &str, ranks: usize, well: bool, messages: bool) {
+/// How many jobs run side by side at most. Each has more ranks than there are cores as it is.
+const MOST_AT_A_TIME: usize = 2;
+
+/// A scenario on so many ranks.
+struct Job {
+    scenario: &'static str,
+    ranks: usize,
+    well: bool,
+    messages: bool,
+}
+
+impl std::fmt::Display for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let how = if self.messages { ", by messages" } else { "" };
+        write!(f, "{} on {} ranks{how}", self.scenario, self.ranks)
+    }
+}
+
+/// A scenario on all of its rank counts. Up to 8 ranks of a node agree in memory that they share, those of several nodes by
+/// messages: so does the largest of these counts, once more.
+fn jobs_of(scenario: &'static str, counts: &[usize], well: bool) -> Vec<Job> {
+    let job = |ranks, messages| Job {
+        scenario,
+        ranks,
+        well,
+        messages,
+    };
+    let by_messages = counts.iter().rfind(|ranks| (2..=8).contains(*ranks));
+    let by_messages = by_messages.filter(|_| scenario != LARGE);
+    (counts.iter().map(|&ranks| job(ranks, false)))
+        .chain(by_messages.map(|&ranks| job(ranks, true)))
+        .collect()
+}
+
+/// Runs a job and checks that every rank came to its end.
+fn start(job: &Job) {
+    let (scenario, ranks) = (job.scenario, job.ranks);
     let program = std::env::current_exe().expect("this program");
     let mpirun = std::env::var_os("MPIRUN").unwrap_or_else(|| "mpirun".into());
     let output = Command::new(mpirun)
         .args(["-n", &ranks.to_string()])
         .arg(program)
         .env(SCENARIO, scenario)
-        .envs(messages.then_some((MESSAGES, "1")))
+        .envs(job.messages.then_some((MESSAGES, "1")))
         .envs(PERMISSIONS)
         .output()
         .expect("mpirun, which the feature mpi needs");
@@ -118,14 +155,10 @@ fn start(scenario: &str, ranks: usize, well: bool, messages: bool) {
     for rank in 0..ranks {
         assert!(
             out.contains(&format!("rank {rank} saw what it should")),
-            "{scenario} on {ranks}: rank {rank} did not\n{out}\n{err}"
+            "{job}: rank {rank} did not\n{out}\n{err}"
         );
     }
-    assert_eq!(
-        output.status.success(),
-        well,
-        "{scenario} on {ranks}\n{out}\n{err}"
-    );
+    assert_eq!(output.status.success(), job.well, "{job}\n{out}\n{err}");
     if scenario == "panic" {
         // Of three ranks the one that panicked says so, and where; what the others make of it is theirs to handle.
         let told: Vec<&str> = err

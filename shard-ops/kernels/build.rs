@@ -13,7 +13,8 @@ fn main() {
     let little = var("OPT_LEVEL").is_ok_and(|level| matches!(&*level, "0" | "1"));
     let always = var("SHARD_X86_V4").is_ok_and(|value| value == "always");
     let has = |what: &str| var(what).is_ok();
-    let both = has("CARGO_FEATURE_X86_V4") && var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
+    let both = has("CARGO_FEATURE_X86_V4")
+        && var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
     if both && little && !always {
         println!("cargo::rustc-cfg=up_to_avx2");
     }

@@ -60,7 +60,9 @@ fn kind(sample: &Sample) -> Vec<Vec<usize>> {
         })
     };
     let shapes = sample.inputs.iter().map(|t| &t.shape);
-    shapes.map(|shape| shape.iter().map(&mut number).collect()).collect()
+    shapes
+        .map(|shape| shape.iter().map(&mut number).collect())
+        .collect()
 }
 
 fn rules_hold() {
