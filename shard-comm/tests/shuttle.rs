@@ -14,7 +14,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
 /// Random schedules of each program and number of ranks, and as many with few changes of rank at random places.
-const SCHEDULES: usize = 400;
+const SCHEDULES: usize = 250;
 
 fn explore(ranks: usize, schedules: usize, program: impl Fn(LocalComm) + Send + Sync + 'static) {
     let program = Arc::new(program);
