@@ -1,6 +1,6 @@
 //! For which instruction sets loops are compiled.
 //!
-//! With the feature `x86-v4` each loop is compiled for AVX-512 too, which is a third of what there is to compile. In builds that are little
+//! With the feature `x86-v4` each loop is compiled for AVX-512 too, which is a quarter of what there is to compile. In builds that are little
 //! optimised, as tests are, nobody waits for those loops: processors with AVX-512 run the ones for AVX2 there. With the variable
 //! `SHARD_X86_V4=always` they are compiled at any level, so that they can be tested.
 
