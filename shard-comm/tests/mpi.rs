@@ -30,11 +30,12 @@ const PERMISSIONS: [(&str, &str); 4] = [
 ];
 
 /// Name, rank counts, and whether the job is to end well.
-const SCENARIOS: [(&str, &[usize], bool); 29] = [
+const SCENARIOS: [(&str, &[usize], bool); 30] = [
     // More than 8 ranks agree by what their records come to: 10, 13 and 16 need a second round for it.
     ("contract", &[1, 2, 3, 4, 8, 9, 10, 13, 16], true),
     ("more_groups_than_places", &[3, 8], true),
     ("one_is_late", &[2, 4], true),
+    ("one_ends_late", &[2, 8], true),
     (
         "few_messages",
         &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
@@ -197,6 +198,15 @@ fn be_a_rank(scenario: &str) {
                 .expect("a rank");
         }
         "one_is_late" => run(&one_is_late).expect("a run").expect("a rank"),
+        "one_ends_late" => {
+            // What the others tell each other meanwhile may still be under way when all have met: that ends no job.
+            for _ in 0..2 {
+                let nap = Duration::from_millis(1300);
+                run(&|comm| std::thread::sleep(nap * u32::from(comm.rank() + 1 == comm.size())))
+                    .expect("a run")
+                    .expect("a rank");
+            }
+        }
         "few_messages" => run(&few_messages).expect("a run").expect("a rank"),
         "tags_come_round" => run(&tags_come_round).expect("a run").expect("a rank"),
         "out_of_step" => out_of_step(&options),

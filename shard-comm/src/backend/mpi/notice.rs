@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::raw::{Mail, World};
+use super::raw::{self, Mail, World};
 use super::tags::NEWS;
 use crate::Result;
 
@@ -71,7 +71,7 @@ pub(super) fn part(world: &World) -> Result<()> {
             has_left(rank);
         }
     }
-    while !outgoing.test()? {
+    while !outgoing.test()? || !raw::have_left(Vec::new())? {
         std::thread::sleep(NAP);
     }
     Ok(())
@@ -128,7 +128,8 @@ impl Letterbox {
         Ok(next_of(self.run, &mut early()))
     }
 
-    /// Closes the letterbox, and returns whether every notice that was sent has left.
+    /// Closes the letterbox. Notices that have not left yet do when MPI is called again, at the latest when this process parts from
+    /// the others. Returns whether MPI could tell of all.
     pub(super) fn close(&mut self) -> bool {
         let came = self.incoming.test().unwrap_or(false) || !self.incoming.cancel();
         if came {
@@ -137,9 +138,7 @@ impl Letterbox {
                 later => early().push(later),
             }
         }
-        self.sent
-            .retain_mut(|mail| !matches!(mail.test(), Ok(true)));
-        self.sent.is_empty()
+        raw::have_left(std::mem::take(&mut self.sent)).is_ok()
     }
 }
 

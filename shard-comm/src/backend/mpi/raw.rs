@@ -10,8 +10,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr;
 use std::rc::Rc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use mpi::ffi;
 use smallvec::SmallVec;
@@ -132,6 +132,29 @@ unsafe impl Send for Last {}
 unsafe impl Sync for Last {}
 
 static LAST: OnceLock<Last> = OnceLock::new();
+
+/// Messages of runs that are over, which leave when MPI is called again.
+struct UnderWay(Vec<Mail>);
+
+// SAFETY: only `have_left` looks at it, which calls MPI and so runs on the one thread that may.
+unsafe impl Send for UnderWay {}
+
+static UNDER_WAY: Mutex<UnderWay> = Mutex::new(UnderWay(Vec::new()));
+
+/// Takes over messages of a run that is over, and returns whether all that were taken over have left.
+pub(super) fn have_left(more: Vec<Mail>) -> Result<bool> {
+    let mut under_way = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
+    under_way.0.extend(more);
+    let mut tested = Ok(());
+    under_way.0.retain_mut(|mail| match mail.test() {
+        Ok(left) => !left,
+        Err(error) => {
+            tested = Err(error);
+            true
+        }
+    });
+    tested.map(|()| under_way.0.is_empty())
+}
 
 /// Sets whether this process ends the whole job when it ends.
 pub(super) fn set_broken(broken: bool) {
