@@ -20,7 +20,7 @@ mod watch;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 pub use baton::Schedule;
@@ -394,15 +394,15 @@ impl Drop for Ticket {
 /// # Errors
 /// [`LaunchError::TooMany`].
 pub(crate) fn check_ranks(ranks: usize) -> Result<(), LaunchError> {
-    match most_threads() {
+    match *MOST_THREADS {
         most if ranks > most => Err(LaunchError::TooMany { ranks, most }),
         _ => Ok(()),
     }
 }
 
 /// How many ranks this process has threads for. Where the system refuses a thread the memory around its stack, it ends the
-/// process instead of reporting an error, so that is not tried.
-fn most_threads() -> usize {
+/// process instead of reporting an error, so that is not tried. Read once.
+static MOST_THREADS: LazyLock<usize> = LazyLock::new(|| {
     /// Pieces of memory that a thread maps: its stack, one for signals, and a guard before each.
     const MAPPED: usize = 4;
     /// Where the system does not tell.
@@ -417,4 +417,4 @@ fn most_threads() -> usize {
     let mapped = limit("/proc/sys/vm/max_map_count").map(|n| n / MAPPED);
     let threads = limit("/proc/sys/kernel/threads-max");
     (mapped.into_iter().chain(threads).min()).map_or(USUAL, |most| most / 8 * 7)
-}
+});

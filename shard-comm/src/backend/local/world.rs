@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, LazyLock, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -133,6 +133,10 @@ struct Wait {
 /// From this many ranks on, a result that is equal on all of them is computed once. Fewer ranks are faster if each computes it.
 const MANY: usize = 8;
 
+/// How many cores this process has. Asked once: the answer is read from files, which takes as long as a thread takes to begin.
+static CORES: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+
 impl World {
     pub(super) fn new(ranks: usize, schedule: &Schedule) -> Arc<Self> {
         let state = State {
@@ -149,7 +153,7 @@ impl World {
             failed: AtomicBool::new(false),
             ended: AtomicUsize::new(0),
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = *CORES;
         Arc::new(Self {
             notice: Apart(notice),
             state: Mutex::new(state),
