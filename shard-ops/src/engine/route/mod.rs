@@ -408,14 +408,14 @@ impl Routed<'_> {
         self.routing.home.iter().enumerate().map(of).collect()
     }
 
-    /// What a device needs that folds each row by itself, behind all other inputs.
+    /// What a device with kernels of its own needs, which fold each row by itself, behind all other inputs.
     pub(super) fn push_sorted(
         &self,
         whose: Whose,
         call: &mut KernelCx,
         inputs: &mut Vec<Buffer>,
     ) -> Result<()> {
-        if self.routing.home.is_empty() || !self.cx.device().kind().is_cuda() {
+        if self.routing.home.is_empty() || self.cx.device().runs_host_jobs() {
             return Ok(());
         }
         let at = self.selection(whose)?;
@@ -524,7 +524,7 @@ impl Routed<'_> {
             let dtype = came.dtype();
             let mut inputs = vec![came, asked.clone()];
             let mut boxes = vec![box_of_rows, list(rows.len())];
-            if self.cx.device().kind().is_cuda() {
+            if !self.cx.device().runs_host_jobs() {
                 let cell = &route.by_asked[usize::from(side == Side::Behind)];
                 let sorted = match cell.get() {
                     Some(sorted) => sorted,
