@@ -133,7 +133,8 @@ struct Wait {
 /// From this many ranks on, a result that is equal on all of them is computed once. Fewer ranks are faster if each computes it.
 const MANY: usize = 8;
 
-/// How many cores this process has. Asked once: the answer is read from files, which takes as long as a thread takes to begin.
+/// How many cores the thread that first asks may use. Asked once: the answer is read from files, which takes a quarter of what a thread
+/// takes to begin. It decides how ranks wait, not what they do.
 static CORES: LazyLock<usize> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
 
