@@ -81,6 +81,7 @@ pub use overlap::{DimPiece, DimSend, overlaps, overlaps_from, overlaps_to};
 pub use part::DimPart;
 pub use partition::{Offsets, Partition};
 pub use placement::Placement;
+pub use progression::{Intersection, Progression};
 pub use reduce_op::ReduceOp;
 pub use reshape::{ReshapeGroup, reshape_groups, reshape_stop};
 pub use segments::Segments;
@@ -90,7 +91,6 @@ pub use window::{Neighbors, ResampleMode, Sample, ScaleFactor, Window};
 #[doc(hidden)]
 pub mod inside {
     pub use crate::dim_map::candidates::candidates;
-    pub use crate::progression::{Intersection, Progression};
 }
 
 /// The program in the README runs as it stands there.

@@ -3,6 +3,15 @@
 use std::ops::Range;
 
 /// The indices `start + i * step` for `i` in `0..len`. The step may be zero or negative.
+///
+/// ```
+/// use shard_spec::{Intersection, Progression};
+/// let every = |step, start| Progression { start, step, len: 5 };
+/// // 1, 4, 7, 10, 13 and 0, 2, 4, 6, 8 have 4 in common.
+/// let common = every(3, 1).intersect(&every(2, 0));
+/// assert_eq!(common, Intersection::Line { i_start: 1, i_step: 2, j_start: 2, j_step: 3, len: 1 });
+/// assert_eq!(every(2, 1).intersect(&every(2, 0)), Intersection::Never);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progression {
     /// The first index.

@@ -1,6 +1,7 @@
 //! Whether the pieces that a plan writes have elements in common.
 
 use shard_device::view::span;
+use shard_spec::{Intersection, Progression};
 use smallvec::{SmallVec, smallvec};
 
 use super::pieces::{PieceRef, Pieces};
@@ -46,66 +47,120 @@ pub(super) fn stacks(pieces: &Pieces) -> Result<Option<Vec<Stack>>> {
     let mut ranges = (firsts.iter())
         .map(|p| span(p.dst_offset, p.shape, p.dst_strides))
         .collect::<Result<SmallVec<[_; 8]>, _>>()?;
-    Ok(are_disjoint(firsts.into_iter(), &mut ranges).then_some(stacks))
+    // In which order sums are formed is not left to how many there are.
+    let apart = are_disjoint(firsts.into_iter(), &mut ranges, usize::MAX);
+    Ok(apart.then_some(stacks))
 }
 
-/// Whether no element is written by two pieces, as far as cheap tests can tell: disjoint ranges, or disjoint boxes of one
-/// array.
+/// Whether no element is written by two pieces, as far as it can be told: disjoint ranges, or disjoint boxes of one array, of which no
+/// more than `most` are compared with each other one by one.
 pub(super) fn are_disjoint<'a>(
-    pieces: impl ExactSizeIterator<Item = PieceRef<'a>> + Clone,
+    pieces: impl Iterator<Item = PieceRef<'a>> + Clone,
     ranges: &mut [std::ops::Range<usize>],
+    most: usize,
 ) -> bool {
     ranges.sort_unstable_by_key(|r| r.start);
     if ranges.windows(2).all(|w| w[0].end <= w[1].start) {
         return true;
     }
-    /// Pairs are compared one by one; with more pieces than this the general path costs less than the proof.
-    const MOST: usize = 256;
-    if pieces.len() > MOST {
-        return false;
-    }
-    let Some(boxes) = boxes(pieces) else {
-        return false;
-    };
-    boxes.iter().enumerate().all(|(i, a)| {
-        boxes[..i]
-            .iter()
-            .all(|b| a.iter().zip(b).any(|(a, b)| a.1 <= b.0 || b.1 <= a.0))
-    })
+    boxes(pieces).is_some_and(|mut boxes| are_apart(&mut boxes, 0, most))
 }
 
-type Corner = SmallVec<[(usize, usize); 7]>;
+/// The indices of a piece along each dim of an array, the dim with the largest stride first.
+type Corner = SmallVec<[Progression; 6]>;
 
-/// The pieces as boxes of one array whose strides they share; `None` if they are not such boxes.
-fn boxes<'a>(pieces: impl Iterator<Item = PieceRef<'a>>) -> Option<Vec<Corner>> {
-    let mut pieces = pieces.peekable();
-    let strides = pieces.peek()?.dst_strides;
-    let mut order: SmallVec<[usize; 6]> = (0..strides.len()).collect();
-    order.sort_by_key(|&d| std::cmp::Reverse(strides[d]));
-    pieces
-        .map(|piece| {
-            if piece.dst_strides != strides {
+/// Whether no two boxes have an element in common. Those that lie one after the other along this dim have none; the others are looked
+/// at along the next.
+fn are_apart(boxes: &mut [Corner], dim: usize, most: usize) -> bool {
+    if boxes.len() < 2 {
+        return true;
+    }
+    if dim == boxes[0].len() {
+        let never = |a: &Corner, b: &Corner| {
+            let mut dims = a.iter().zip(b);
+            dims.any(|(a, b)| a.intersect(b) == Intersection::Never)
+        };
+        let mut all = boxes.iter().enumerate();
+        return boxes.len() <= most && all.all(|(i, a)| boxes[..i].iter().all(|b| never(a, b)));
+    }
+    boxes.sort_unstable_by_key(|one| one[dim].start);
+    let (mut begin, mut end) = (0, isize::MIN);
+    for i in 0..boxes.len() {
+        let along = boxes[i][dim];
+        if along.start >= end
+            && !are_apart(
+                &mut boxes[std::mem::replace(&mut begin, i)..i],
+                dim + 1,
+                most,
+            )
+        {
+            return false;
+        }
+        end = end.max(along.at(along.len));
+    }
+    are_apart(&mut boxes[begin..], dim + 1, most)
+}
+
+/// The pieces as boxes of one array, of which they may leave out indices; `None` if they are not such boxes.
+///
+/// The stride of a dim is the largest of which all steps along it are multiples. For example, of a row of 3 a piece at 0 with 2 elements,
+/// 2 apart, and a piece at 1 with one element: along the row, whose stride is 2, both have index 0, and what is left is 0 and 1.
+fn boxes<'a>(pieces: impl Iterator<Item = PieceRef<'a>> + Clone) -> Option<Vec<Corner>> {
+    let ndim = pieces.clone().next()?.shape.len();
+    let mut steps: SmallVec<[usize; 6]> = smallvec![0; ndim];
+    for piece in pieces.clone() {
+        if piece.shape.len() != ndim {
+            return None;
+        }
+        for d in (0..ndim).filter(|&d| piece.shape[d] > 1) {
+            let step = usize::try_from(piece.dst_strides[d])
+                .ok()
+                .filter(|&s| s > 0)?;
+            steps[d] = gcd(steps[d], step);
+        }
+    }
+    // Where no piece has more than one index, what it has follows from the other dims.
+    let mut order: SmallVec<[usize; 6]> = (0..ndim).filter(|&d| steps[d] > 0).collect();
+    order.sort_by_key(|&d| std::cmp::Reverse(steps[d]));
+    let indices = |start: usize, step: usize, len: usize| {
+        Some(Progression {
+            start: isize::try_from(start).ok()?,
+            step: isize::try_from(step).ok()?,
+            len,
+        })
+    };
+    let corner = |piece: PieceRef<'a>| {
+        let mut rest = piece.dst_offset;
+        let mut corner = Corner::new();
+        for &d in &order {
+            let (stride, len) = (steps[d], piece.shape[d]);
+            let step = match len {
+                0 | 1 => 1,
+                _ => piece.dst_strides[d].unsigned_abs() / stride,
+            };
+            corner.push(indices(rest / stride, step, len)?);
+            rest %= stride;
+        }
+        corner.push(indices(rest, 1, 1)?);
+        // A box that reaches past its row would wrap into the next row: then it is not a box of the array.
+        let mut reach = rest;
+        for (&d, along) in order.iter().zip(&corner).rev() {
+            if reach >= steps[d] {
                 return None;
             }
-            let mut rest = piece.dst_offset;
-            let mut room = usize::MAX;
-            let mut corner = Corner::new();
-            for &d in &order {
-                let stride = usize::try_from(strides[d]).ok().filter(|&s| s > 0)?;
-                let lo = rest / stride;
-                rest %= stride;
-                let hi = lo + piece.shape[d];
-                // A box that reaches past its row would wrap into the next row: then it is not a box of the array.
-                if room != usize::MAX && hi.checked_mul(stride)? > room {
-                    return None;
-                }
-                corner.push((lo, hi));
-                room = stride;
-            }
-            corner.push((rest, rest + 1));
-            Some(corner)
-        })
-        .collect()
+            let last = along.at(along.len.saturating_sub(1)).unsigned_abs();
+            reach = last.checked_mul(steps[d])?.checked_add(reach)?;
+        }
+        Some(corner)
+    };
+    pieces.map(corner).collect()
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    match b {
+        0 => a,
+        b => gcd(b, a % b),
+    }
 }
 
 #[cfg(test)]
@@ -164,6 +219,20 @@ mod tests {
         let stacks: Vec<_> = plan.stacks().iter().map(|s| s.to_vec()).collect();
         assert_eq!(stacks, [[0, 2], [1, 3]]);
         assert!(plan.covers(24) && !plan.covers(48));
+        // Of a row of 5 every other element from two ranks, and the others from two others.
+        let every_other = |at, n| block(&[1, n], at, &[5, 2]);
+        let both = vec![
+            every_other(0, 3),
+            every_other(0, 3),
+            every_other(1, 2),
+            every_other(1, 2),
+        ];
+        assert_eq!(overlap(both), Collisions::Stacked);
+        // Those that have an element in common, and a single one that was cut from another row.
+        let some = vec![block(&[1, 3], 0, &[6, 2]), block(&[1, 2], 1, &[6, 3])];
+        assert_eq!(overlap(some), Collisions::Mixed);
+        let none = vec![block(&[2, 3], 0, &[6, 2]), block(&[1, 1], 3, &[1, 1])];
+        assert_eq!(overlap(none), Collisions::Disjoint);
         // The same places, with one column less.
         let mut torn = halves.to_vec();
         torn[2] = block(&[4, 2], 0, &[6, 1]);

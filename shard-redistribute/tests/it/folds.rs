@@ -1,8 +1,10 @@
-//! Exchanges within a rank that fold what falls on the same elements.
+//! The order in which what falls on the same elements is folded: within a rank, and in sums over ranks.
 
+use crate::common::{layout, recipe};
 use half::bf16;
-use shard_comm::{Buffer, Communicator, Element, Monoid, Scalar, local};
-use shard_redistribute::{ExchangeBuilder, MeshComm, Source};
+use proptest::prelude::*;
+use shard_comm::{Buffer, Communicator, DType, Element, Monoid, Scalar, by_tree, local};
+use shard_redistribute::{Array, ExchangeBuilder, MeshComm, Source};
 use shard_spec::{DeviceMesh, DimMap, Layout};
 use std::rc::Rc;
 
@@ -75,4 +77,47 @@ fn local_sums_of_16_bit_floats_are_rounded_once() {
     let parts = [(0, &large[..]), (1, &small[..]), (1, &small[..])];
     let expected = [256.0, 258.0, 258.0, 2.0].map(bf16::from_f32);
     assert_eq!(folded(4, Monoid::SUM, None, &parts), expected);
+}
+
+/// Term `me` of the element at a global index: sums of some are rounded differently in each order.
+fn term(index: &[usize], me: usize) -> f64 {
+    let place = index.iter().fold(me + 1, |at, &i| 31 * at + i);
+    (place as f64).sin()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    /// Whatever is read of an array of terms along one axis, and into whatever pieces it comes: also where those of a row lie between
+    /// others.
+    #[test]
+    fn sums_over_ranks_are_formed_by_the_tree(
+        mesh in prop::sample::select(vec![vec![6], vec![2, 6], vec![5, 2], vec![3, 4], vec![2, 3, 2]]),
+        axis in 0_usize..3, rows in 0_usize..9, cols in 0_usize..14, mut from in recipe(3), to in recipe(3),
+    ) {
+        let axis = axis % mesh.len();
+        from.kinds.iter_mut().for_each(|kind| *kind %= 3);
+        from.kinds[axis] = 3;
+        let mesh = DeviceMesh::new(&mesh).unwrap();
+        let ends = local::run(mesh.size(), |comm| {
+            let world: Rc<dyn Communicator> = Rc::new(comm);
+            let cx = MeshComm::new(&world, &mesh).unwrap();
+            let shape = [rows, cols];
+            let (from, to) = (layout(&mesh, &shape, &from), layout(&mesh, &shape, &to));
+            let to = to.with_partial_reduced();
+            let me = cx.coords().unwrap()[axis];
+            let whole = from.with_partial_reduced();
+            let terms = Array::from_fn(&cx, &whole, |i| term(i, me)).unwrap();
+            let terms = Array::from_parts(&cx, &from, terms.buffer().cloned(), DType::F64).unwrap();
+            let sum = |i: &[usize]| {
+                by_tree((0..mesh.shape()[axis]).map(|k| term(i, k)), |a, b| a + b).unwrap()
+            };
+            let wanted = Array::from_fn(&cx, &to, sum).unwrap().to_vec::<f64>().unwrap();
+            let got = terms.redistribute(&to).unwrap().to_vec::<f64>().unwrap();
+            (format!("{from} -> {to}"), got, wanted)
+        });
+        for (moved, got, wanted) in ends.unwrap() {
+            prop_assert_eq!(got, wanted, "{}", moved);
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! Which runs are tried with which.
 
 use shard_spec::Run;
-use shard_spec::inside::{Intersection, Progression, candidates};
+use shard_spec::inside::candidates;
+use shard_spec::{Intersection, Progression};
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

@@ -15,6 +15,5 @@ mod progression;
 mod refusals;
 mod reshape;
 mod segments;
-#[cfg(feature = "serde")]
 mod serial;
 mod windows;

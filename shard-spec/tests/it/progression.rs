@@ -1,7 +1,7 @@
 //! Arithmetic progressions, against every pair of indices.
 
 use proptest::prelude::*;
-use shard_spec::inside::{Intersection, Progression};
+use shard_spec::{Intersection, Progression};
 
 fn progression() -> impl Strategy<Value = Progression> {
     (-20isize..20, -6isize..=6, 0usize..9).prop_map(|(start, step, len)| Progression {
