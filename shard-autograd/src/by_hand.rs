@@ -2,7 +2,7 @@
 
 use crate::accumulate::Mover;
 use crate::local::zeros;
-use crate::map_local::nothing;
+use crate::map_local::{OfPieces, nothing};
 use crate::node::{Kind, Node, Outlet};
 use crate::{AutogradError, Recorder, Result};
 use shard_comm::AgreedError;
@@ -85,7 +85,20 @@ impl Recorder {
         forward: impl FnOnce(&Self, &[Value]) -> Result<Vec<Value>>,
         backward: impl Fn(&Self, &[Value], &[Value], &[Value]) -> Result<Vec<Option<Value>>> + 'static,
     ) -> Result<Vec<Value>> {
-        self.map_pieces(OP, inputs, in_layouts, out_layouts, |tape, pieces| {
+        let (forward, backward) = (Box::new(forward), Rc::new(backward));
+        self.by_hand(inputs, in_layouts, out_layouts, forward, backward)
+    }
+
+    /// [`map_local_with_grad`](Self::map_local_with_grad), once for all functions.
+    fn by_hand(
+        &self,
+        inputs: &[&Value],
+        in_layouts: &[&Layout],
+        out_layouts: &[&Layout],
+        forward: Box<OfPieces<'_>>,
+        backward: Rc<Backward>,
+    ) -> Result<Vec<Value>> {
+        let of_pieces = |tape: &Self, pieces: &[Value]| {
             let untracked: Vec<Value> = pieces.iter().map(Value::detach).collect();
             // There is a first input: `map_pieces` has checked that.
             let first = inputs[0];
@@ -99,14 +112,15 @@ impl Recorder {
             let inputs = untracked.into_iter().map(|v| v.array().clone()).collect();
             tape.record(parents, &mut outputs, |outputs| {
                 Kind::ByHand(ByHand {
-                    backward: Rc::new(backward),
+                    backward,
                     inputs,
                     outputs: outputs.iter().map(|v| v.array().clone()).collect(),
                     cx,
                 })
             });
             Ok(outputs)
-        })
+        };
+        self.map_pieces(OP, inputs, in_layouts, out_layouts, Box::new(of_pieces))
     }
 }
 

@@ -11,6 +11,9 @@ use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+/// What is done with the pieces of one rank.
+pub(crate) type OfPieces<'a> = dyn FnOnce(&Recorder, &[Value]) -> Result<Vec<Value>> + 'a;
+
 impl Recorder {
     /// Moves `inputs` to `in_layouts`, calls `f` with this rank's pieces of them, and takes the results as this rank's pieces
     /// of values with `out_layouts`.
@@ -72,7 +75,7 @@ impl Recorder {
         out_layouts: &[&Layout],
         f: impl FnOnce(&Self, &[Value]) -> Result<Vec<Value>>,
     ) -> Result<Vec<Value>> {
-        self.map_pieces("map_local", inputs, in_layouts, out_layouts, f)
+        self.map_pieces("map_local", inputs, in_layouts, out_layouts, Box::new(f))
     }
 
     /// [`map_local`](Self::map_local), with the caller's name in errors.
@@ -82,7 +85,7 @@ impl Recorder {
         inputs: &[&Value],
         in_layouts: &[&Layout],
         out_layouts: &[&Layout],
-        f: impl FnOnce(&Self, &[Value]) -> Result<Vec<Value>>,
+        f: Box<OfPieces<'_>>,
     ) -> Result<Vec<Value>> {
         let first = check_arguments(op, inputs, in_layouts, out_layouts)?;
         let cx = first.array().cx();

@@ -2,10 +2,9 @@
 
 use crate::processes::{self, Processes};
 use crate::{Context, Error, Result};
-use shard_comm::local::{self, Binding, Schedule};
+use shard_comm::local::{self, Binding, ByRank, Schedule};
 use shard_comm::{CommError, Communicator, DType, DeviceFactory, DeviceKind};
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 #[cfg(feature = "mpi")]
@@ -268,22 +267,13 @@ impl Launch {
         &self,
         program: impl Fn(&Context) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
-        self.collected(&program, |rank| self.launch(rank))
-    }
-
-    /// What the ranks of this process return, in their order. All that a launch is but this is not generic: programs are many, and
-    /// each would compile it for each of theirs.
-    fn collected<T: Returned>(
-        &self,
-        program: &(impl Fn(&Context) -> Result<T> + Sync),
-        launch: impl FnOnce(&OneRank<'_>) -> Result<()>,
-    ) -> Result<Vec<T>> {
-        let kept = Kept(Mutex::new(Vec::new()));
-        launch(&|ctx| {
-            kept.keep(ctx.rank(), program(ctx)?);
+        // All that a launch is but this is not generic: programs are many, and each would compile it for each of theirs.
+        let returned = ByRank::default();
+        self.launch(&|ctx| {
+            returned.keep(ctx.rank(), program(ctx)?);
             Ok(())
         })?;
-        Ok(kept.in_order())
+        Ok(returned.into_values())
     }
 
     /// Runs a program that returns nothing.
@@ -370,28 +360,6 @@ fn without_nccl() -> CommError {
         backend: "nccl",
         call: "launch",
         cause: "this program was built without the feature nccl".into(),
-    }
-}
-
-/// What ranks returned, each with its number.
-struct Kept<T>(Mutex<Vec<(usize, T)>>);
-
-impl<T> Kept<T> {
-    fn keep(&self, rank: usize, value: T) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push((rank, value));
-    }
-
-    fn in_order(self) -> Vec<T> {
-        let all = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut in_order: Vec<Option<T>> = Vec::new();
-        for (rank, value) in all {
-            if in_order.len() <= rank {
-                in_order.resize_with(rank + 1, || None);
-            }
-            in_order[rank] = Some(value);
-        }
-        in_order.into_iter().flatten().collect()
     }
 }
 

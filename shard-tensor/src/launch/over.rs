@@ -2,6 +2,7 @@
 
 use super::{Launch, OneRank, Returned, is_echo, root_cause};
 use crate::{Context, Error, Result};
+use shard_comm::local::ByRank;
 use shard_comm::{Communicator, ErrorClass, LaunchError};
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
@@ -37,7 +38,12 @@ impl Launch {
         start: impl FnOnce(usize, &RankProgram<'_>) -> Result<Vec<()>, LaunchError>,
         program: impl Fn(&Context) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
-        self.collected(&program, |rank| self.over(Box::new(start), rank))
+        let returned = ByRank::default();
+        self.over(Box::new(start), &|ctx| {
+            returned.keep(ctx.rank(), program(ctx)?);
+            Ok(())
+        })?;
+        Ok(returned.into_values())
     }
 
     /// [`run_over`](Self::run_over) of a program that returns nothing.

@@ -39,25 +39,30 @@ impl Mesh {
         D: Dimension,
     {
         let _call = Calling::of("distribute");
-        let layout = self.layout(whole.shape(), placements);
-        let words = |layout: &Layout| format!("{} {:?} {layout}", S::Elem::DTYPE, layout.shape());
+        self.divided(whole.view().into_dyn(), &placements.into())
+    }
+
+    /// [`distribute`](Self::distribute), once for each type of elements.
+    #[track_caller]
+    fn divided<T: Element>(
+        &self,
+        whole: ArrayViewD<'_, T>,
+        placements: &Placements,
+    ) -> Result<ShardTensor> {
+        let layout = self.layout(whole.shape(), placements.clone());
+        let words = |layout: &Layout| format!("{} {:?} {layout}", T::DTYPE, layout.shape());
         let layout = match self.size() {
             // Every rank may be on a mesh of its own, with an array of its own.
             1 => layout,
             _ => self.ctx.uniform("distribute", layout, words),
         }?;
         check_whole("distribute", &layout)?;
-        let dtype = S::Elem::DTYPE;
-        (self.cx).record(Call::new("distribute").of(dtype, &layout));
+        (self.cx).record(Call::new("distribute").of(T::DTYPE, &layout));
         let local = match layout.local_parts(self.ctx.rank()) {
-            Some(held) => Some(
-                self.ctx
-                    .device()
-                    .upload_slice(&cut(whole.view().into_dyn(), &held))?,
-            ),
+            Some(held) => Some(self.ctx.device().upload_slice(&cut(whole, &held))?),
             None => None,
         };
-        self.wrap(Array::from_parts(&self.cx, &layout, local, dtype)?)
+        self.wrap(Array::from_parts(&self.cx, &layout, local, T::DTYPE)?)
     }
 
     /// Sends out the pieces of an array that one rank has. No other rank holds more than its piece.
@@ -165,8 +170,19 @@ impl Mesh {
         D: Dimension,
     {
         let _call = Calling::of("from_local");
+        self.of_pieces(&piece.view().into_dyn(), placements.into(), sizes)
+    }
+
+    /// [`from_local`](Self::from_local), once for each type of elements.
+    #[track_caller]
+    fn of_pieces<T: Element>(
+        &self,
+        piece: &ArrayViewD<'_, T>,
+        placements: Placements,
+        sizes: LocalSizes,
+    ) -> Result<ShardTensor> {
         const OP: &str = "from_local";
-        let (world, placements, dtype) = (self.ctx.world(), placements.into(), S::Elem::DTYPE);
+        let (world, dtype) = (self.ctx.world(), T::DTYPE);
         let words = format!("{dtype} of {} dims, {placements:?} {sizes:?}", piece.ndim());
         world.check_uniform_as(OP, shard_ops::key_of(OP, &words), || words)?;
         let layout = match sizes {

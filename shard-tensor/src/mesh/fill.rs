@@ -7,7 +7,6 @@ use shard_comm::{Bool, Call, Calling, DType, Element, Monoid, Scalar, Strided};
 use shard_ops::random::{Distribution, random};
 use shard_ops::{holds, key_of};
 use shard_redistribute::Array;
-use shard_spec::Layout;
 use std::ops::Range;
 
 /// Tensors from nothing. No communication.
@@ -62,13 +61,18 @@ impl Mesh {
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
         let _call = Calling::of("full");
-        let value = value.into();
+        self.all(&shape.into(), value.into(), &placements.into())
+    }
+
+    /// [`full`](Self::full), once for all kinds of arguments.
+    #[track_caller]
+    fn all(&self, shape: &Shape, value: Scalar, placements: &Placements) -> Result<ShardTensor> {
         match value {
             // Not by way of f64, which holds fewer.
             Scalar::I64(_) if self.dtype == DType::I64 => {}
             value => self.check_holds("full", value.to_f64())?,
         }
-        let layout = self.layout(shape, placements)?;
+        let layout = self.laid_out(shape, placements)?;
         let call = Call::new("full").with(value.to_bits().into());
         self.cx.record(call.of(self.dtype, &layout));
         let Some(local) = layout.local_shape(self.ctx.rank()) else {
@@ -273,12 +277,18 @@ impl Mesh {
         f: impl Fn(&[usize]) -> f64,
     ) -> Result<ShardTensor> {
         let _call = Calling::of("from_fn");
-        let layout = self.layout(shape, placements)?;
-        self.filled(&layout, &f)
+        self.filled(&shape.into(), &placements.into(), &f)
     }
 
     /// [`from_fn`](Self::from_fn), once for all functions: it is compiled for eight element types.
-    fn filled(&self, layout: &Layout, f: &dyn Fn(&[usize]) -> f64) -> Result<ShardTensor> {
+    #[track_caller]
+    fn filled(
+        &self,
+        shape: &Shape,
+        placements: &Placements,
+        f: &dyn Fn(&[usize]) -> f64,
+    ) -> Result<ShardTensor> {
+        let layout = &self.laid_out(shape, placements)?;
         let cx = &self.cx;
         cx.record(Call::new("from_fn").of(self.dtype, layout));
         self.wrap(match self.dtype {
@@ -309,7 +319,7 @@ impl Mesh {
     ) -> Result<ShardTensor> {
         let _call = Calling::of("rand");
         self.check_float("rand")?;
-        self.random(shape, placements, Distribution::Unit)
+        self.random(&shape.into(), &placements.into(), Distribution::Unit)
     }
 
     /// Uniform random numbers in a range; of integers, each as often, without the end.
@@ -351,7 +361,8 @@ impl Mesh {
             },
         )?;
         self.check_holds("uniform", last)?;
-        self.random(shape, placements, Distribution::Uniform { start, width })
+        let how = Distribution::Uniform { start, width };
+        self.random(&shape.into(), &placements.into(), how)
     }
 
     /// Standard normal random numbers: the same tensor under any placements and on any number of ranks.
@@ -369,7 +380,7 @@ impl Mesh {
     ) -> Result<ShardTensor> {
         let _call = Calling::of("randn");
         self.check_float("randn")?;
-        self.random(shape, placements, Distribution::Normal)
+        self.random(&shape.into(), &placements.into(), Distribution::Normal)
     }
 
     /// Refuses a number that would become another one.
@@ -402,12 +413,12 @@ impl Mesh {
     #[track_caller]
     fn random(
         &self,
-        shape: impl Into<Shape>,
-        placements: impl Into<Placements>,
+        shape: &Shape,
+        placements: &Placements,
         how: Distribution,
     ) -> Result<ShardTensor> {
         let stream = self.ctx.next_stream();
-        let layout = self.layout(shape, placements)?;
+        let layout = self.laid_out(shape, placements)?;
         let call = Call::keyed("random", key_of("random", &(stream, format!("{how:?}"))));
         self.cx.record(call.of(self.dtype, &layout));
         self.wrap(random(&self.cx, &layout, self.dtype, &stream, how)?)

@@ -119,9 +119,14 @@ impl Mesh {
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<Layout> {
-        let shape = shape.into();
-        checked_numel(&shape)?;
-        placements.into().layout(self.mesh(), &shape)
+        self.laid_out(&shape.into(), &placements.into())
+    }
+
+    /// [`layout`](Self::layout), once for all kinds of arguments.
+    #[track_caller]
+    fn laid_out(&self, shape: &Shape, placements: &Placements) -> Result<Layout> {
+        checked_numel(shape)?;
+        placements.layout(self.mesh(), shape)
     }
 
     #[track_caller]

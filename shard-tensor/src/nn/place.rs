@@ -14,10 +14,10 @@ pub(super) struct Place {
 
 /// Replaces the tensors of a model by ones that lie elsewhere. `None` leaves one as it is.
 #[track_caller]
-pub(super) fn replace<M: Tree + ?Sized>(
+pub(super) fn replace(
     op: &'static str,
-    model: &mut M,
-    mut place: impl FnMut(&str, &ShardTensor) -> Result<Option<Place>>,
+    model: &mut dyn Tree,
+    place: &mut dyn FnMut(&str, &ShardTensor) -> Result<Option<Place>>,
 ) -> Result<()> {
     // All is found out first, so that after an error nothing has moved.
     let mut places = Vec::new();
@@ -52,11 +52,7 @@ pub(super) fn replace<M: Tree + ?Sized>(
 }
 
 /// Refuses to place one parameter at two places.
-fn check_tied<M: Tree + ?Sized>(
-    op: &'static str,
-    model: &mut M,
-    places: &[Option<Place>],
-) -> Result<()> {
+fn check_tied(op: &'static str, model: &mut dyn Tree, places: &[Option<Place>]) -> Result<()> {
     let mut seen: Vec<(String, &ShardTensor, &Option<Place>)> = Vec::new();
     let leaves = model.leaves();
     for ((name, leaf), place) in leaves.iter().zip(places) {

@@ -183,7 +183,7 @@ pub trait ModelExt: Tree {
     where
         Self: Sized,
     {
-        place::replace("place", &mut self, |name, tensor| {
+        place::replace("place", &mut self, &mut |name, tensor| {
             place::placed(&plan(name, tensor), tensor).map(Some)
         })?;
         Ok(self)
@@ -228,10 +228,14 @@ pub trait ModelExt: Tree {
         Self: Sized,
     {
         const OP: &str = "fully_sharded";
-        place::replace(OP, &mut self, |_, tensor| match tensor.is_parameter() {
-            true => place::divided(OP, axis, place::present(tensor)).map(Some),
-            false => Ok(None),
-        })?;
+        place::replace(
+            OP,
+            &mut self,
+            &mut |_, tensor| match tensor.is_parameter() {
+                true => place::divided(OP, axis, place::present(tensor)).map(Some),
+                false => Ok(None),
+            },
+        )?;
         Ok(self)
     }
 
@@ -253,10 +257,14 @@ pub trait ModelExt: Tree {
             .map(|(name, _)| name)
             .collect();
         plan.check(OP, &names)?;
-        place::replace(OP, &mut self, |name, tensor| match tensor.is_parameter() {
-            true => plan.place(OP, name, tensor),
-            false => Ok(None),
-        })?;
+        place::replace(
+            OP,
+            &mut self,
+            &mut |name, tensor| match tensor.is_parameter() {
+                true => plan.place(OP, name, tensor),
+                false => Ok(None),
+            },
+        )?;
         Ok(self)
     }
 

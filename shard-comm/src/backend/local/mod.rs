@@ -7,11 +7,12 @@
 //! waits where, and [`LocalOptions::timeout`] makes it an error.
 //!
 //! `slot.rs` has the rendezvous, `world.rs` what is known of every rank; `member.rs` one rank's communicator; `progress.rs`
-//! its operations in flight; `watch.rs` waits that last too long; `baton.rs` ranks that run one at a time; `sync.rs` what they
+//! its operations in flight; `watch.rs` waits that last too long; `baton.rs` ranks that run one at a time; `by_rank.rs` what they return; `sync.rs` what they
 //! synchronise with. `README.md`, beside
 //! them, says how they work together and why nothing hangs.
 
 mod baton;
+mod by_rank;
 mod member;
 mod progress;
 mod slot;
@@ -20,10 +21,12 @@ mod watch;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, LazyLock, mpsc};
 use std::time::Duration;
 
 pub use baton::Schedule;
+#[doc(hidden)]
+pub use by_rank::ByRank;
 pub use member::LocalComm;
 #[doc(hidden)]
 pub use watch::Patience;
@@ -204,18 +207,12 @@ pub fn run_watched<T: Send>(
     patience: Patience,
     f: impl Fn(LocalComm) -> T + Sync,
 ) -> Result<Vec<T>, LaunchError> {
-    let results = Mutex::new(Vec::new());
-    let results_of = || results.lock().unwrap_or_else(PoisonError::into_inner);
+    let results = ByRank::default();
     run_all(ranks, options, patience, &|comm| {
         let rank = comm.rank();
-        let result = f(comm);
-        results_of().push((rank, result));
+        results.keep(rank, f(comm));
     })?;
-    let mut in_order: Vec<Option<T>> = (0..ranks).map(|_| None).collect();
-    for (rank, result) in results_of().drain(..) {
-        in_order[rank] = Some(result);
-    }
-    Ok(in_order.into_iter().flatten().collect())
+    Ok(results.into_values())
 }
 
 /// Runs all ranks to their ends. Not generic: programs are many, and each would compile it for each of theirs.
