@@ -1,8 +1,6 @@
 //! Arrays that move from any layout to any other, checked against the global array; plans, and what is printed about them.
 
 mod any_to_any;
-#[cfg(feature = "cli")]
-mod cli;
 mod common;
 mod cross_mesh;
 mod folds;

@@ -181,7 +181,6 @@ fn bytes_that_cannot_be_counted_are_refused() {
     assert_eq!(plan.forecast(DType::F64).bytes, 3 << 59);
 }
 
-#[cfg(feature = "serde")]
 mod written {
     use super::*;
 

@@ -327,7 +327,6 @@ fn ranks_that_send_messages_take_stages_without_a_model() {
 }
 
 /// A plan that was written down has the stages it had; stages that none would have are refused.
-#[cfg(feature = "serde")]
 #[test]
 fn plans_are_written_with_their_stages() {
     let mesh = DeviceMesh::new(&[24]).unwrap();
