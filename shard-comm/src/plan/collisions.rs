@@ -87,16 +87,13 @@ fn are_apart(boxes: &mut [Corner], dim: usize, most: usize) -> bool {
     let (mut begin, mut end) = (0, isize::MIN);
     for i in 0..boxes.len() {
         let along = boxes[i][dim];
-        if along.start >= end
-            && !are_apart(
-                &mut boxes[std::mem::replace(&mut begin, i)..i],
-                dim + 1,
-                most,
-            )
-        {
-            return false;
+        if along.start >= end {
+            if !are_apart(&mut boxes[begin..i], dim + 1, most) {
+                return false;
+            }
+            begin = i;
         }
-        end = end.max(along.at(along.len));
+        end = end.max(last(&along) + 1);
     }
     are_apart(&mut boxes[begin..], dim + 1, most)
 }
@@ -122,10 +119,13 @@ fn boxes<'a>(pieces: impl Iterator<Item = PieceRef<'a>> + Clone) -> Option<Vec<C
     // Where no piece has more than one index, what it has follows from the other dims.
     let mut order: SmallVec<[usize; 6]> = (0..ndim).filter(|&d| steps[d] > 0).collect();
     order.sort_by_key(|&d| std::cmp::Reverse(steps[d]));
+    // None beyond what numbers hold, nor the last of them: the index after each is one too.
     let indices = |start: usize, step: usize, len: usize| {
-        Some(Progression {
-            start: isize::try_from(start).ok()?,
-            step: isize::try_from(step).ok()?,
+        let reach = len.saturating_sub(1).checked_mul(step)?;
+        let last = isize::try_from(start.checked_add(reach)?).ok()?;
+        (last < isize::MAX).then_some(Progression {
+            start: start as isize,
+            step: step as isize,
             len,
         })
     };
@@ -148,12 +148,17 @@ fn boxes<'a>(pieces: impl Iterator<Item = PieceRef<'a>> + Clone) -> Option<Vec<C
             if reach >= steps[d] {
                 return None;
             }
-            let last = along.at(along.len.saturating_sub(1)).unsigned_abs();
+            let last = last(along).unsigned_abs();
             reach = last.checked_mul(steps[d])?.checked_add(reach)?;
         }
         Some(corner)
     };
     pieces.map(corner).collect()
+}
+
+/// The last of some indices.
+fn last(of: &Progression) -> isize {
+    of.at(of.len.saturating_sub(1))
 }
 
 fn gcd(a: usize, b: usize) -> usize {
@@ -233,6 +238,13 @@ mod tests {
         assert_eq!(overlap(some), Collisions::Mixed);
         let none = vec![block(&[2, 3], 0, &[6, 2]), block(&[1, 1], 3, &[1, 1])];
         assert_eq!(overlap(none), Collisions::Disjoint);
+        // Steps as large as numbers can be.
+        let most = isize::MAX;
+        for (step, at) in [(most, 0), (most - 1, 1), (most / 2, most as usize / 2)] {
+            let far = vec![block(&[2], at, &[step]), block(&[4], 0, &[3])];
+            overlap(far.clone());
+            overlap([&far[..], &far[..]].concat());
+        }
         // The same places, with one column less.
         let mut torn = halves.to_vec();
         torn[2] = block(&[4, 2], 0, &[6, 1]);
