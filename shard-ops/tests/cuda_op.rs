@@ -1,5 +1,4 @@
 //! An op of a user's own with a kernel for GPUs, written with what is public, on GPUs that the host plays.
-#![cfg(feature = "cuda-emulated")]
 
 use bytemuck::{Pod, Zeroable};
 use shard_comm::local::{self, LocalOptions};
