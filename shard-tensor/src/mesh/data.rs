@@ -49,7 +49,7 @@ impl Mesh {
         whole: ArrayViewD<'_, T>,
         placements: &Placements,
     ) -> Result<ShardTensor> {
-        let layout = self.layout(whole.shape(), placements.clone());
+        let layout = self.laid_out(&whole.shape().into(), placements);
         let words = |layout: &Layout| format!("{} {:?} {layout}", T::DTYPE, layout.shape());
         let layout = match self.size() {
             // Every rank may be on a mesh of its own, with an array of its own.
