@@ -262,36 +262,28 @@ impl<T: Real> Row<T> for NearestRow<'_, T> {
     }
 
     #[inline(always)]
-    fn most(&self) -> usize {
-        self.distances.len()
+    fn last(&self) -> i64 {
+        self.indexes[self.indexes.len() - 1]
     }
 
     #[inline(always)]
     fn offer(&mut self, distance: T, index: i64) {
-        let last = self.distances.len() - 1;
-        let mut at = if self.indexes[last] == MISSING {
-            // Places that nothing has filled are behind all others, and need not be moved.
-            self.indexes.partition_point(|index| *index != MISSING)
-        } else if precedes(
-            (distance, index),
-            (self.distances[last], self.indexes[last]),
-        ) {
-            last
-        } else {
+        let k = self.distances.len();
+        let (distances, indexes) = (&mut self.distances[..k], &mut self.indexes[..k]);
+        let new = (distance, index);
+        let last = k - 1;
+        if !precedes(new, (distances[last], indexes[last])) {
             return;
-        };
-        while at > 0
-            && precedes(
-                (distance, index),
-                (self.distances[at - 1], self.indexes[at - 1]),
-            )
-        {
-            self.distances[at] = self.distances[at - 1];
-            self.indexes[at] = self.indexes[at - 1];
-            at -= 1;
         }
-        self.distances[at] = distance;
-        self.indexes[at] = index;
+        // How many are nearer is counted without branches; then those that are as near and have lower indexes.
+        let nearer = |d: &T| u32::from(*d < distance);
+        let mut at = distances.iter().map(nearer).sum::<u32>() as usize;
+        while at < last && !precedes(new, (distances[at], indexes[at])) {
+            at += 1;
+        }
+        distances.copy_within(at..last, at + 1);
+        indexes.copy_within(at..last, at + 1);
+        (distances[at], indexes[at]) = new;
     }
 }
 
@@ -321,8 +313,8 @@ impl<T: Real> Row<T> for HeapRow<'_, T> {
     }
 
     #[inline(always)]
-    fn most(&self) -> usize {
-        self.0.most()
+    fn last(&self) -> i64 {
+        self.0.indexes[0]
     }
 
     #[inline(always)]

@@ -241,8 +241,8 @@ impl<T: Real> Row<T> for RadiusRow<'_, T> {
     }
 
     #[inline(always)]
-    fn most(&self) -> usize {
-        self.cap.unwrap_or(usize::MAX)
+    fn last(&self) -> i64 {
+        i64::MAX
     }
 
     #[inline(always)]

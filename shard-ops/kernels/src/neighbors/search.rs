@@ -14,8 +14,7 @@ pub enum Search {
     Auto,
     /// Every query against every point.
     Exhaustive,
-    /// Through a tree, where points differ in one to [`MAX_TREE_DIM`](super::MAX_TREE_DIM) dims. Exhaustive without the
-    /// feature `kd-tree`.
+    /// Through a tree, where points differ in one to [`MAX_TREE_DIM`](super::MAX_TREE_DIM) dims.
     Tree,
 }
 
@@ -24,8 +23,8 @@ pub(super) trait Row<T> {
     /// The distance beyond which points no longer count; NaN while all points do.
     fn bound(&self) -> T;
 
-    /// How many points the row takes at most.
-    fn most(&self) -> usize;
+    /// At the bound, points with larger indexes no longer count.
+    fn last(&self) -> i64;
 
     /// Takes in a point at this squared distance, if it counts.
     fn offer(&mut self, distance: T, index: i64);
@@ -72,18 +71,20 @@ pub(super) fn search<T: Real, R: Rows<T>>(
         return;
     }
     let count = queries.shape()[0];
-    let tree = cfg!(feature = "kd-tree")
-        && match how {
-            Search::Exhaustive => false,
-            Search::Tree => true,
-            Search::Auto => tree_pays(count, n),
-        };
+    let tree = match how {
+        Search::Exhaustive => false,
+        Search::Tree => true,
+        Search::Auto => tree_pays(count, n),
+    };
     let tree = tree.then(|| Tree::new(points, &index)).flatten();
     let queries = queries.to_vec();
     if let Some(tree) = tree {
-        for (i, query) in queries.chunks_exact(dim).enumerate() {
-            tree.visit(query, &mut rows.row(i));
-        }
+        vectorized(Through {
+            tree: &tree,
+            dim,
+            queries: &queries,
+            rows,
+        });
     } else {
         let columns = Columns::new(points);
         vectorized(All {
@@ -104,6 +105,26 @@ fn tree_pays(queries: usize, points: usize) -> bool {
     points >= 256 && queries >= 128 && queries >= points / 64
 }
 
+/// Each query through a tree.
+struct Through<'a, T, R> {
+    tree: &'a Tree<T>,
+    dim: usize,
+    queries: &'a [T],
+    rows: &'a mut R,
+}
+
+impl<T: Real, R: Rows<T>> WithSimd for Through<'_, T, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (i, query) in self.queries.chunks_exact(self.dim).enumerate() {
+            self.tree.visit(query, &mut self.rows.row(i));
+        }
+    }
+}
+
+/// Each query with all points.
 struct All<'a, T, R> {
     columns: &'a Columns<T>,
     index: &'a [i64],
