@@ -175,9 +175,10 @@ impl<T: Real> Tree<T> {
             let first = held;
             let level = &self.levels[below as usize];
             let apart = level.apart(number, query);
-            for child in 0..self.children(below as usize, number) {
+            let children = self.children(below as usize, number);
+            for (child, &apart) in apart[..children].iter().enumerate() {
                 let child = Waiting {
-                    apart: apart[child],
+                    apart,
                     level: below,
                     number: (number * CHILDREN + child) as u32,
                 };
