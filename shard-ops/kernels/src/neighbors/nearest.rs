@@ -1,6 +1,7 @@
 //! The k nearest points of every query.
 
-use super::search::{Row, Rows, Search, search};
+use super::scan::each_near;
+use super::search::{Rows, Search, search};
 use crate::compiled::compiled;
 use crate::{Positions, Real, View};
 
@@ -236,106 +237,80 @@ pub(super) fn compare<T: Real>(a: (T, i64), b: (T, i64)) -> core::cmp::Ordering 
     }
 }
 
-/// The row of one query in order, k at least 1.
-pub(super) struct NearestRow<'a, T> {
-    distances: &'a mut [T],
-    indexes: &'a mut [i64],
-}
-
+/// Rows in order, k at least 1.
 impl<T: Real> Rows<T> for Nearest<T> {
-    type Row<'a> = NearestRow<'a, T>;
+    fn last(&self, i: usize) -> (T, i64) {
+        let last = (i + 1) * self.k - 1;
+        (self.distances[last], self.indexes[last])
+    }
 
-    #[inline(always)]
-    fn row(&mut self, i: usize) -> NearestRow<'_, T> {
+    fn offer(&mut self, i: usize, distances: &[T], index: &[i64]) -> (T, i64) {
+        let (bound, _) = self.last(i);
         let row = i * self.k..(i + 1) * self.k;
-        NearestRow {
-            distances: &mut self.distances[row.clone()],
-            indexes: &mut self.indexes[row],
-        }
+        let (kept, indexes) = (&mut self.distances[row.clone()], &mut self.indexes[row]);
+        each_near(distances, index, bound, |distance, index| {
+            put_in_order(kept, indexes, (distance, index));
+        });
+        self.last(i)
     }
 }
 
-impl<T: Real> Row<T> for NearestRow<'_, T> {
-    #[inline(always)]
-    fn bound(&self) -> T {
-        self.distances[self.distances.len() - 1]
+/// Puts a point in its place, if it comes before the last.
+#[inline(always)]
+fn put_in_order<T: Real>(distances: &mut [T], indexes: &mut [i64], new: (T, i64)) {
+    let last = distances.len() - 1;
+    if !precedes(new, (distances[last], indexes[last])) {
+        return;
     }
-
-    #[inline(always)]
-    fn last(&self) -> i64 {
-        self.indexes[self.indexes.len() - 1]
+    // How many are nearer is counted without branches; then those that are as near and have lower indexes.
+    let nearer = |d: &T| u32::from(*d < new.0);
+    let mut at = distances.iter().map(nearer).sum::<u32>() as usize;
+    while at < last && !precedes(new, (distances[at], indexes[at])) {
+        at += 1;
     }
-
-    #[inline(always)]
-    fn offer(&mut self, distance: T, index: i64) {
-        let k = self.distances.len();
-        let (distances, indexes) = (&mut self.distances[..k], &mut self.indexes[..k]);
-        let new = (distance, index);
-        let last = k - 1;
-        if !precedes(new, (distances[last], indexes[last])) {
-            return;
-        }
-        // How many are nearer is counted without branches; then those that are as near and have lower indexes.
-        let nearer = |d: &T| u32::from(*d < distance);
-        let mut at = distances.iter().map(nearer).sum::<u32>() as usize;
-        while at < last && !precedes(new, (distances[at], indexes[at])) {
-            at += 1;
-        }
-        distances.copy_within(at..last, at + 1);
-        indexes.copy_within(at..last, at + 1);
-        (distances[at], indexes[at]) = new;
-    }
+    distances.copy_within(at..last, at + 1);
+    indexes.copy_within(at..last, at + 1);
+    (distances[at], indexes[at]) = new;
 }
 
-/// The rows of a state, kept as heaps.
+/// Rows as binary heaps, k at least 1: no entry precedes its children, so the last neighbour is on top.
 struct Heaps<'a, T>(&'a mut Nearest<T>);
 
-/// The row of one query as a binary heap, for k of at least 1: no entry precedes its children, so the last neighbour is on
-/// top.
-struct HeapRow<'a, T>(NearestRow<'a, T>);
-
 impl<T: Real> Rows<T> for Heaps<'_, T> {
-    type Row<'b>
-        = HeapRow<'b, T>
-    where
-        Self: 'b;
+    fn last(&self, i: usize) -> (T, i64) {
+        let top = i * self.0.k;
+        (self.0.distances[top], self.0.indexes[top])
+    }
 
-    #[inline(always)]
-    fn row(&mut self, i: usize) -> HeapRow<'_, T> {
-        HeapRow(self.0.row(i))
+    fn offer(&mut self, i: usize, distances: &[T], index: &[i64]) -> (T, i64) {
+        let (bound, _) = self.last(i);
+        let row = i * self.0.k..(i + 1) * self.0.k;
+        let (kept, indexes) = (&mut self.0.distances[row.clone()], &mut self.0.indexes[row]);
+        each_near(distances, index, bound, |distance, index| {
+            put_in_heap(kept, indexes, (distance, index));
+        });
+        self.last(i)
     }
 }
 
-impl<T: Real> Row<T> for HeapRow<'_, T> {
-    #[inline(always)]
-    fn bound(&self) -> T {
-        self.0.distances[0]
+/// Puts a point in the place of the top, if it comes before that, and then where it belongs.
+#[inline(always)]
+fn put_in_heap<T: Real>(distances: &mut [T], indexes: &mut [i64], new: (T, i64)) {
+    if !precedes(new, (distances[0], indexes[0])) {
+        return;
     }
-
-    #[inline(always)]
-    fn last(&self) -> i64 {
-        self.0.indexes[0]
-    }
-
-    #[inline(always)]
-    fn offer(&mut self, distance: T, index: i64) {
-        let NearestRow { distances, indexes } = &mut self.0;
-        if !precedes((distance, index), (distances[0], indexes[0])) {
-            return;
+    let k = distances.len();
+    let (mut at, mut child) = (0, 1);
+    while child < k {
+        let entry = |i: usize| (distances[i], indexes[i]);
+        if child + 1 < k && precedes(entry(child), entry(child + 1)) {
+            child += 1;
         }
-        let k = distances.len();
-        let (mut at, mut child) = (0, 1);
-        while child < k {
-            let entry = |i: usize| (distances[i], indexes[i]);
-            if child + 1 < k && precedes(entry(child), entry(child + 1)) {
-                child += 1;
-            }
-            if !precedes((distance, index), entry(child)) {
-                break;
-            }
-            (distances[at], indexes[at]) = entry(child);
-            (at, child) = (child, 2 * child + 1);
+        if !precedes(new, entry(child)) {
+            break;
         }
-        (distances[at], indexes[at]) = (distance, index);
+        (distances[at], indexes[at]) = entry(child);
+        (at, child) = (child, 2 * child + 1);
     }
+    (distances[at], indexes[at]) = new;
 }

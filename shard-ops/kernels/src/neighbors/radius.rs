@@ -1,7 +1,8 @@
 //! All points within a radius of every query.
 
 use super::nearest::{Nearest, compare};
-use super::search::{Row, Rows, Search, search};
+use super::scan::each_near;
+use super::search::{Rows, Search, search};
 use crate::compiled::compiled;
 use crate::{Positions, Real, View};
 
@@ -115,9 +116,8 @@ impl<T: Real> WithinRadius<T> {
             self.rows.len()
         );
         for (i, theirs) in other.rows.iter().enumerate() {
-            let mut row = self.row(i);
             for &(distance, index) in &theirs.hits {
-                row.offer(distance, index);
+                self.rows[i].offer(distance, index, self.cap);
             }
         }
     }
@@ -204,6 +204,20 @@ fn above<T: Real>(x: T) -> T {
 }
 
 impl<T: Real> Hits<T> {
+    /// Takes in a point, if it is not beyond the limit.
+    #[inline(always)]
+    fn offer(&mut self, distance: T, index: i64, cap: Option<usize>) {
+        // False for NaN, which is within no radius.
+        if distance <= self.limit {
+            self.hits.push((distance, index));
+            if let Some(cap) = cap
+                && self.hits.len() >= cap.saturating_mul(2)
+            {
+                self.shrink(cap);
+            }
+        }
+    }
+
     /// Keeps the first `cap` hits and from now on counts no point that is farther.
     fn shrink(&mut self, cap: usize) {
         if self.hits.len() > cap && cap > 0 {
@@ -216,45 +230,17 @@ impl<T: Real> Hits<T> {
     }
 }
 
-/// The row of one query.
-pub(super) struct RadiusRow<'a, T> {
-    row: &'a mut Hits<T>,
-    cap: Option<usize>,
-}
-
 impl<T: Real> Rows<T> for WithinRadius<T> {
-    type Row<'a> = RadiusRow<'a, T>;
-
-    #[inline(always)]
-    fn row(&mut self, i: usize) -> RadiusRow<'_, T> {
-        RadiusRow {
-            row: &mut self.rows[i],
-            cap: self.cap,
-        }
-    }
-}
-
-impl<T: Real> Row<T> for RadiusRow<'_, T> {
-    #[inline(always)]
-    fn bound(&self) -> T {
-        self.row.limit
+    fn last(&self, i: usize) -> (T, i64) {
+        (self.rows[i].limit, i64::MAX)
     }
 
-    #[inline(always)]
-    fn last(&self) -> i64 {
-        i64::MAX
-    }
-
-    #[inline(always)]
-    fn offer(&mut self, distance: T, index: i64) {
-        // False for NaN, which is within no radius.
-        if distance <= self.row.limit {
-            self.row.hits.push((distance, index));
-            if let Some(cap) = self.cap
-                && self.row.hits.len() >= cap.saturating_mul(2)
-            {
-                self.row.shrink(cap);
-            }
-        }
+    fn offer(&mut self, i: usize, distances: &[T], index: &[i64]) -> (T, i64) {
+        let (bound, _) = self.last(i);
+        let row = &mut self.rows[i];
+        each_near(distances, index, bound, |distance, index| {
+            row.offer(distance, index, self.cap);
+        });
+        self.last(i)
     }
 }

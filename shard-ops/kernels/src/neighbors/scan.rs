@@ -1,6 +1,6 @@
 //! Exhaustive search, which computes distances to whole vectors of points.
 
-use super::search::{Row, counts};
+use super::search::{Rows, counts};
 use crate::{Real, View};
 use std::ops::Range;
 
@@ -56,26 +56,23 @@ impl<T: Real> Columns<T> {
         &self.data[block * WIDTH * self.dim..(block + 1) * WIDTH * self.dim]
     }
 
-    /// Offers those points of some blocks that may count to the query's row.
+    /// Offers the points of those of some blocks that may count to query `i`.
     #[inline(always)]
     pub(super) fn visit(
         &self,
         query: &[T],
         blocks: Range<usize>,
         index: &[i64],
-        row: &mut impl Row<T>,
+        i: usize,
+        rows: &mut dyn Rows<T>,
     ) {
+        let (mut bound, _) = rows.last(i);
         for block in blocks {
-            let Some(distances) = distances::<T, WIDTH>(query, self.block(block), row.bound())
-            else {
-                continue;
-            };
-            let first = block * WIDTH;
-            offer(
-                &distances,
-                &index[first..self.count.min(first + WIDTH)],
-                row,
-            );
+            if let Some(distances) = distances::<T, WIDTH>(query, self.block(block), bound) {
+                let first = block * WIDTH;
+                let index = &index[first..self.count.min(first + WIDTH)];
+                (bound, _) = rows.offer(i, &distances, index);
+            }
         }
     }
 }
@@ -107,18 +104,22 @@ pub(super) fn distances<T: Real, const N: usize>(
     Some(sums)
 }
 
-/// Offers the points that may count to a row.
+/// Names the points that may count under a bound, of at most [`WIDTH`]. There are as many distances as indexes, or more.
 #[inline(always)]
-pub(super) fn offer<T: Real>(distances: &[T], index: &[i64], row: &mut impl Row<T>) {
+pub(super) fn each_near<T: Real>(
+    distances: &[T],
+    index: &[i64],
+    bound: T,
+    mut name: impl FnMut(T, i64),
+) {
     // Places are collected without branches, which would be unpredictable.
     let mut places = [0u8; WIDTH];
     let mut found = 0;
-    let bound = row.bound();
     for (i, &distance) in distances[..index.len()].iter().enumerate() {
         places[found] = i as u8;
         found += usize::from(counts(distance, bound));
     }
     for &i in &places[..found] {
-        row.offer(distances[i as usize], index[i as usize]);
+        name(distances[i as usize], index[i as usize]);
     }
 }

@@ -18,27 +18,14 @@ pub enum Search {
     Tree,
 }
 
-/// Collects the candidates of one query.
-pub(super) trait Row<T> {
-    /// The distance beyond which points no longer count; NaN while all points do.
-    fn bound(&self) -> T;
-
-    /// At the bound, points with larger indexes no longer count.
-    fn last(&self) -> i64;
-
-    /// Takes in a point at this squared distance, if it counts.
-    fn offer(&mut self, distance: T, index: i64);
-}
-
-/// The rows of all queries.
+/// Collects candidates, in a row per query.
 pub(super) trait Rows<T> {
-    /// The row of one query.
-    type Row<'a>: Row<T>
-    where
-        Self: 'a;
+    /// The last point that counts for query `i`: farther points do not, nor such as far with larger indexes. At NaN while all
+    /// do.
+    fn last(&self, i: usize) -> (T, i64);
 
-    /// The row of query `i`.
-    fn row(&mut self, i: usize) -> Self::Row<'_>;
+    /// Takes in those of some points, at these squared distances, that count for query `i`. Returns the last that counts now.
+    fn offer(&mut self, i: usize, distances: &[T], index: &[i64]) -> (T, i64);
 }
 
 /// Whether a point at this distance may count under a bound: it is not farther, or one of the two is NaN.
@@ -52,12 +39,12 @@ pub(super) fn counts<T: Real>(distance: T, bound: T) -> bool {
 /// Offers every point of a block that may count to the rows of the queries.
 ///
 /// `queries` is `[queries, dim]`, `points` `[points, dim]`.
-pub(super) fn search<T: Real, R: Rows<T>>(
+pub(super) fn search<T: Real>(
     how: Search,
     queries: &View<'_, T>,
     points: &View<'_, T>,
     index: Positions<'_>,
-    rows: &mut R,
+    rows: &mut dyn Rows<T>,
 ) {
     assert!(
         queries.ndim() == 2 && points.ndim() == 2 && queries.shape()[1] == points.shape()[1],
@@ -106,35 +93,35 @@ fn tree_pays(queries: usize, points: usize) -> bool {
 }
 
 /// Each query through a tree.
-struct Through<'a, T, R> {
+struct Through<'a, T> {
     tree: &'a Tree<T>,
     dim: usize,
     queries: &'a [T],
-    rows: &'a mut R,
+    rows: &'a mut dyn Rows<T>,
 }
 
-impl<T: Real, R: Rows<T>> WithSimd for Through<'_, T, R> {
+impl<T: Real> WithSimd for Through<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         for (i, query) in self.queries.chunks_exact(self.dim).enumerate() {
-            self.tree.visit(query, &mut self.rows.row(i));
+            self.tree.visit(query, i, self.rows);
         }
     }
 }
 
 /// Each query with all points.
-struct All<'a, T, R> {
+struct All<'a, T> {
     columns: &'a Columns<T>,
     index: &'a [i64],
     queries: &'a [T],
     /// Number of queries.
     count: usize,
-    rows: &'a mut R,
+    rows: &'a mut dyn Rows<T>,
 }
 
-impl<T: Real, R: Rows<T>> WithSimd for All<'_, T, R> {
+impl<T: Real> WithSimd for All<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -144,8 +131,8 @@ impl<T: Real, R: Rows<T>> WithSimd for All<'_, T, R> {
         for tile in self.columns.tiles() {
             for i in 0..self.count {
                 let query = &self.queries[i * dim..(i + 1) * dim];
-                let row = &mut self.rows.row(i);
-                self.columns.visit(query, tile.clone(), self.index, row);
+                self.columns
+                    .visit(query, tile.clone(), self.index, i, self.rows);
             }
         }
     }

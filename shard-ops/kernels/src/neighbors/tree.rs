@@ -4,8 +4,8 @@
 //! terms that are not larger, in the same order, and rounding is monotone. So a box that is farther than a bound has no point
 //! that is not. A box at the bound is looked into where one of its points has a lower index than the last that counts.
 
-use super::scan::{distances, offer};
-use super::search::{Row, counts};
+use super::scan::distances;
+use super::search::{Rows, counts};
 use crate::{Real, View};
 use core::cmp::Ordering;
 
@@ -151,9 +151,10 @@ impl<T: Real> Tree<T> {
         }
     }
 
-    /// Offers the points that may count to the query's row, roughly the nearest first.
+    /// Offers the points that may count to query `i`, roughly the nearest first.
     #[inline(always)]
-    pub(super) fn visit(&self, query: &[T], row: &mut impl Row<T>) {
+    pub(super) fn visit(&self, query: &[T], i: usize, rows: &mut dyn Rows<T>) {
+        let mut last = rows.last(i);
         let root = Waiting {
             apart: T::zero(),
             level: self.levels.len() as u32,
@@ -164,12 +165,17 @@ impl<T: Real> Tree<T> {
         while held > 0 {
             held -= 1;
             let next = waiting[held];
-            if !self.counts(&next, row) {
+            if !self.counts(&next, last) {
                 continue;
             }
             let number = next.number as usize;
             let Some(below) = next.level.checked_sub(1) else {
-                self.visit_leaf(number, query, row);
+                let points = &self.points[number * LEAF * self.dim..][..LEAF * self.dim];
+                if let Some(distances) = distances::<T, LEAF>(query, points, last.0) {
+                    let first = number * LEAF;
+                    let index = &self.index[first..self.index.len().min(first + LEAF)];
+                    last = rows.offer(i, &distances, index);
+                }
                 continue;
             };
             let first = held;
@@ -182,7 +188,7 @@ impl<T: Real> Tree<T> {
                     level: below,
                     number: (number * CHILDREN + child) as u32,
                 };
-                if self.counts(&child, row) {
+                if self.counts(&child, last) {
                     // The nearest is on top, of equally near ones the first: it tends to have the lowest index.
                     let mut at = held;
                     while at > first && waiting[at - 1].apart <= child.apart {
@@ -196,10 +202,9 @@ impl<T: Real> Tree<T> {
         }
     }
 
-    /// Whether a point of a child may count.
+    /// Whether a point of a child may count beside the last that does.
     #[inline(always)]
-    fn counts(&self, child: &Waiting<T>, row: &impl Row<T>) -> bool {
-        let bound = row.bound();
+    fn counts(&self, child: &Waiting<T>, (bound, last): (T, i64)) -> bool {
         if child.apart != bound {
             return counts(child.apart, bound);
         }
@@ -208,7 +213,7 @@ impl<T: Real> Tree<T> {
         let Some(level) = self.levels.get(level) else {
             return true;
         };
-        level.lowest[number / CHILDREN][number % CHILDREN] <= row.last()
+        level.lowest[number / CHILDREN][number % CHILDREN] <= last
     }
 
     /// How many children a node of this level has.
@@ -219,17 +224,6 @@ impl<T: Real> Tree<T> {
             Some(below) => self.levels[below].lowest.len(),
         };
         CHILDREN.min(below - node * CHILDREN)
-    }
-
-    #[inline(always)]
-    fn visit_leaf(&self, leaf: usize, query: &[T], row: &mut impl Row<T>) {
-        let size = LEAF * self.dim;
-        let points = &self.points[leaf * size..][..size];
-        if let Some(distances) = distances::<T, LEAF>(query, points, row.bound()) {
-            let first = leaf * LEAF;
-            let index = &self.index[first..self.index.len().min(first + LEAF)];
-            offer(&distances, index, row);
-        }
     }
 }
 
