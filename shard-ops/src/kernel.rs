@@ -68,14 +68,7 @@ pub struct KernelCx {
 impl KernelCx {
     /// Looks whether all operands are runs of as many elements side by side, in one shape.
     pub(crate) fn find_line(&mut self) {
-        let Some(first) = self.outputs.first() else {
-            return;
-        };
-        let all = || self.inputs.iter().chain(&self.outputs);
-        let is_like = |each: &OperandBox| {
-            each.shape == first.shape && each.strides == row_major_strides(&each.shape)
-        };
-        self.line = all().all(is_like).then(|| first.shape.iter().product());
+        self.line = line_of(&self.inputs, &self.outputs);
     }
 
     /// Whether there is anything to write. If not, there is nothing to compute, whatever the inputs are.
@@ -84,6 +77,16 @@ impl KernelCx {
         let has_elements = |o: &OperandBox| o.shape.iter().all(|&n| n > 0);
         self.outputs.iter().any(has_elements)
     }
+}
+
+/// How many elements each operand has, if all are runs of as many elements side by side, in one shape.
+pub fn line_of(inputs: &[OperandBox], outputs: &[OperandBox]) -> Option<usize> {
+    let first = outputs.first()?;
+    let all = || inputs.iter().chain(outputs);
+    let is_like = |each: &OperandBox| {
+        each.shape == first.shape && each.strides == row_major_strides(&each.shape)
+    };
+    all().all(is_like).then(|| first.shape.iter().product())
 }
 
 /// The place of a kernel call among those that fold the blocks of a ring; a call without a ring is the only one.
@@ -328,53 +331,5 @@ impl KernelPolicy {
             return 0;
         }
         Fingerprint::new("kernels").with(&self).finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn operand(shape: &[usize], strides: &[isize]) -> OperandBox {
-        OperandBox {
-            shape: Dims::from_slice(shape),
-            strides: Strides::from_slice(strides),
-            offset: 3,
-            ..OperandBox::line(12)
-        }
-    }
-
-    /// The line of a call that reads and writes these.
-    fn line(input: OperandBox, output: OperandBox) -> Option<usize> {
-        let mut cx = KernelCx {
-            inputs: vec![operand(&[2, 6], &[6, 1]), input],
-            outputs: vec![output],
-            adds_once: true,
-            fold: Fold::ONLY,
-            work: Work::default(),
-            is_part: false,
-            line: None,
-        };
-        cx.find_line();
-        cx.line
-    }
-
-    #[test]
-    fn only_boxes_that_lie_alike_are_lines() {
-        let whole = || operand(&[2, 6], &[6, 1]);
-        assert_eq!(line(whole(), whole()), Some(12));
-        assert_eq!(line(whole(), operand(&[2, 6], &[7, 1])), None);
-        for (shape, strides) in [
-            (&[2, 6][..], &[7, 1][..]),
-            (&[2, 6], &[0, 1]),
-            (&[2, 6], &[1, 2]),
-            (&[1, 6], &[6, 1]),
-            (&[2, 1], &[1, 1]),
-            (&[6, 2], &[2, 1]),
-            (&[12], &[1]),
-        ] {
-            let other = operand(shape, strides);
-            assert_eq!(line(other, whole()), None, "{shape:?} by {strides:?}");
-        }
     }
 }

@@ -44,3 +44,30 @@ pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
 pub use strategy::{Alternative, Choice, RouteCost, Strategy, WayCost};
 pub use value::{Value, Values, holds};
+/// What the tests of this crate look at beside what is public.
+#[doc(hidden)]
+pub mod inside {
+    #[cfg(feature = "cuda")]
+    pub use crate::cuda::texts::texts;
+    pub use crate::engine::route::asking::{Asked, ask};
+    pub use crate::engine::route::runs::{Meeting, OwnRun};
+    pub use crate::engine::route::telling::{
+        COUNTS, Status, exchange_numbers, swap, tell_counts, tell_rows, within,
+    };
+    pub use crate::families::attention::advice::advice;
+    pub use crate::families::elementwise::Map;
+    #[cfg(feature = "cuda")]
+    pub use crate::families::elementwise::cuda::UNARY;
+    pub use crate::families::fft::Transform;
+    pub use crate::families::indexing::resolve::Resolve;
+    pub use crate::families::neighbors::radius::PairsGrad;
+    pub use crate::families::norm::{Cells, Normalise, Statistics};
+    pub use crate::families::softmax::Softmax;
+    pub use crate::kernel::line_of;
+    pub use crate::key::with_operand;
+    pub use crate::strategy::missing::most_received;
+    pub use crate::strategy::routing::{
+        Group, Keyed, KeyedDims, Merging, OperandPart, Peer, Routing,
+    };
+    pub use crate::testing::arrays::Share;
+}

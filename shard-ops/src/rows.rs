@@ -76,13 +76,13 @@ impl RowCuts {
     }
 
     /// The division of the rows that belongs to one of the factor, if its boundaries are known.
-    pub(crate) fn divided(&self, factor: &Partition) -> Option<Partition> {
+    pub fn divided(&self, factor: &Partition) -> Option<Partition> {
         let offsets = factor.offsets()?.iter().map(|&i| self.before(i));
         Partition::from_offsets(self.extents().1, offsets.collect::<Option<_>>()?).ok()
     }
 
     /// The division of the factor that belongs to the one of the rows that these cuts were taken from; `None` for any other.
-    pub(crate) fn divides(&self, rows: &Partition) -> Option<Partition> {
+    pub fn divides(&self, rows: &Partition) -> Option<Partition> {
         let (indices, cut): (Vec<usize>, Vec<usize>) = self.at.iter().copied().unzip();
         if rows.offsets()? != cut {
             return None;
@@ -93,51 +93,5 @@ impl RowCuts {
     fn before(&self, index: usize) -> Option<usize> {
         let found = self.at.binary_search_by_key(&index, |(i, _)| *i).ok()?;
         Some(self.at[found].1)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use shard_spec::DeviceMesh;
-
-    #[test]
-    fn empty_parts_keep_their_place() {
-        let cuts = RowCuts::new(&[0, 0, 4, 4, 6], &[0, 0, 0, 0, 3]).unwrap();
-        assert_eq!(cuts.extents(), (6, 3));
-        assert_eq!(cuts.rows(0..4), Some(0..0));
-        assert_eq!(cuts.rows(5..5), Some(0..0));
-        let of = |offsets: &[usize]| {
-            Partition::from_offsets(offsets[offsets.len() - 1], offsets.to_vec()).unwrap()
-        };
-        assert_eq!(
-            cuts.divides(&of(&[0, 0, 0, 0, 3])),
-            Some(of(&[0, 0, 4, 4, 6]))
-        );
-        assert_eq!(cuts.divides(&of(&[0, 0, 0, 3, 3])), None);
-        assert_eq!(cuts.divided(&of(&[0, 4, 6])), Some(of(&[0, 0, 3])));
-        assert_eq!(cuts.divided(&of(&[0, 3, 6])), None);
-    }
-
-    #[test]
-    fn what_is_no_table_is_refused() {
-        for (indices, rows) in [
-            (&[0, 3][..], &[0][..]),
-            (&[1, 3], &[0, 2]),
-            (&[0, 3], &[2, 0]),
-            (&[0, 3, 3], &[0, 1, 2]),
-            (&[], &[]),
-        ] {
-            assert_eq!(RowCuts::new(indices, rows), None);
-        }
-    }
-
-    #[test]
-    fn layouts_of_different_axes_are_known_at_their_ends() {
-        let mesh = DeviceMesh::new(&[2]).unwrap();
-        let indices = Layout::parse(&mesh, &[4], "S(0)[3,1]").unwrap();
-        let rows = Layout::parse(&mesh, &[7], "R").unwrap();
-        let cuts = RowCuts::between("test", &indices, &rows).unwrap();
-        assert_eq!((cuts.rows(0..4), cuts.rows(0..3)), (Some(0..7), None));
     }
 }

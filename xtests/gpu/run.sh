@@ -61,7 +61,7 @@ build() {
         memory=$(test_program shard-device "$feature") &&
         devices=$(test_program shard-device "$feature" --test it) &&
         moves=$(test_program shard-comm "$feature,nccl") &&
-        kernels=$(test_program shard-ops "$feature") &&
+        kernels=$(test_program shard-ops-tests "$feature" --test it) &&
         cp "$target/conformance" "$target/bench" "$target/examples/downscale" "$1/" &&
         cp "$memory" "$1/shard-device-tests" &&
         cp "$devices" "$1/shard-device-it" &&

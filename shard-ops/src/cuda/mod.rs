@@ -9,13 +9,9 @@
 
 pub(crate) mod kept;
 pub(crate) mod source;
+pub(crate) mod texts;
 pub(crate) mod view;
 pub(crate) mod windows;
-
-#[cfg(test)]
-pub(crate) mod tests;
-#[cfg(test)]
-mod typed_tests;
 
 use crate::error::InOp;
 use crate::{DeviceCall, DeviceKernel, FoldState, KernelCx, KernelPolicy, OpError, Result, Stage};

@@ -6,7 +6,7 @@ mod outcome;
 mod pin;
 mod refusals;
 mod ring;
-mod route;
+pub(crate) mod route;
 mod rows;
 mod run;
 mod submit;

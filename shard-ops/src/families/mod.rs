@@ -20,7 +20,7 @@ pub mod neighbors;
 pub mod norm;
 mod one_hot;
 pub mod optimize;
-mod over_dims;
+pub(crate) mod over_dims;
 pub mod pairwise;
 pub mod pool;
 pub mod random;

@@ -13,12 +13,12 @@ mod cost;
 mod halo;
 mod inputs;
 mod intervals;
-mod missing;
+pub(crate) mod missing;
 mod outcome;
 mod overlap;
 mod price;
 mod ring;
-mod routing;
+pub(crate) mod routing;
 mod site;
 mod ways;
 
@@ -31,8 +31,6 @@ pub use price::WayCost;
 pub(crate) use ring::{Ring, RingStep};
 pub use routing::RouteCost;
 pub(crate) use routing::{Group, Keyed, KeyedDims, Merging, Routing};
-#[cfg(test)]
-pub(crate) use routing::{OperandPart, Peer};
 
 use crate::rule::Body;
 use crate::{FoldBy, KernelCx, OpError, Result, RouteBy, Rule};

@@ -17,61 +17,71 @@ use std::fmt;
 
 /// How one rank looks up the rows that an operand names.
 #[derive(Debug)]
-pub(crate) struct Routing {
+pub struct Routing {
     /// The operand whose elements name rows.
-    pub(crate) index: usize,
+    pub index: usize,
     /// This rank's part of it: its shape, and the global indices along each dim.
-    pub(crate) part: OperandPart,
+    pub part: OperandPart,
     /// Extent of the routed dim.
-    pub(crate) extent: usize,
-    pub(crate) from_end: bool,
-    pub(crate) skips: Option<i64>,
-    pub(crate) absent: Option<i64>,
+    pub extent: usize,
+    /// Whether negative indices count from the end.
+    pub from_end: bool,
+    /// The index whose elements are left out.
+    pub skips: Option<i64>,
+    /// The index that names no row.
+    pub absent: Option<i64>,
     /// What this rank's boxes have of the routed dim.
-    pub(crate) own: DimPart,
+    pub own: DimPart,
     /// What a key counts through.
-    pub(crate) keyed: SmallVec<[Keyed; 4]>,
+    pub keyed: SmallVec<[Keyed; 4]>,
     /// The ranks among which rows are asked for; `None` where all rows are at hand, or nobody asks for others.
-    pub(crate) group: Option<Group>,
+    pub group: Option<Group>,
     /// Whether four bytes hold the number of any row.
-    pub(crate) narrow: bool,
-    /// The inputs whose rows are fetched, and the outputs whose contributions go home, each with its keyed dims.
-    pub(crate) fetched: Vec<(usize, KeyedDims)>,
-    pub(crate) home: Vec<(usize, KeyedDims)>,
+    pub narrow: bool,
+    /// The inputs whose rows are fetched, each with its keyed dims.
+    pub fetched: Vec<(usize, KeyedDims)>,
+    /// The outputs whose contributions go home, each with its keyed dims.
+    pub home: Vec<(usize, KeyedDims)>,
     /// Equal for what is looked up alike.
-    pub(crate) id: u128,
-    pub(crate) by: RouteBy,
-    pub(crate) considered: SmallVec<[RouteCost; 2]>,
+    pub id: u128,
+    /// How rows come here.
+    pub by: RouteBy,
+    /// What the ways cost of which that is one.
+    pub considered: SmallVec<[RouteCost; 2]>,
     /// How runs are merged, where that is what the rows are for.
-    pub(crate) merging: Option<Merging>,
+    pub merging: Option<Merging>,
 }
 
 /// How a rank finds its stretch of merged runs.
 #[derive(Debug)]
-pub(crate) struct Merging {
-    pub(crate) runs: MergedRuns,
+pub struct Merging {
+    /// The runs.
+    pub runs: MergedRuns,
     /// The dim along which runs lie.
-    pub(crate) dim: usize,
+    pub dim: usize,
     /// How many elements of each line are asked for by all ranks together.
-    pub(crate) wanted: usize,
-    /// How many places of each run are looked at in a round, and how many rounds there are.
-    pub(crate) places: usize,
-    pub(crate) rounds: usize,
+    pub wanted: usize,
+    /// How many places of each run are looked at in a round.
+    pub places: usize,
+    /// How many rounds it takes to find a stretch.
+    pub rounds: usize,
 }
 
 /// Which dims of an operand a key counts through.
-pub(crate) type KeyedDims = SmallVec<[bool; 6]>;
+pub type KeyedDims = SmallVec<[bool; 6]>;
 
 /// A rank's part of an operand.
 #[derive(Debug)]
-pub(crate) struct OperandPart {
-    pub(crate) shape: Dims,
-    pub(crate) held: SmallVec<[DimPart; 4]>,
+pub struct OperandPart {
+    /// Its extents.
+    pub shape: Dims,
+    /// The global indices along each dim.
+    pub held: SmallVec<[DimPart; 4]>,
 }
 
 /// One dim that a key counts through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Keyed {
+pub enum Keyed {
     /// The routed one.
     Routed,
     /// One that the operand that names rows has as well.
@@ -85,22 +95,22 @@ pub(crate) enum Keyed {
 
 /// Ranks that ask each other for rows.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub struct Group {
     /// How the routed dim is divided.
-    pub(crate) partition: Partition,
+    pub partition: Partition,
     /// In the order of their positions on the mesh.
-    pub(crate) peers: Vec<Peer>,
+    pub peers: Vec<Peer>,
     /// This rank among them.
-    pub(crate) me: usize,
+    pub me: usize,
 }
 
 /// A rank that has rows.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer {
+pub struct Peer {
     /// Row-major position on the mesh.
-    pub(crate) at: usize,
+    pub at: usize,
     /// Its part of the routed dim.
-    pub(crate) part: usize,
+    pub part: usize,
 }
 
 /// What a way to serve a routed dim makes the busiest rank receive, at most.

@@ -125,9 +125,11 @@ pub fn local_indices(layout: &Layout, rank: usize) -> Option<Vec<usize>> {
 }
 
 /// A rank's place among the ranks that hold terms of the same elements.
-struct Share {
-    index: usize,
-    terms: usize,
+pub struct Share {
+    /// Its number among them.
+    pub index: usize,
+    /// How many they are.
+    pub terms: usize,
 }
 
 impl Share {
@@ -145,7 +147,7 @@ impl Share {
     }
 
     /// This rank's term of `value` at linear index `at`.
-    fn term(&self, value: f64, at: usize) -> f64 {
+    pub fn term(&self, value: f64, at: usize) -> f64 {
         if !value.is_finite() {
             // Infinity minus infinity is no sum: such values have one term.
             return if self.index == 0 { value } else { 0.0 };
@@ -182,38 +184,5 @@ impl Share {
             running(self.index - 1)
         };
         running(self.index) - before
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Share;
-    use shard_comm::by_tree;
-
-    #[test]
-    fn terms_add_up_exactly() {
-        for terms in 1..20 {
-            for at in 0..4 {
-                for value in [0.1, -3.7e300, 5e-324, 1.0 / 3.0] {
-                    let term = |index| Share { index, terms }.term(value, at);
-                    let sum = by_tree((0..terms).map(term), |a, b| a + b).unwrap();
-                    assert_eq!(
-                        sum.to_bits(),
-                        value.to_bits(),
-                        "{terms} terms of {value} at {at}"
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn terms_are_not_alike() {
-        let term = |index, at| Share { index, terms: 3 }.term(1.0, at);
-        assert_ne!(
-            [term(0, 0), term(1, 0), term(2, 0)],
-            [term(0, 1), term(1, 1), term(2, 1)]
-        );
-        assert_eq!(term(0, 0) + term(1, 0) + term(2, 0), 1.0);
     }
 }

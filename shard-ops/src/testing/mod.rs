@@ -38,7 +38,7 @@
 //! Beside it are the tools it is made of: whole tensors ([`Tensor`]), placed in any layout ([`place`]) and read back ([`whole`]),
 //! layouts to try ([`layout`], [`Split`]), and an executor that remembers what was applied ([`Capture`]).
 
-mod arrays;
+pub(crate) mod arrays;
 mod compare;
 mod gradient;
 mod layouts;

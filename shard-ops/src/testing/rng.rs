@@ -59,27 +59,3 @@ impl Rng {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Rng;
-
-    #[test]
-    fn streams_are_fixed_and_distinct() {
-        // Published first output of SplitMix64 for state 1234567.
-        assert_eq!(Rng(1_234_567).next_u64(), 6_457_827_717_110_365_317);
-        let first = |labels: &[&str]| Rng::new(7, labels).next_u64();
-        assert_eq!(first(&["a", "b"]), first(&["a", "b"]));
-        assert_ne!(first(&["a", "b"]), first(&["ab"]));
-        assert_ne!(first(&["a"]), Rng::new(8, &["a"]).next_u64());
-    }
-
-    #[test]
-    fn shuffle_keeps_all() {
-        let mut items: Vec<usize> = (0..50).collect();
-        Rng::new(1, &[]).shuffle(&mut items);
-        assert_ne!(items, (0..50).collect::<Vec<_>>());
-        items.sort_unstable();
-        assert_eq!(items, (0..50).collect::<Vec<_>>());
-    }
-}

@@ -7,9 +7,10 @@ use shard_ops::indexing::{
     embedding, gather, index_add, index_select, index_select_by, scatter_add, segment_max,
     segment_min, segment_sum,
 };
+use shard_ops::inside::Resolve;
 use shard_ops::search::searchsorted;
 use shard_ops::select::{masked_select, nonzero};
-use shard_ops::{Engine, Exec, OpError, RouteBy, Value};
+use shard_ops::{Engine, Exec, Meta, Op, OpError, RouteBy, Value};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition, ReduceOp};
 use std::rc::Rc;
@@ -702,4 +703,14 @@ fn a_table_larger_than_what_is_asked_for_stays_where_it_is() {
         let most = 5 * (64 + 8 * 8) + 3 * 8;
         assert!(bytes.iter().all(|&b| b <= most), "{bytes:?}");
     }
+}
+
+#[test]
+fn only_whole_numbers_are_indices() {
+    let meta = |dtype| Meta {
+        shape: [3].into_iter().collect(),
+        dtype,
+    };
+    let of = |dtype| Resolve.rule(&[meta(DType::Bool), meta(dtype)]);
+    assert!(of(DType::I64).is_ok() && of(DType::I32).is_ok() && of(DType::F32).is_err());
 }

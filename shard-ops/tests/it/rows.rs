@@ -2,11 +2,13 @@
 
 use shard_comm::local::{self, LocalOptions};
 use shard_comm::{Communicator, DType, DeviceKind, ErrorClass};
+use shard_ops::RowCuts;
 use shard_ops::{
     Access, Engine, EngineOptions, Exec, HostCall, Meta, Op, OpError, Result, Rule, Saved, Value,
     key_of,
 };
 use shard_redistribute::{Array, MeshComm};
+use shard_spec::Partition;
 use shard_spec::{DeviceMesh, Layout};
 use smallvec::smallvec;
 use std::rc::Rc;
@@ -183,4 +185,44 @@ fn rules_say_where_existing_rows_lie() {
         .input(vec![Access::Rows { factor, cuts: None }])
         .build();
     assert!(matches!(error, Err(OpError::Shape { .. })));
+}
+
+#[test]
+fn empty_parts_keep_their_place() {
+    let cuts = RowCuts::new(&[0, 0, 4, 4, 6], &[0, 0, 0, 0, 3]).unwrap();
+    assert_eq!(cuts.extents(), (6, 3));
+    assert_eq!(cuts.rows(0..4), Some(0..0));
+    assert_eq!(cuts.rows(5..5), Some(0..0));
+    let of = |offsets: &[usize]| {
+        Partition::from_offsets(offsets[offsets.len() - 1], offsets.to_vec()).unwrap()
+    };
+    assert_eq!(
+        cuts.divides(&of(&[0, 0, 0, 0, 3])),
+        Some(of(&[0, 0, 4, 4, 6]))
+    );
+    assert_eq!(cuts.divides(&of(&[0, 0, 0, 3, 3])), None);
+    assert_eq!(cuts.divided(&of(&[0, 4, 6])), Some(of(&[0, 0, 3])));
+    assert_eq!(cuts.divided(&of(&[0, 3, 6])), None);
+}
+
+#[test]
+fn what_is_no_table_is_refused() {
+    for (indices, rows) in [
+        (&[0, 3][..], &[0][..]),
+        (&[1, 3], &[0, 2]),
+        (&[0, 3], &[2, 0]),
+        (&[0, 3, 3], &[0, 1, 2]),
+        (&[], &[]),
+    ] {
+        assert_eq!(RowCuts::new(indices, rows), None);
+    }
+}
+
+#[test]
+fn layouts_of_different_axes_are_known_at_their_ends() {
+    let mesh = DeviceMesh::new(&[2]).unwrap();
+    let indices = Layout::parse(&mesh, &[4], "S(0)[3,1]").unwrap();
+    let rows = Layout::parse(&mesh, &[7], "R").unwrap();
+    let cuts = RowCuts::between("test", &indices, &rows).unwrap();
+    assert_eq!((cuts.rows(0..4), cuts.rows(0..3)), (Some(0..7), None));
 }

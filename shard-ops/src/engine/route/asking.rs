@@ -8,11 +8,11 @@ use std::ops::Range;
 
 /// What a part of an operand asks for.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Asked {
+pub struct Asked {
     /// The rows asked for as their owners number them, peer by peer and ascending.
-    pub(super) requests: Vec<i64>,
+    pub requests: Vec<i64>,
     /// How many from each peer.
-    pub(super) counts: Vec<usize>,
+    pub counts: Vec<usize>,
 }
 
 /// Looks up what every element names, and writes its key: of a row of the rank's own, of one of those asked for, counted on from
@@ -20,7 +20,7 @@ pub(super) struct Asked {
 ///
 /// # Errors
 /// The first index that is out of range.
-pub(super) fn ask<I: Copy + Into<i64>>(
+pub fn ask<I: Copy + Into<i64>>(
     op: &'static str,
     routing: &Routing,
     indices: &[I],
@@ -412,170 +412,4 @@ fn ones(first: usize, mut word: u64) -> impl Iterator<Item = usize> {
         word &= word - 1;
         Some(at)
     })
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-    use crate::RouteBy;
-    use crate::strategy::{OperandPart, Peer};
-    use shard_spec::Partition;
-    use smallvec::smallvec;
-
-    /// Rank `me` of as many as the partition has parts, which looks up a part of this shape.
-    pub(in super::super) fn routing(
-        partition: &Partition,
-        me: usize,
-        shape: &[usize],
-        keyed: &[Keyed],
-    ) -> Routing {
-        let peers = (0..partition.parts()).map(|part| Peer { at: part, part });
-        Routing {
-            index: 1,
-            part: OperandPart {
-                shape: shape.iter().copied().collect(),
-                held: shape.iter().map(|&n| DimPart::from(10..10 + n)).collect(),
-            },
-            extent: partition.extent(),
-            from_end: true,
-            skips: None,
-            absent: None,
-            own: partition.part(me),
-            keyed: keyed.iter().copied().collect(),
-            group: Some(Group {
-                partition: partition.clone(),
-                peers: peers.collect(),
-                me,
-            }),
-            narrow: true,
-            fetched: Vec::new(),
-            home: Vec::new(),
-            id: 0,
-            by: RouteBy::Ask,
-            considered: smallvec![],
-            merging: None,
-        }
-    }
-
-    /// What is asked for, and the keys.
-    fn ask(
-        op: &'static str,
-        routing: &Routing,
-        indices: &[i64],
-    ) -> Result<(Asked, Vec<i64>), AgreedError> {
-        let mut keys = vec![7; indices.len()];
-        Ok((super::ask(op, routing, indices, &mut keys)?, keys))
-    }
-
-    #[test]
-    fn duplicates_are_asked_for_once_and_in_order() {
-        // Rows 0..4, none, 4..7, 7..10: rank 2 asks.
-        let partition = Partition::from_sizes(&[4, 0, 3, 3]).unwrap();
-        let routing = routing(&partition, 2, &[7], &[Keyed::Routed]);
-        let (asked, keys) = ask("take", &routing, &[9, 0, 5, -1, 3, 0, 4]).unwrap();
-        assert_eq!(asked.requests, [0, 3, 2]);
-        assert_eq!(asked.counts, [2, 0, 0, 1]);
-        // Own rows are keys 0..3, the others follow in the order of the requests.
-        assert_eq!(keys, [5, 3, 1, 5, 4, 3, 0]);
-    }
-
-    #[test]
-    fn every_rank_asks_for_what_the_others_have() {
-        let sizes = [5, 0, 3, 7, 1];
-        let n: usize = sizes.iter().sum();
-        let indices: Vec<i64> = (0..64).map(|i| (i * i * 31 + 7 * i) % 16).collect();
-        let indices: Vec<i64> = (indices.iter().enumerate())
-            .map(|(k, &i)| if k % 3 == 0 { i - n as i64 } else { i })
-            .collect();
-        let partition = Partition::from_sizes(&sizes).unwrap();
-        for me in 0..sizes.len() {
-            let mut routing = routing(&partition, me, &[64], &[Keyed::Routed]);
-            routing.absent = Some(9);
-            let (asked, keys) = ask("take", &routing, &indices).unwrap();
-            let own = partition.part(me);
-            let mut starts = vec![0];
-            sizes
-                .iter()
-                .for_each(|size| starts.push(starts[starts.len() - 1] + size));
-            let owners = (0..sizes.len()).flat_map(|part| vec![starts[part]; asked.counts[part]]);
-            let ghosts: Vec<usize> = (owners.zip(&asked.requests))
-                .map(|(start, &at)| start + at as usize)
-                .collect();
-            assert_eq!(ghosts.len(), asked.requests.len());
-            assert!(ghosts.is_sorted_by(|a, b| a < b));
-            assert!(ghosts.iter().all(|row| own.position(*row).is_none()));
-            for (&index, &key) in indices.iter().zip(&keys) {
-                let Ok(key) = usize::try_from(key) else {
-                    assert_eq!((index, key), (9, -1));
-                    continue;
-                };
-                let row = match key.checked_sub(own.len()) {
-                    Some(ghost) => ghosts[ghost],
-                    None => own.index(key),
-                };
-                assert_eq!(row as i64, index.rem_euclid(n as i64), "rank {me}");
-            }
-            let distinct: std::collections::BTreeSet<usize> = (indices.iter())
-                .filter(|&&index| index != 9)
-                .map(|index| index.rem_euclid(n as i64) as usize)
-                .filter(|&row| own.position(row).is_none())
-                .collect();
-            assert!(ghosts.into_iter().eq(distinct));
-        }
-    }
-
-    #[test]
-    fn bits_and_lists_find_the_same() {
-        let partition = Partition::block_cyclic(1 << 20, 3, 5);
-        let mut indices: Vec<i64> = (0..500).map(|i| (i * i * 7919) % (1 << 20)).collect();
-        let (few, few_keys) = ask(
-            "take",
-            &routing(&partition, 1, &[500], &[Keyed::Routed]),
-            &indices,
-        )
-        .unwrap();
-        // Enough elements that bits take less room than lists.
-        indices.resize(1 << 18, 3);
-        let many = routing(&partition, 1, &[1 << 18], &[Keyed::Routed]);
-        let (many, many_keys) = ask("take", &many, &indices).unwrap();
-        let repeated = many.requests.len() - few.requests.len();
-        assert!(repeated <= 1, "row 3 may be new");
-        let row = |asked: &Asked, key: i64| {
-            let own = partition.size(1) as i64;
-            (key >= own).then(|| asked.requests[(key - own) as usize])
-        };
-        for j in 0..500 {
-            assert_eq!(row(&few, few_keys[j]), row(&many, many_keys[j]));
-        }
-    }
-
-    #[test]
-    fn shared_dims_count_before_and_after_the_routed_one() {
-        // A table [2, 6, 3] whose dim 1 is routed, by an operand [2, 2, 3]: every element has its own row.
-        let partition = Partition::from_sizes(&[2, 4]).unwrap();
-        let shared = |dim, extent| Keyed::Shared { dim, extent };
-        let keyed = [shared(0, 2), Keyed::Routed, shared(2, 3)];
-        let routing = routing(&partition, 0, &[2, 2, 3], &keyed);
-        let (asked, keys) = ask("gather", &routing, &[0, 1, 5, 2, 2, 2, 1, 1, 1, 5, 5, 5]).unwrap();
-        // Rank 1 has a box [2, 4, 3]: key (b * 4 + at) * 3 + c.
-        assert_eq!(asked.requests, [0, 1, 2, 11, 21, 22, 23]);
-        assert_eq!(keys[..3], [0, 4, 12 + 3]);
-        assert_eq!(keys[3..6], [12, 13, 14]);
-        assert_eq!(keys[6..9], [9, 10, 11]);
-        assert_eq!(keys[9..], [16, 17, 18]);
-    }
-
-    #[test]
-    fn strays_are_named_by_global_position() {
-        let partition = Partition::balanced(6, 2);
-        let routing = routing(&partition, 0, &[2, 3], &[Keyed::Routed]);
-        let error = ask("take", &routing, &[0, 5, -6, 1, 6, -7]).unwrap_err();
-        assert_eq!(
-            (error.expected.as_str(), error.got.as_str()),
-            (
-                "indices from -6 to below 6, the extent of the dim",
-                "index 6 at position [11, 11]"
-            )
-        );
-    }
 }

@@ -1,8 +1,8 @@
 //! Rows that an operand names: who asks whom is found out once for an operand's value, and kept with it.
 
-mod asking;
-mod runs;
-mod telling;
+pub(crate) mod asking;
+pub(crate) mod runs;
+pub(crate) mod telling;
 
 use self::asking::Asked;
 use self::telling::{
@@ -565,112 +565,5 @@ fn rows_call(inputs: Vec<OperandBox>, output: OperandBox, dtype: DType) -> Kerne
         fold: Fold::ONLY,
         is_part: false,
         line: None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::asking::tests::routing;
-    use super::*;
-    use crate::strategy::Group;
-    use shard_comm::{Communicator, ErrorClass, local};
-    use shard_spec::Partition;
-
-    /// What two ranks of 4 and 6 rows make of a meeting at which rank 1 says what no program of this crate says.
-    fn meeting<T: Send>(
-        f: impl Fn(&dyn Communicator, &Routing, &Group) -> Result<T> + Sync,
-    ) -> Vec<Result<T>> {
-        let partition = Partition::from_sizes(&[4, 6]).unwrap();
-        local::run(2, |comm| {
-            let routing = routing(&partition, comm.rank(), &[3], &[Keyed::Routed]);
-            f(&comm, &routing, routing.group.as_ref().unwrap())
-        })
-        .unwrap()
-    }
-
-    #[test]
-    fn more_requests_than_there_are_rows_are_everybodys_error() {
-        for absurd in [5, 1_000_000_000, i64::MAX, -1, i64::MIN] {
-            let ends = meeting(|comm, routing, group| {
-                let asked = Asked {
-                    counts: vec![0, 0],
-                    ..Asked::default()
-                };
-                if comm.rank() == 0 {
-                    let (from, status) = tell_counts("take", comm, routing, group, &asked, Ok(()))?;
-                    return tell_rows("take", comm, routing, group, &asked, &from, status);
-                }
-                let said = [absurd, 0];
-                exchange_numbers("take", COUNTS, comm, group, routing.id, Ok(()), &said, 1)?;
-                tell_rows("take", comm, routing, group, &asked, &[0, 0], Ok(()))
-            });
-            for end in ends {
-                let error = end.unwrap_err();
-                assert_eq!(error.class(), ErrorClass::Agreed);
-                let text = error.to_string();
-                assert!(
-                    text.contains("at most 4 rows") && text.contains(&absurd.to_string()),
-                    "{text}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn rows_that_are_not_there_are_everybodys_error_before_rows_move() {
-        for absurd in [4, i64::from(i32::MAX), -1] {
-            let ends = meeting(|comm, routing, group| {
-                let counts = if comm.rank() == 1 {
-                    vec![2, 0]
-                } else {
-                    vec![0, 0]
-                };
-                let asked = Asked {
-                    requests: vec![3, absurd][..counts[0]].to_vec(),
-                    counts,
-                };
-                let (from, status) = tell_counts("take", comm, routing, group, &asked, Ok(()))?;
-                let told = tell_rows("take", comm, routing, group, &asked, &from, status)?;
-                let own = routing.own.len();
-                let (rows, status) = within("take", comm.device(), own, &told)?;
-                let told = rows.to_vec::<i64>().in_op("take")?;
-                assert!(told.iter().all(|&row| row < own as i64));
-                swap(
-                    "take",
-                    "route rows",
-                    comm,
-                    group,
-                    &rows,
-                    &from,
-                    &asked.counts,
-                    1,
-                    status,
-                )
-            });
-            for end in ends {
-                let error = end.unwrap_err();
-                assert_eq!(error.class(), ErrorClass::Agreed);
-                assert!(error.to_string().contains("rows below 4"), "{error}");
-            }
-        }
-    }
-
-    #[test]
-    fn stretches_that_runs_have_not_are_everybodys_error() {
-        for absurd in [
-            [0, 1_000_000_000],
-            [-1, 2],
-            [3, 2],
-            [5, 5],
-            [i64::MIN, i64::MAX],
-        ] {
-            let ends =
-                meeting(|comm, routing, group| runs::hear_absurd(comm, routing, group, absurd));
-            for end in ends {
-                let error = end.unwrap_err();
-                assert_eq!(error.class(), ErrorClass::Agreed);
-                assert!(error.to_string().contains("a run of 4 elements"), "{error}");
-            }
-        }
     }
 }

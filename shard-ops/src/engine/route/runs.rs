@@ -57,21 +57,27 @@ pub(in crate::engine) fn bring(
 }
 
 /// The ranks whose runs are merged, seen from one of them. Runs are numbered as the ranks are among the peers.
-struct Meeting<'a> {
-    op: &'static str,
-    comm: &'a dyn Communicator,
-    group: &'a Group,
-    merging: &'a Merging,
-    id: u128,
+pub struct Meeting<'a> {
+    /// Whose runs they are, for errors.
+    pub op: &'static str,
+    /// Over which they meet.
+    pub comm: &'a dyn Communicator,
+    /// The ranks.
+    pub group: &'a Group,
+    /// What they do.
+    pub merging: &'a Merging,
+    /// Equal for meetings that are alike.
+    pub id: u128,
     /// How many elements of each line each run has.
-    lens: Vec<usize>,
+    pub lens: Vec<usize>,
     /// The runs in the order of their elements' indices.
-    in_order: Vec<usize>,
-    lines: usize,
+    pub in_order: Vec<usize>,
+    /// How many lines each run is made of.
+    pub lines: usize,
     /// How far apart the elements of a line are.
-    step: usize,
+    pub step: usize,
     /// Where this rank's stretch begins and ends.
-    stretch: [usize; 2],
+    pub stretch: [usize; 2],
 }
 
 /// Where something begins and ends in front of a stretch, and behind it: for each run and line.
@@ -148,7 +154,7 @@ impl<'a> Meeting<'a> {
     }
 
     /// The stretches of this rank's run that others named, if they are some.
-    fn within_own(&self, told: &[i64]) -> (Vec<Bracket>, Status) {
+    pub fn within_own(&self, told: &[i64]) -> (Vec<Bracket>, Status) {
         let len = self.lens[self.group.me];
         let mut status = Ok(());
         let stretch = |pair: &[i64]| {
@@ -170,7 +176,7 @@ impl<'a> Meeting<'a> {
     }
 
     /// Tells every peer the ranks of the elements at the places of the brackets that it asks for, and hears those of its own.
-    fn answer(&self, own: &OwnRun<'_>, asked: &[Bracket], status: Status) -> Result<Vec<u64>> {
+    pub fn answer(&self, own: &OwnRun<'_>, asked: &[Bracket], status: Status) -> Result<Vec<u64>> {
         let most = self.merging.places;
         let mut mine = vec![0; asked.len() * most];
         if !self.is_forecast() {
@@ -303,7 +309,7 @@ impl<'a> Meeting<'a> {
     }
 
     /// As many numbers to each peer, and from each; a rank's own are kept.
-    fn exchange(
+    pub fn exchange(
         &self,
         what: &'static str,
         mine: Vec<i64>,
@@ -329,7 +335,7 @@ fn place(line: usize, len: usize, step: usize, at: usize) -> usize {
 }
 
 /// This rank's run, which the host looks into; of memory that it cannot see it gets a copy, once for all rounds.
-struct OwnRun<'a> {
+pub struct OwnRun<'a> {
     elements: Cow<'a, [u8]>,
     dtype: DType,
     len: usize,
@@ -338,7 +344,8 @@ struct OwnRun<'a> {
 }
 
 impl<'a> OwnRun<'a> {
-    fn new(of: &Meeting<'_>, values: &'a Buffer) -> Result<Self> {
+    /// Its run among those of a meeting.
+    pub fn new(of: &Meeting<'_>, values: &'a Buffer) -> Result<Self> {
         let elements = match values.as_bytes() {
             _ if of.is_forecast() => Cow::Borrowed(&[][..]),
             Ok(bytes) => Cow::Borrowed(bytes),
@@ -361,47 +368,4 @@ impl<'a> OwnRun<'a> {
             rank(bytemuck::pod_read_unaligned::<T>(element), self.descending)
         })
     }
-}
-
-/// What ranks with one line of runs hear of which rank 1 asks for a stretch that no run has.
-#[cfg(test)]
-pub(super) fn hear_absurd(
-    comm: &dyn Communicator,
-    routing: &Routing,
-    group: &Group,
-    absurd: [i64; 2],
-) -> Result<Vec<u64>> {
-    let merging = Merging {
-        runs: crate::MergedRuns {
-            ends: vec![4, 10],
-            descending: false,
-            from: 0,
-        },
-        dim: 0,
-        wanted: 10,
-        places: 7,
-        rounds: 2,
-    };
-    let meeting = Meeting {
-        op: "merge_runs",
-        comm,
-        group,
-        merging: &merging,
-        id: routing.id,
-        lens: vec![4, 6],
-        in_order: vec![0, 1],
-        lines: 1,
-        step: 1,
-        stretch: [0, 4],
-    };
-    let values = comm
-        .device()
-        .upload_slice(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]);
-    let values = values.in_op("merge_runs")?;
-    let own = OwnRun::new(&meeting, &values)?;
-    let first = if comm.rank() == 1 { absurd } else { [0, 4] };
-    let mine = [first, first, [0, 6], [0, 6]].concat();
-    let told = meeting.exchange("cut requests", mine, 4, Ok(()))?;
-    let (asked, status) = meeting.within_own(&told);
-    meeting.answer(&own, &asked, status)
 }

@@ -67,7 +67,7 @@ pub(super) fn written<T: Element, R>(
 
 /// The counts round: every rank tells each of its peers how many rows it asks for, and all whether anything is wrong. Gives how many
 /// each asks of this rank, and whether it has as many.
-pub(super) fn tell_counts(
+pub fn tell_counts(
     op: &'static str,
     comm: &dyn Communicator,
     routing: &Routing,
@@ -100,16 +100,17 @@ fn foreign(op: &'static str, expected: String, got: i64) -> AgreedError {
 }
 
 /// Whether anything is wrong on this rank.
-pub(super) type Status = std::result::Result<(), AgreedError>;
+pub type Status = std::result::Result<(), AgreedError>;
 
-pub(super) const COUNTS: &str = "route counts";
+/// The name of the counts round.
+pub const COUNTS: &str = "route counts";
 
 /// As many numbers from every rank to each of its peers.
 #[expect(
     clippy::too_many_arguments,
     reason = "the pieces of one exchange, passed on once"
 )]
-pub(super) fn exchange_numbers(
+pub fn exchange_numbers(
     op: &'static str,
     what: &'static str,
     comm: &dyn Communicator,
@@ -143,7 +144,7 @@ pub(super) fn exchange_numbers(
 const ZERO: shard_comm::Scalar = shard_comm::Scalar::ZERO;
 
 /// The requests: what others ask of this rank, as keys of its own rows, in four bytes each where that is enough.
-pub(super) fn tell_rows(
+pub fn tell_rows(
     op: &'static str,
     comm: &dyn Communicator,
     routing: &Routing,
@@ -169,7 +170,7 @@ pub(super) fn tell_rows(
 }
 
 /// The rows that others ask for, as `i64`, if this rank has them; otherwise the first.
-pub(super) fn within(
+pub fn within(
     op: &'static str,
     device: &DeviceRef,
     rows: usize,
@@ -208,7 +209,7 @@ fn rows_within<I: Element + Into<i64>>(
     clippy::too_many_arguments,
     reason = "the pieces of one exchange, passed on once"
 )]
-pub(super) fn swap(
+pub fn swap(
     op: &'static str,
     what: &'static str,
     comm: &dyn Communicator,

@@ -5,7 +5,7 @@ use shard_kernels::attention::Band;
 use shard_spec::{Layout, Partition};
 
 /// A line about queries of which one rank's see many more keys under the mask than another's, if a zigzag divides them better.
-pub(super) fn advice(options: &Attention, layouts: &[&Layout]) -> Option<String> {
+pub fn advice(options: &Attention, layouts: &[&Layout]) -> Option<String> {
     const WORTH: f64 = 1.25;
     let [queries, keys] = [layouts.first()?, layouts.get(1)?];
     let (sharding, keys) = (queries.sharding(2)?, *keys.shape().get(2)?);
@@ -41,35 +41,5 @@ fn busiest(band: Band, keys: usize, partition: &Partition) -> f64 {
         most * work.len() as f64 / all
     } else {
         1.0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::attention::Causal;
-    use shard_spec::DeviceMesh;
-
-    #[test]
-    fn a_zigzag_is_advised_where_it_helps() {
-        let mesh = DeviceMesh::new(&[2]).unwrap();
-        let told = |layout: &str, options: Attention| {
-            let layout = Layout::parse(&mesh, &[1, 2, 400, 8], layout).unwrap();
-            advice(&options, &[&layout; 3])
-        };
-        let (all, causal) = (
-            Attention::default(),
-            Attention::default().causal(Causal::TopLeft),
-        );
-        // Of 400 queries the later half sees three quarters of all pairs: one and a half of its share.
-        let line = told("S(2)", causal).unwrap();
-        assert!(
-            line.contains("see 1.50 times") && line.contains("1.00 times"),
-            "{line}"
-        );
-        assert_eq!(told("S(2)", all), None);
-        assert_eq!(told("S(1)", causal), None);
-        assert_eq!(told("S(2)", causal.window(3, 0)), None);
-        assert_eq!(told("S(2)[0:100,1:200,0:100]", causal), None);
     }
 }

@@ -8,10 +8,10 @@
 //! gradient the result and one log-sum-exp per query are saved; the gradients of keys and values go back to their owners block
 //! by block.
 
-mod advice;
+pub(crate) mod advice;
 mod backward;
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod facing;
 mod forward;
 mod options;

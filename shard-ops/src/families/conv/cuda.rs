@@ -3,8 +3,6 @@
 use super::{Conv, ConvInputGrad, ConvWeightGrad, Geometry, local_groups};
 use crate::Result;
 use crate::cuda::source::WINDOWS;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::{define, strided};
 use crate::cuda::windows::{Meeting, lift};
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
@@ -14,8 +12,8 @@ use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::{ConvCall, ConvKind, KernelSource};
 
 const SOURCE: KernelSource = cuda_source!("conv", WINDOWS, include_str!("conv.cu"));
-#[cfg(test)]
-compiles!(SOURCE, "#define T f32\n");
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(SOURCE, "#define T f32\n")];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -7,7 +7,7 @@
 //! a sum has the single device's terms, and its bits where the kernel takes rows one by one (`shard_kernels::conv`).
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 
 use crate::error::InOp;
 use crate::families::elementwise::add;

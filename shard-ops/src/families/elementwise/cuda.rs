@@ -4,8 +4,6 @@ use super::compare::Comparison;
 use super::mask::{MaskedFill, Where};
 use super::{Arithmetic, Cast, Map};
 use crate::Result;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::{define, strided};
 use crate::cuda::{CudaCall, CudaKernel, CudaView, VIEW};
 use crate::cuda_source;
@@ -18,7 +16,7 @@ use shard_kernels::whole::Compare;
 use std::sync::LazyLock;
 
 /// Maps of one number: the table's formulas between what they are made of and the kernel.
-pub(super) static UNARY: LazyLock<KernelSource> = LazyLock::new(|| {
+pub static UNARY: LazyLock<KernelSource> = LazyLock::new(|| {
     let functions: String = Unary::TEXTS.iter().map(functions).collect();
     let (words, kernel) = (include_str!("maps.cuh"), include_str!("unary.cu"));
     KernelSource {
@@ -28,12 +26,15 @@ pub(super) static UNARY: LazyLock<KernelSource> = LazyLock::new(|| {
     }
 });
 const BINARY: KernelSource = cuda_source!("binary", include_str!("binary.cu"));
-#[cfg(test)]
-compiles!(
-    BINARY,
-    "#define T f32\n#define R f32\n#define U u32\n#define FORMULA larger\n"
-);
 const SELECT: KernelSource = cuda_source!("select", include_str!("select.cu"));
+/// What tests compile its texts for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[
+    (
+        BINARY,
+        "#define T f32\n#define R f32\n#define U u32\n#define FORMULA larger\n",
+    ),
+    (SELECT, "#define T u32\n"),
+];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -4,11 +4,9 @@
 mod combined;
 mod compare;
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod mask;
 mod number;
-#[cfg(all(test, feature = "cuda-emulated"))]
-mod tests;
 
 pub use self::combined::{
     addcdiv, addcmul, cross, glu, isfinite, isinf, isnan, leaky, lerp, prelu,
@@ -258,9 +256,10 @@ pub(crate) fn cast_op(to: DType) -> Arc<dyn Op> {
 /// One step of the chain rule of a map: `f(x)` for order 0, `g * f⁽ᵒʳᵈᵉʳ⁾(x)` beyond, so that every derivative
 /// is the same op of the next order.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Map {
-    pub(crate) map: Unary,
-    pub(crate) order: usize,
+#[doc(hidden)]
+pub struct Map {
+    pub map: Unary,
+    pub order: usize,
 }
 
 impl Op for Map {

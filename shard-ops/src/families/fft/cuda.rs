@@ -4,8 +4,6 @@
 use super::Transform;
 use super::product::ComplexMul;
 use crate::Result;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
@@ -16,11 +14,11 @@ use shard_comm::{BufferMut, DType, Strided};
 use shard_kernels::fft::Fft;
 
 const SOURCE: KernelSource = cuda_source!("fft", include_str!("fft.cu"));
-#[cfg(test)]
-compiles!(
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(
     SOURCE,
-    "#define T f32\n#define READS 0\n#define WRITES 1\n#define SIGN -1\n#define HALF 0\n#define DOUBLED 1\n"
-);
+    "#define T f32\n#define READS 0\n#define WRITES 1\n#define SIGN -1\n#define HALF 0\n#define DOUBLED 1\n",
+)];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -179,69 +177,5 @@ impl CudaKernel for ComplexMul {
         };
         let defines = define(&[("T", call.outputs[0].dtype())]);
         call.launch_own(&SOURCE, &defines, "complex_mul", y.numel(), &params)
-    }
-}
-
-#[cfg(all(test, feature = "cuda-emulated"))]
-mod tests {
-    use super::*;
-    use crate::cuda::tests::under;
-    use crate::families::shape::{permute, reshape};
-    use crate::{Exec, KernelPolicy, Value};
-
-    /// All that a transform can be, of too few elements, as many as there are, and too many.
-    fn transforms() -> impl Iterator<Item = Transform> {
-        let flags = [false, true];
-        let kinds = flags.into_iter().flat_map(|flag| {
-            [
-                Fft::Complex { inverse: flag },
-                Fft::FromReal { doubled: flag },
-                Fft::ToReal { doubled: flag },
-            ]
-        });
-        let cases = kinds.flat_map(|kind| [1, 2, 3, 4, 5, 8].map(|n| (kind, n)));
-        cases.flat_map(|(kind, n)| {
-            let whole = if kind.writes_complex() && !kind.reads_complex() {
-                n / 2 + 1
-            } else {
-                n
-            };
-            // The adjoint of a transform that cuts or pads has results of another extent.
-            [whole, 1, whole + 2].map(|out| Transform {
-                name: "transform",
-                kind,
-                dim: 0,
-                n,
-                out,
-                scale: 0.75,
-                instead: None,
-            })
-        })
-    }
-
-    #[test]
-    fn the_library_transforms_as_the_sums_do() {
-        let own = KernelPolicy {
-            libraries: false,
-            ..KernelPolicy::default()
-        };
-        for op in transforms() {
-            let program = |exec: &dyn Exec, x: &Value| {
-                let square = reshape(exec, x, &[2, 2]).unwrap();
-                // Lines with steps, and for complex numbers these with imaginary parts elsewhere.
-                op.apply(exec, &permute(exec, &square, &[1, 0]).unwrap())
-                    .unwrap()
-            };
-            let by_library = under(KernelPolicy::default(), program);
-            let by_sums = under(own, program);
-            for ((found, calls), (expected, none)) in by_library.iter().zip(&by_sums) {
-                assert_eq!((*calls, *none), (1, 0), "{op:?}");
-                assert_eq!(found.len(), expected.len());
-                for (found, expected) in found.iter().zip(expected) {
-                    let near = (found - expected).abs() < 1e-12;
-                    assert!(near, "{found} for {expected}: {op:?}");
-                }
-            }
-        }
     }
 }

@@ -5,7 +5,7 @@
 //! axes is two exchanges. Of an operand with no other dim every rank has all.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod product;
 
 pub use self::product::complex_mul;
@@ -228,21 +228,30 @@ fn over(
 
 /// A transform along one dim.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Transform {
-    name: &'static str,
-    kind: Fft,
-    dim: usize,
+#[doc(hidden)]
+pub struct Transform {
+    /// The op's name.
+    pub name: &'static str,
+    /// What becomes of what.
+    pub kind: Fft,
+    /// The dim.
+    pub dim: usize,
     /// Elements of a transform.
-    n: usize,
+    pub n: usize,
     /// The result's extent.
-    out: usize,
-    scale: f64,
+    pub out: usize,
+    /// By which results are multiplied.
+    pub scale: f64,
     /// The dim that mesh axes divide which divided `dim`.
-    instead: Option<usize>,
+    pub instead: Option<usize>,
 }
 
 impl Transform {
-    fn apply(self, exec: &dyn Exec, x: &Value) -> Result<Value> {
+    /// The transform of a value.
+    ///
+    /// # Errors
+    /// As of any op.
+    pub fn apply(self, exec: &dyn Exec, x: &Value) -> Result<Value> {
         let instead = self.replacement(x);
         exec.apply1(Arc::new(Self { instead, ..self }), &[x])
     }

@@ -4,8 +4,6 @@ use super::affine::AffineGrid;
 use super::taps::{GridTaps, GridTapsGrad};
 use super::{SampleEdge, SampleMode};
 use crate::Result;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::windows::lifted;
 use crate::cuda::{CudaCall, CudaKernel};
@@ -15,8 +13,8 @@ use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
 
 const SOURCE: KernelSource = cuda_source!("grid", include_str!("grid.cu"));
-#[cfg(test)]
-compiles!(SOURCE, "#define T f32\n");
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(SOURCE, "#define T f32\n")];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -6,7 +6,7 @@
 
 mod affine;
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod taps;
 
 pub use affine::affine_grid;

@@ -4,8 +4,6 @@ use super::Resolve;
 use super::fold::FoldRows;
 use super::rows::{Pack, Settle, side_by_side};
 use super::take::Take;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{CudaCall, CudaKernel};
 use crate::cuda_source;
@@ -18,11 +16,11 @@ use shard_kernels::rows::Rows;
 use shard_spec::ReduceOp;
 
 const SOURCE: KernelSource = cuda_source!("indexing", include_str!("indexing.cu"));
-#[cfg(test)]
-compiles!(
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(
     SOURCE,
-    "#define T f32\n#define PICK\n#define START T(0)\n#define JOIN(a, b) a + b\n"
-);
+    "#define T f32\n#define PICK\n#define START T(0)\n#define JOIN(a, b) a + b\n",
+)];
 
 const DIMS: usize = 8;
 

@@ -5,9 +5,9 @@
 //! first use of an index, and kept as long as that value lives.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod fold;
-mod resolve;
+pub(crate) mod resolve;
 mod rows;
 mod scatter;
 mod segments;

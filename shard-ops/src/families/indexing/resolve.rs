@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Indices of a dim as those from the start, `i64`: inputs are a table of that extent, which is not read, and the indices. What is out of
 /// range is found as in any other op that looks up rows.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Resolve;
+pub struct Resolve;
 
 const NAME: &str = "resolve_indices";
 
@@ -63,21 +63,5 @@ impl Op for Resolve {
 
     fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
         Ok(vec![None, None])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use smallvec::smallvec;
-
-    #[test]
-    fn only_whole_numbers_are_indices() {
-        let meta = |dtype| Meta {
-            shape: smallvec![3],
-            dtype,
-        };
-        let of = |dtype| Resolve.rule(&[meta(DType::Bool), meta(dtype)]);
-        assert!(of(DType::I64).is_ok() && of(DType::I32).is_ok() && of(DType::F32).is_err());
     }
 }

@@ -4,7 +4,7 @@
 //! sharding it makes the result `P(sum)`, and nothing moves.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod rule;
 
 #[cfg(feature = "cuda")]

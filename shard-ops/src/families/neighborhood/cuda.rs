@@ -2,8 +2,6 @@
 
 use super::{Backward, Forward, scale_of, sites};
 use crate::cuda::kept::Lists;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{AXES, CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
@@ -15,11 +13,11 @@ use shard_spec::Window;
 use std::ops::Range;
 
 const SOURCE: KernelSource = cuda_source!("neighborhood", include_str!("neighborhood.cu"));
-#[cfg(test)]
-compiles!(
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(
     SOURCE,
-    "#define T bf16\n#define A f32\n#define DIM 64\n#define VDIM 64\n#define SITES 2\n"
-);
+    "#define T bf16\n#define A f32\n#define DIM 64\n#define VDIM 64\n#define SITES 2\n",
+)];
 
 /// The most spatial dims: batch, heads and elements take the other axes of a view.
 const SITES: usize = AXES - 3;

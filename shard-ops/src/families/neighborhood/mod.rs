@@ -6,7 +6,7 @@
 //! device's order. Batch and heads are free.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 
 use crate::error::InOp;
 use crate::families::elementwise::cast;

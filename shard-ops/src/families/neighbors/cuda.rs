@@ -4,8 +4,6 @@ use super::{NearestGrad, NearestOp, PairsGrad, RadiusOp, Step};
 use crate::Result;
 use crate::cuda::kept::{Kept, Lists, Positions};
 use crate::cuda::source::POSITIONS;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
@@ -19,8 +17,9 @@ const SOURCE: KernelSource = KernelSource {
     exact: true,
     ..cuda_source!("neighbors", POSITIONS, include_str!("neighbors.cu"))
 };
-#[cfg(test)]
-compiles!(SOURCE, "#define T f32\n#define DIM 3\n#define TILE 256\n");
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] =
+    &[(SOURCE, "#define T f32\n#define DIM 3\n#define TILE 256\n")];
 
 /// Threads of a block; each has a query.
 const THREADS: u32 = 128;

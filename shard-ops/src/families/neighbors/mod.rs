@@ -6,10 +6,10 @@
 //! fixed way, so the result is the single device's bit for bit, ties included, under any layout.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod farthest;
 mod nearest;
-mod radius;
+pub(crate) mod radius;
 
 pub use farthest::farthest_points;
 pub use nearest::nearest;

@@ -310,9 +310,11 @@ const PAIRS_GRAD: &str = "radius_search_grad";
 
 /// The gradient of `|q - p|` by both: inputs are queries, points, pairs, their distances and the cotangent.
 #[derive(Clone, Debug)]
-pub(crate) struct PairsGrad {
-    pub(crate) ring: FoldBy,
-    pub(crate) cuts: Arc<RowCuts>,
+pub struct PairsGrad {
+    /// How points come to queries.
+    pub ring: FoldBy,
+    /// How many pairs lie before which query.
+    pub cuts: Arc<RowCuts>,
 }
 
 impl Op for PairsGrad {

@@ -6,7 +6,7 @@
 
 mod batch;
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod grad;
 
 pub use batch::{Running, batch_norm, instance_norm_running};
@@ -194,7 +194,8 @@ fn normalise_by(
 
 /// What cells are normalised by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Statistics {
+#[doc(hidden)]
+pub enum Statistics {
     /// The mean and the variance of the cell.
     Moments,
     /// The mean square of the cell: moments about zero.
@@ -205,7 +206,8 @@ pub(crate) enum Statistics {
 
 /// Which elements are normalised together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Cells {
+#[doc(hidden)]
+pub enum Cells {
     /// Groups of channels of one sample.
     Groups(usize),
     /// The last dims of one row.
@@ -451,14 +453,15 @@ impl Op for MomentsOp {
 
 /// `(x - mean) / sqrt(M2 / count + eps) * weight + bias`, given the moments of `x`, or with them as a second output.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Normalise {
-    pub(crate) cells: Cells,
-    pub(crate) by: Statistics,
-    pub(crate) eps: u64,
+#[doc(hidden)]
+pub struct Normalise {
+    pub cells: Cells,
+    pub by: Statistics,
+    pub eps: u64,
     /// Whether moments are found here, as they can be where cells lie whole on ranks. Otherwise they are the second operand.
-    pub(crate) finds: bool,
-    pub(crate) weight: bool,
-    pub(crate) bias: bool,
+    pub finds: bool,
+    pub weight: bool,
+    pub bias: bool,
 }
 
 impl Normalise {

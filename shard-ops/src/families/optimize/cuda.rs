@@ -3,8 +3,6 @@
 use super::powers::PowerSum;
 use super::{Step, Update};
 use crate::Result;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{CudaCall, CudaKernel};
 use crate::cuda_source;
@@ -12,8 +10,14 @@ use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
 
 const SOURCE: KernelSource = cuda_source!("optimize", include_str!("optimize.cu"));
-#[cfg(test)]
-compiles!(SOURCE, "#define T f32\n#define ADAM\n#define AMSGRAD\n");
+/// What tests compile its texts for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[
+    (SOURCE, "#define T f32\n#define ADAM\n#define AMSGRAD\n"),
+    (
+        POWERS,
+        "#define T f32\n#define TERM(x) (x * x)\n#define JOIN(a, b) (a + b)\n",
+    ),
+];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -3,7 +3,7 @@
 //! All arrays have one layout, so nothing moves. Formulas are PyTorch's; arithmetic is in the parameter's own type.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod powers;
 
 pub use powers::power_sum;

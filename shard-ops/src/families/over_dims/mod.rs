@@ -1,7 +1,7 @@
 //! A reduction over dims: what sums and the other reductions share.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 
 use super::shape::reshape;
 use super::types::number_types;

@@ -2,8 +2,6 @@
 
 use super::{Powers, Slopes};
 use crate::Result;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{AXES, CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
@@ -11,8 +9,8 @@ use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
 
 const SOURCE: KernelSource = cuda_source!("pairwise", include_str!("pairwise.cu"));
-#[cfg(test)]
-compiles!(SOURCE, "#define T f32\n#define ORDER 0\n");
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(SOURCE, "#define T f32\n#define ORDER 0\n")];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -4,7 +4,7 @@
 //! the sum. Nothing as large as all differences is ever held.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 
 use super::broadcast::sum_to;
 use super::elementwise::{mul, mul_scalar, sub, unary};

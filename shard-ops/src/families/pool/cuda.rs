@@ -2,8 +2,6 @@
 
 use super::{AvgPool, AvgPoolGrad, Divide, Geometry, MaxPool, MaxPoolGrad, MaxPoolPick};
 use crate::cuda::source::WINDOWS;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::windows::{Meeting, lift, lifted};
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
@@ -13,8 +11,8 @@ use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
 
 const SOURCE: KernelSource = cuda_source!("pool", WINDOWS, include_str!("pool.cu"));
-#[cfg(test)]
-compiles!(SOURCE, "#define T f32\n");
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(SOURCE, "#define T f32\n")];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -3,7 +3,7 @@
 
 mod adaptive;
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod powers;
 mod unpool;
 

@@ -4,8 +4,6 @@ use super::Distribution;
 use crate::Result;
 use crate::cuda::kept::{Lists, Positions};
 use crate::cuda::source::{PHILOX, POSITIONS};
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::{AXES, launch_own};
 use crate::cuda_source;
 use crate::error::InOp;
@@ -20,8 +18,8 @@ const SOURCE: KernelSource = KernelSource {
     exact: true,
     ..cuda_source!("random", POSITIONS, PHILOX, include_str!("random.cu"))
 };
-#[cfg(test)]
-compiles!(SOURCE, "#define T f32\n#define NORMAL\n");
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(SOURCE, "#define T f32\n#define NORMAL\n")];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

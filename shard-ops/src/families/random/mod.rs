@@ -1,7 +1,7 @@
 //! Arrays of random numbers, the same under any layout, drawn on the device that holds them.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 
 use crate::Result;
 use crate::error::InOp;

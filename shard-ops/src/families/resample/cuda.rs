@@ -3,8 +3,6 @@
 use super::Interpolate;
 use crate::Result;
 use crate::cuda::source::WINDOWS;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::windows::lift;
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
@@ -16,8 +14,8 @@ use shard_comm::{DType, Device};
 use shard_kernels::resample::Table;
 
 const SOURCE: KernelSource = cuda_source!("resample", WINDOWS, include_str!("resample.cu"));
-#[cfg(test)]
-compiles!(SOURCE, "#define T f32\n");
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(SOURCE, "#define T f32\n")];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -5,7 +5,7 @@
 //! one op, a sparse matrix along each dim, so derivatives of any order are in this family.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 
 use crate::error::InOp;
 use crate::families::types::float_types;

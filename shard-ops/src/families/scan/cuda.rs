@@ -5,8 +5,6 @@ use super::parts::Parts;
 use super::{Running, Totals};
 use crate::Result;
 use crate::cuda::kept::Lists;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{AXES, CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
@@ -17,11 +15,11 @@ use shard_comm::cuda::KernelSource;
 use shard_kernels::scan::Scan;
 
 const SOURCE: KernelSource = cuda_source!("scan", include_str!("scan.cu"));
-#[cfg(test)]
-compiles!(
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(
     SOURCE,
-    "#define KIND 0\n#define T f32\n#define W f64\n#define R f32\n#define START W(0)\n#define JOIN(a, b) a + b\n"
-);
+    "#define KIND 0\n#define T f32\n#define W f64\n#define R f32\n#define START W(0)\n#define JOIN(a, b) a + b\n",
+)];
 
 /// As in `scan.cu`.
 #[derive(Clone, Copy, Pod, Zeroable)]

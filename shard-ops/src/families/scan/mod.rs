@@ -6,7 +6,7 @@
 //! depend on the layout alone.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod extreme;
 mod gradient;
 mod parts;

@@ -2,7 +2,7 @@
 //! places in the parts, so that nothing of the list moves.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 
 use super::indexing::with_foldable;
 use super::types::same_types;

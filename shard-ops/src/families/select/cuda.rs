@@ -1,8 +1,6 @@
 //! Elements that a condition picks: counted row by row, and written where the counts say.
 
 use super::{MaskedPut, MaskedSelect, Nonzero};
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::{self, CudaCall, CudaKernel};
 use crate::cuda_source;
 use crate::error::InOp;
@@ -13,11 +11,11 @@ use shard_comm::{Buffer, DType, Device as _};
 use shard_spec::numel;
 
 const SOURCE: KernelSource = cuda_source!("select", include_str!("select.cu"));
-#[cfg(test)]
-compiles!(
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(
     SOURCE,
-    "#define C u32\n#define U u32\n#define MASK 0x7fffffffu\n#define COUNT\n#define PLACE\n"
-);
+    "#define C u32\n#define U u32\n#define MASK 0x7fffffffu\n#define COUNT\n#define PLACE\n",
+)];
 
 const DIMS: usize = 8;
 

@@ -4,7 +4,7 @@
 //! that dim is, and stand in the single device's order.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 
 use super::broadcast::expand;
 use super::elementwise::{broadcast_shape, where_};

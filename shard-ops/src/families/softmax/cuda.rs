@@ -2,8 +2,6 @@
 
 use super::{Softmax, SoftmaxGrad};
 use crate::Result;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{AXES, CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
@@ -12,8 +10,8 @@ use shard_comm::DType;
 use shard_comm::cuda::KernelSource;
 
 const SOURCE: KernelSource = cuda_source!("softmax", include_str!("softmax.cu"));
-#[cfg(test)]
-compiles!(SOURCE, "#define T f32\n");
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(SOURCE, "#define T f32\n")];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -2,7 +2,7 @@
 //! are. The derivative is a sum per cell, and another such pass. Of rows that lie whole on ranks one op does both, row by row.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 
 use crate::families::broadcast::sum;
 use crate::families::elementwise::{mul, neg, sub, unary};
@@ -74,11 +74,12 @@ fn apply(exec: &dyn Exec, x: &Value, dims: &[usize], log: bool) -> Result<Value>
 
 /// A softmax of rows, or one given the (maximum, sum of exponentials) of every cell: the second operand.
 #[derive(Clone, Debug)]
-pub(crate) struct Softmax {
-    pub(crate) dims: SmallVec<[usize; 6]>,
-    pub(crate) log: bool,
+#[doc(hidden)]
+pub struct Softmax {
+    pub dims: SmallVec<[usize; 6]>,
+    pub log: bool,
     /// Whether cells are rows over the last dims, and ranks hold them whole.
-    pub(crate) rows: bool,
+    pub rows: bool,
 }
 
 /// The derivative for passes that are not recorded, given the result, its cotangent, and but for rows the sums of cells.

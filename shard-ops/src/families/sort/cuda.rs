@@ -1,8 +1,6 @@
 //! Sorting along a dim.
 
 use super::{MergeRuns, SortRuns, lines};
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{CudaCall, CudaKernel};
 use crate::cuda_source;
@@ -13,8 +11,9 @@ use shard_comm::cuda::KernelSource;
 use shard_comm::{Buffer, DType, Device as _};
 
 const SOURCE: KernelSource = cuda_source!("sort", include_str!("sort.cu"));
-#[cfg(test)]
-compiles!(SOURCE, "#define T f32\n#define DESCENDING\n");
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] =
+    &[(SOURCE, "#define T f32\n#define DESCENDING\n")];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

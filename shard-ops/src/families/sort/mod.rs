@@ -5,7 +5,7 @@
 //! ([`Routes::merging`](crate::Routes::merging)). Of the first few, only those of every part are kept.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod merge;
 
 use self::merge::MergeRuns;

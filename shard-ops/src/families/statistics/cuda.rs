@@ -2,8 +2,6 @@
 
 use super::states::{States, StatesGrad};
 use crate::Result;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::{AXES, CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
@@ -14,8 +12,9 @@ use shard_comm::cuda::KernelSource;
 use shard_comm::{DType, Monoid};
 
 const SOURCE: KernelSource = cuda_source!("statistics", include_str!("statistics.cu"));
-#[cfg(test)]
-compiles!(SOURCE, "#define T f32\n#define W f64\n#define KIND 0\n");
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] =
+    &[(SOURCE, "#define T f32\n#define W f64\n#define KIND 0\n")];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -5,7 +5,7 @@
 //! precision, and states are merged at once: one reduction of a few numbers per cell, whatever the sharding.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod extreme;
 mod moments;
 mod norms;

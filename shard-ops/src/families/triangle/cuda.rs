@@ -3,8 +3,6 @@
 use super::{Diagonal, Embed, Triangle};
 use crate::cuda::kept::{Lists, Positions};
 use crate::cuda::source::POSITIONS;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
 use crate::families::elementwise::unsigned;
@@ -13,8 +11,8 @@ use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
 
 const SOURCE: KernelSource = cuda_source!("triangle", POSITIONS, include_str!("triangle.cu"));
-#[cfg(test)]
-compiles!(SOURCE, "#define T u16\n");
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(SOURCE, "#define T u16\n")];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

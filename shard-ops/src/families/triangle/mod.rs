@@ -1,7 +1,7 @@
 //! Triangles and diagonals of matrices: what is kept is told by global positions, so nothing moves for a triangle.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 
 use super::index::slice;
 use super::shape::{extent, permute};

@@ -3,8 +3,6 @@
 use super::Unfold;
 use crate::Result;
 use crate::cuda::source::WINDOWS;
-#[cfg(test)]
-use crate::cuda::tests::compiles;
 use crate::cuda::view::define;
 use crate::cuda::windows::Meeting;
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
@@ -13,8 +11,8 @@ use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
 
 const SOURCE: KernelSource = cuda_source!("unfold", WINDOWS, include_str!("unfold.cu"));
-#[cfg(test)]
-compiles!(SOURCE, "#define T f32\n");
+/// What tests compile its text for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(SOURCE, "#define T f32\n")];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -5,7 +5,7 @@
 //! derivatives of any order are in this family.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 mod shuffle;
 
 pub use shuffle::{channel_shuffle, pixel_shuffle, pixel_unshuffle};

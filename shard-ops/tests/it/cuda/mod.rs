@@ -1,33 +1,50 @@
-use crate::norm::{Cells, Normalise, Statistics};
-use crate::random::{Distribution, random};
-use crate::rng::Stream;
-use crate::softmax::Softmax;
-use crate::{
-    Engine, EngineOptions, Exec, FoldBy, HostCall, KernelPolicy, Linearity, Meta, Op, OpError,
-    Result, RowCuts, Rule, Saved, Value, elementwise, key_of, neighbors,
-};
+//! Kernels for GPUs: their texts compile, and on the emulated GPU, or a real one where there is one, they do what the host does.
+
 #[cfg(feature = "cuda-emulated")]
-use crate::{conv, index, matmul, shape};
+mod fft;
+#[cfg(feature = "cuda-emulated")]
+mod formulas;
+mod typed;
+
 #[cfg(feature = "cuda-emulated")]
 use shard_comm::MatmulPrecision;
 use shard_comm::cuda::{Availability, KernelSource, availability, compile_to_ptx};
 use shard_comm::local::{self, LocalOptions};
 use shard_comm::{Communicator, DType, DeviceError, DeviceKind, ErrorClass};
+use shard_ops::inside::{Cells, Normalise, PairsGrad, Softmax, Statistics, texts};
+use shard_ops::random::{Distribution, random};
+use shard_ops::rng::Stream;
+use shard_ops::{
+    Engine, EngineOptions, Exec, FoldBy, HostCall, KernelPolicy, Linearity, Meta, Op, OpError,
+    Result, RowCuts, Rule, Saved, Value, elementwise, key_of, neighbors,
+};
+#[cfg(feature = "cuda-emulated")]
+use shard_ops::{conv, index, matmul, shape};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Makes a test beside a source: the source compiles under these definitions, where there is a compiler.
-macro_rules! compiles {
-    ($source:expr, $defines:expr) => {
-        #[test]
-        fn source_compiles_to_ptx() {
-            $crate::cuda::tests::assert_compiles(&$source, $defines);
-        }
-    };
+/// Each text compiles to PTX, where there is a compiler of NVIDIA's.
+#[test]
+fn texts_compile_to_ptx() {
+    for (source, defines) in texts() {
+        assert_compiles(source, defines);
+    }
 }
-pub(crate) use compiles;
+
+/// No text of a family is left out: as many are tried as stand in the files.
+#[test]
+fn all_texts_are_tried() {
+    let families = concat!(env!("CARGO_MANIFEST_DIR"), "/../../src/families");
+    let of_family = |family: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(family.path().join("cuda.rs"));
+        text.map_or(0, |text| text.matches("cuda_source!(").count())
+    };
+    let all = std::fs::read_dir(families).unwrap();
+    let there: usize = all.map(|family| of_family(family.unwrap())).sum();
+    assert_eq!(texts().count(), there);
+}
 
 pub(crate) fn assert_compiles(source: &KernelSource, defines: &str) {
     match compile_to_ptx(source, defines, "compute_80") {
@@ -258,7 +275,7 @@ fn among_points(device: DeviceKind, ranks: usize, by: FoldBy) -> Vec<(Vec<i64>, 
         let all = neighbors::radius_search(&*engine, &points, &points, 1.5, by).unwrap();
         indices.extend(all.pairs.array().buffer().unwrap().to_vec::<i64>().unwrap());
         let cuts = RowCuts::between("test", all.counts.layout(), all.distances.layout()).unwrap();
-        let grad = Arc::new(neighbors::PairsGrad {
+        let grad = Arc::new(PairsGrad {
             ring: by,
             cuts: Arc::new(cuts),
         });

@@ -1,18 +1,17 @@
 //! Every formula of the table on an emulated GPU, against the host's.
 
-use super::Map;
-use super::cuda::UNARY;
-use crate::cuda::tests::assert_compiles;
-use crate::cuda::{CudaCall, CudaKernel, CudaView, KernelSource, define};
-use crate::host::with_float;
-use crate::{
-    DeviceKernel, Engine, EngineOptions, Exec, HostCall, Linearity, Meta, Op, Result, Rule, Saved,
-    Value, key_of,
-};
+use super::assert_compiles;
 use bytemuck::{Pod, Zeroable};
 use shard_comm::local::{self, LocalOptions};
 use shard_comm::{Communicator, DType, DeviceKind};
+use shard_kernels::Real;
 use shard_kernels::unary::{self, Unary};
+use shard_ops::cuda::{CudaCall, CudaKernel, CudaView, KernelSource, define};
+use shard_ops::inside::{Map, UNARY};
+use shard_ops::{
+    DeviceKernel, Engine, EngineOptions, Exec, HostCall, Linearity, Meta, Op, Result, Rule, Saved,
+    Value, key_of,
+};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout};
 use std::rc::Rc;
@@ -74,6 +73,13 @@ struct Params {
     which: i64,
 }
 
+impl Derivative {
+    fn on_host<T: Real>(self, call: &mut HostCall<'_, '_>) {
+        let x = call.input::<T>(0);
+        unary::unary(self.map, self.order, &x, &mut call.output::<T>(0));
+    }
+}
+
 impl Op for Derivative {
     fn name(&self) -> &'static str {
         "derivative"
@@ -89,14 +95,14 @@ impl Op for Derivative {
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        with_float!(call.dtype(), T => {
-            let x = call.input::<T>(0);
-            unary::unary(self.map, self.order, &x, &mut call.output::<T>(0));
-        });
+        match call.dtype() {
+            DType::F32 => self.on_host::<f32>(call),
+            _ => self.on_host::<f64>(call),
+        }
     }
 
     fn kernel(&self, on: DeviceKind) -> Option<&dyn DeviceKernel> {
-        crate::cuda::kernel(self, on)
+        shard_ops::cuda::kernel(self, on)
     }
 
     fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
@@ -105,6 +111,7 @@ impl Op for Derivative {
 }
 
 impl CudaKernel for Derivative {
+    #[expect(unsafe_code, reason = "what a kernel does, only its text says")]
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let row = Unary::ALL.iter().position(|m| m.name() == self.map.name());
         let which = (4 * row.expect("the table has all maps") + self.order) as i64;
@@ -112,7 +119,8 @@ impl CudaKernel for Derivative {
         let [a, b] = self.map.numbers();
         let defines = define(&[("T", call.outputs[0].dtype())]);
         let params = Params { x, y, a, b, which };
-        call.launch_own(&EVERY, &defines, "every", y.numel(), &params)
+        // SAFETY: the parameters mirror the kernel's structure, and it touches nothing but the views that the call made.
+        unsafe { call.launch(&EVERY, &defines, "every", y.numel(), &params) }
     }
 }
 
@@ -149,10 +157,10 @@ fn applied(device: DeviceKind, dtype: DType, ops: &[(Arc<dyn Op>, usize)]) -> Ve
         let local = cx.device().upload_slice(&points).unwrap();
         let x = Array::from_local(&cx, &layout, Some(local), DType::F64).unwrap();
         let engine = Engine::new(EngineOptions::default());
-        let x = super::cast(&*engine, &Value::new(x), dtype).unwrap();
+        let x = shard_ops::elementwise::cast(&*engine, &Value::new(x), dtype).unwrap();
         let value = |(op, operands): &(Arc<dyn Op>, usize)| {
             let y = engine.apply1(op.clone(), &vec![&x; *operands]).unwrap();
-            let y = super::cast(&*engine, &y, DType::F64).unwrap();
+            let y = shard_ops::elementwise::cast(&*engine, &y, DType::F64).unwrap();
             y.array().buffer().unwrap().to_vec::<f64>().unwrap()
         };
         ops.iter().map(value).collect::<Vec<_>>()

@@ -1,17 +1,17 @@
 //! Kernels of integers and truth values, against the host's.
 
-use crate::elementwise::{
+use shard_comm::local::{self, LocalOptions};
+use shard_comm::{Communicator, DType, DeviceKind, Element, dispatch_dtype};
+use shard_ops::elementwise::{
     add, bitwise_and, bitwise_not, bitwise_or, bitwise_xor, cast, div, eq, floor_div, ge, gt, le,
     logical_and, logical_not, logical_or, logical_xor, lt, masked_fill, maximum, minimum, mul, ne,
     pow, remainder, shift_left, shift_right, sub, where_,
 };
-use crate::reduce::{all, amax, amin, any, count_nonzero, prod, sum};
-use crate::scan::{cummax, cummin, cumprod, cumsum, logcumsumexp};
-use crate::statistics::{argmax, argmin, max, min};
-use crate::triangle::{diagonal, tril, triu};
-use crate::{Engine, EngineOptions, Exec, OpError, Result, Value};
-use shard_comm::local::{self, LocalOptions};
-use shard_comm::{Communicator, DType, DeviceKind, Element, dispatch_dtype};
+use shard_ops::reduce::{all, amax, amin, any, count_nonzero, prod, sum};
+use shard_ops::scan::{cummax, cummin, cumprod, cumsum, logcumsumexp};
+use shard_ops::statistics::{argmax, argmin, max, min};
+use shard_ops::triangle::{diagonal, tril, triu};
+use shard_ops::{Engine, EngineOptions, Exec, OpError, Result, Value};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout};
 use std::rc::Rc;
@@ -178,7 +178,7 @@ fn read(mesh: &DeviceMesh, op: String, result: Result<Value, OpError>) -> Found 
 /// Of the types that no case of conformance has.
 #[test]
 fn narrow_types_have_the_hosts_results() {
-    let kinds = super::tests::kinds();
+    let kinds = super::kinds();
     for dtype in [DType::I32, DType::U8, DType::Bool] {
         if kinds.is_empty() {
             return;
