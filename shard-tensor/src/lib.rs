@@ -153,6 +153,16 @@ pub mod prelude {
 #[doc = include_str!("../README.md")]
 struct OwnReadme;
 
+/// What the tests of this crate look at beside what is public.
+#[doc(hidden)]
+pub mod inside {
+    pub use crate::data::order::shuffled;
+    pub use crate::files::boxes::Place;
+    pub use crate::files::shared::{mark, same};
+    pub use crate::nn::plan::matches;
+    pub use crate::processes::Processes;
+}
+
 /// The program in the workspace's README, run as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

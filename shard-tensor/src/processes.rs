@@ -4,11 +4,11 @@ use shard_comm::LaunchError;
 
 /// Processes that one launcher started.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Processes {
+pub struct Processes {
     /// How many.
-    pub(crate) count: usize,
+    pub count: usize,
     /// The variable that says so.
-    pub(crate) variable: &'static str,
+    pub variable: &'static str,
     /// The launcher that sets it.
     launcher: &'static str,
 }
@@ -29,7 +29,8 @@ impl Processes {
         Self::found(|variable| std::env::var(variable).ok())
     }
 
-    fn found(value: impl Fn(&str) -> Option<String>) -> Option<Self> {
+    /// Those of which variables of these values tell.
+    pub fn found(value: impl Fn(&str) -> Option<String>) -> Option<Self> {
         VARIABLES.into_iter().find_map(|(variable, launcher)| {
             let count: usize = value(variable)?.trim().parse().ok()?;
             (count > 1).then_some(Self {
@@ -44,7 +45,7 @@ impl Processes {
     ///
     /// # Errors
     /// [`LaunchError::Processes`].
-    pub(crate) fn check(&self) -> Result<(), LaunchError> {
+    pub fn check(&self) -> Result<(), LaunchError> {
         let remedy = if !cfg!(feature = "mpi") {
             "build with the feature `mpi`, or start it without a launcher: ranks are threads then"
         } else if self.variable == "WORLD_SIZE" {
@@ -93,45 +94,4 @@ pub(crate) fn number(
         cause: format!("{variable}={}", text.display()),
         remedy,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn found(variables: &[(&str, &str)]) -> Option<Processes> {
-        Processes::found(|wanted| {
-            let known = variables.iter().find(|(name, _)| *name == wanted);
-            known.map(|(_, value)| (*value).to_owned())
-        })
-    }
-
-    #[test]
-    fn launchers_are_recognised() {
-        assert_eq!(found(&[]), None);
-        assert_eq!(found(&[("OMPI_COMM_WORLD_SIZE", "1")]), None);
-        // A batch script that starts the program itself starts one.
-        assert_eq!(found(&[("SLURM_NTASKS", "8")]), None);
-        let count = |variables: &[(&str, &str)]| found(variables).map(|p| (p.count, p.variable));
-        assert_eq!(
-            count(&[("SLURM_STEP_NUM_TASKS", "8"), ("PMI_SIZE", "8")]),
-            Some((8, "PMI_SIZE"))
-        );
-        assert_eq!(
-            count(&[("WORLD_SIZE", "4"), ("RANK", "1")]),
-            Some((4, "WORLD_SIZE"))
-        );
-    }
-
-    #[test]
-    fn several_processes_never_run_alone() {
-        let torchrun = found(&[("WORLD_SIZE", "4")]).unwrap();
-        let text = torchrun.check().unwrap_err().to_string();
-        assert!(
-            text.contains("torchrun started 4 processes (WORLD_SIZE=4)"),
-            "{text}"
-        );
-        let mpirun = found(&[("OMPI_COMM_WORLD_SIZE", "3")]).unwrap();
-        assert_eq!(mpirun.check().is_ok(), cfg!(feature = "mpi"));
-    }
 }

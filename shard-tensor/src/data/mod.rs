@@ -15,7 +15,7 @@ mod loader;
 mod npy;
 #[cfg(feature = "npz")]
 mod npz;
-mod order;
+pub(crate) mod order;
 mod source;
 #[cfg(feature = "zarr")]
 mod zarr;

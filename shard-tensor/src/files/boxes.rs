@@ -12,13 +12,13 @@ const BLOCK: usize = 16 << 20;
 
 /// An array in a file: its elements follow each other, the last index fastest.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub struct Place {
     /// The byte at which it begins.
-    pub(crate) at: u64,
+    pub at: u64,
     /// Its extents.
-    pub(crate) shape: Vec<usize>,
+    pub shape: Vec<usize>,
     /// The bytes of an element.
-    pub(crate) size: usize,
+    pub size: usize,
 }
 
 impl Place {
@@ -71,7 +71,10 @@ impl Place {
 
     /// Calls `f` with the ranges of the file in which the held elements lie, in the order of the piece: where each begins and
     /// how many bytes it has.
-    fn runs(
+    ///
+    /// # Errors
+    /// The first of `f`.
+    pub fn runs(
         &self,
         held: &[DimPart],
         f: &mut dyn FnMut(u64, usize) -> io::Result<()>,
@@ -183,47 +186,4 @@ pub(super) fn write_at(file: &File, mut bytes: &[u8], mut at: u64) -> io::Result
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use shard_spec::Partition;
-
-    fn runs(shape: &[usize], held: &[DimPart]) -> Vec<(u64, usize)> {
-        let place = Place {
-            at: 100,
-            shape: shape.to_vec(),
-            size: 4,
-        };
-        let mut runs = Vec::new();
-        let mut note = |at, len| {
-            runs.push((at, len));
-            Ok(())
-        };
-        place.runs(held, &mut note).unwrap();
-        runs
-    }
-
-    #[test]
-    fn runs_are_as_long_as_they_can_be() {
-        assert_eq!(runs(&[], &[]), [(100, 4)]);
-        assert_eq!(runs(&[3, 5], &[(0..3).into(), (0..5).into()]), [(100, 60)]);
-        assert_eq!(runs(&[3, 5], &[(1..3).into(), (0..5).into()]), [(120, 40)]);
-        assert_eq!(
-            runs(&[3, 5], &[(1..3).into(), (2..4).into()]),
-            [(128, 8), (148, 8)]
-        );
-        assert_eq!(runs(&[3, 5], &[(1..1).into(), (2..4).into()]), []);
-        assert_eq!(runs(&[3, 0], &[(0..3).into(), (0..0).into()]), []);
-        let zigzag = Partition::zigzag(8, 2).part(0);
-        assert_eq!(
-            runs(&[8, 2], &[zigzag.clone(), (0..2).into()]),
-            [(100, 16), (148, 16)]
-        );
-        assert_eq!(
-            runs(&[2, 8], &[(1..2).into(), zigzag]),
-            [(132, 8), (156, 8)]
-        );
-    }
 }

@@ -1,8 +1,8 @@
 //! Files of arrays that ranks read and write side by side, each the boxes it has.
 
 mod agree;
-mod boxes;
-mod shared;
+pub(crate) mod boxes;
+pub(crate) mod shared;
 mod target;
 
 pub(crate) use agree::{agree_on_list, told};

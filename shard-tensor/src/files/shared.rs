@@ -203,7 +203,7 @@ fn open(path: &Path) -> Result<File, String> {
 }
 
 /// Opens a file that must have this mark.
-fn same(path: &Path, mark: &[u8]) -> Result<File, String> {
+pub fn same(path: &Path, mark: &[u8]) -> Result<File, String> {
     let file = open(path)?;
     let mut found = [0; MARK];
     read_at(&file, &mut found, 0).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -214,27 +214,8 @@ fn same(path: &Path, mark: &[u8]) -> Result<File, String> {
 }
 
 /// Bytes that no other file begins with.
-fn mark() -> [u8; MARK] {
+pub fn mark() -> [u8; MARK] {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |d| d.as_nanos());
     (now << 32 | u128::from(std::process::id())).to_le_bytes()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn another_file_of_the_same_name_is_noticed() {
-        let path = std::env::temp_dir().join(format!("shard-tensor-mark-{}", std::process::id()));
-        let mark = mark();
-        std::fs::write(&path, [&mark[..], b"more"].concat()).unwrap();
-        same(&path, &mark).unwrap();
-        let other = self::mark();
-        assert!(same(&path, &other).unwrap_err().contains("another file"));
-        std::fs::write(&path, b"short").unwrap();
-        assert!(same(&path, &mark).is_err());
-        std::fs::remove_file(&path).unwrap();
-        assert!(same(&path, &mark).is_err());
-    }
 }

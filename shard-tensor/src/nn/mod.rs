@@ -14,7 +14,7 @@ mod load;
 mod moved;
 mod norm;
 mod place;
-mod plan;
+pub(crate) mod plan;
 mod pool;
 mod position;
 mod sequential;

@@ -165,9 +165,14 @@ impl What {
 impl Rule {
     /// Whether the pattern matches the name, or that of something it is in.
     fn matches(&self, name: &str) -> bool {
-        let ends = name.match_indices('.').map(|(at, _)| at);
-        (ends.chain([name.len()])).any(|end| fits(self.pattern.as_bytes(), &name.as_bytes()[..end]))
+        matches(&self.pattern, name)
     }
+}
+
+/// Whether a pattern matches a name, or that of something it is in.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let ends = name.match_indices('.').map(|(at, _)| at);
+    (ends.chain([name.len()])).any(|end| fits(pattern.as_bytes(), &name.as_bytes()[..end]))
 }
 
 /// Whether a pattern is this name.
@@ -179,19 +184,5 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
         Some((first, rest)) => name
             .split_first()
             .is_some_and(|(n, name)| n == first && fits(rest, name)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns() {
-        let plan = Plan::new().replicate("blocks.*.up");
-        let matches = |name| plan.rules[0].matches(name);
-        assert!(matches("blocks.0.up.weight") && matches("blocks.1.mlp.up"));
-        assert!(!matches("blocks.0.upper.weight") && !matches("up.weight"));
-        assert!(fits(b"*", b"anything.at.all") && fits(b"a*c*", b"abcd") && !fits(b"a*c", b"abcd"));
     }
 }

@@ -13,6 +13,7 @@ mod gradients;
 mod graphs;
 mod histories;
 mod indexing;
+mod inside;
 mod layers;
 mod limits;
 mod local;

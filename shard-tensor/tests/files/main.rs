@@ -2,9 +2,11 @@
 
 mod abuse;
 mod arrays;
+mod inside;
 mod kill;
 mod loading;
 mod memory;
+mod npy;
 mod pieces;
 #[cfg(feature = "mpi")]
 mod processes;

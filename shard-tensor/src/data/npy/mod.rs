@@ -3,8 +3,6 @@
 mod element;
 mod header;
 mod save;
-#[cfg(test)]
-mod tests;
 
 pub use save::{npy_bytes, save_npy};
 

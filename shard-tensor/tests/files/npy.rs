@@ -1,11 +1,10 @@
 //! Tests of the reader and the writer on bytes.
 
-use super::{Npy, npy_bytes};
-use crate::data::{DataError, Source};
 use ndarray::{Array, Array2, ArrayD, Dimension, Ix1, Ix2, Ix3, array};
 use shard_comm::half::f16;
 use shard_comm::{Bool, Element};
 use shard_spec::{DimPart, Partition};
+use shard_tensor::data::{DataError, Npy, Source, npy_bytes};
 
 fn read<T: Element, D: Dimension>(bytes: &[u8]) -> Result<Array<T, D>, String> {
     let read = Npy::from_bytes(bytes).and_then(|npy| npy.to_array::<T, D>());
