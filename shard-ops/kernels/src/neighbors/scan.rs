@@ -56,7 +56,7 @@ impl<T: Real> Columns<T> {
         &self.data[block * WIDTH * self.dim..(block + 1) * WIDTH * self.dim]
     }
 
-    /// Offers the points of those of some blocks that may count to query `i`.
+    /// Offers to query `i` the points of those blocks that have some that may count.
     #[inline(always)]
     pub(super) fn visit(
         &self,

@@ -70,7 +70,7 @@ fn extent<T: Real>(coordinates: impl Iterator<Item = T>) -> [T; 2] {
 
 impl<T: Real> Tree<T> {
     /// A tree over points `[points, dim]` with these global indexes. `None` where no tree would help: if the points differ in
-    /// no dim, or in more than [`MAX_TREE_DIM`], and where there are more than a node can be told from.
+    /// no dim, or in more than [`MAX_TREE_DIM`]; and of more points than numbers of 32 bits count.
     pub(super) fn new(points: &View<'_, T>, index: &[i64]) -> Option<Self> {
         let (count, dim) = (points.shape()[0], points.shape()[1]);
         let rows = points.to_vec();
