@@ -47,8 +47,6 @@ pub use value::{Value, Values, holds};
 /// What the tests of this crate look at beside what is public.
 #[doc(hidden)]
 pub mod inside {
-    #[cfg(feature = "cuda")]
-    pub use crate::cuda::texts::texts;
     pub use crate::engine::route::asking::{Asked, ask};
     pub use crate::engine::route::runs::{Meeting, OwnRun};
     pub use crate::engine::route::telling::{
@@ -70,4 +68,10 @@ pub mod inside {
         Group, Keyed, KeyedDims, Merging, OperandPart, Peer, Routing,
     };
     pub use crate::testing::arrays::Share;
+
+    /// The texts of all families for GPUs, each with what it is compiled for.
+    #[cfg(feature = "cuda")]
+    pub fn texts() -> impl Iterator<Item = &'static (crate::cuda::KernelSource, &'static str)> {
+        crate::families::TEXTS.iter().copied().flatten()
+    }
 }

@@ -9,7 +9,6 @@
 
 pub(crate) mod kept;
 pub(crate) mod source;
-pub(crate) mod texts;
 pub(crate) mod view;
 pub(crate) mod windows;
 

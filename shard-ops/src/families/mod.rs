@@ -40,3 +40,32 @@ pub mod unique;
 
 pub(crate) use elementwise::cast_op;
 pub use one_hot::one_hot;
+
+/// The texts of all families for GPUs, each with what tests compile it for.
+#[cfg(feature = "cuda")]
+pub(crate) const TEXTS: &[&[(crate::cuda::KernelSource, &str)]] = &[
+    attention::cuda::TRIED,
+    conv::cuda::TRIED,
+    elementwise::cuda::TRIED,
+    fft::cuda::TRIED,
+    grid::cuda::TRIED,
+    indexing::cuda::TRIED,
+    matmul::cuda::TRIED,
+    neighborhood::cuda::TRIED,
+    neighbors::cuda::TRIED,
+    norm::cuda::TRIED,
+    optimize::cuda::TRIED,
+    over_dims::cuda::TRIED,
+    pairwise::cuda::TRIED,
+    pool::cuda::TRIED,
+    random::cuda::TRIED,
+    resample::cuda::TRIED,
+    scan::cuda::TRIED,
+    search::cuda::TRIED,
+    select::cuda::TRIED,
+    softmax::cuda::TRIED,
+    sort::cuda::TRIED,
+    statistics::cuda::TRIED,
+    triangle::cuda::TRIED,
+    unfold::cuda::TRIED,
+];
