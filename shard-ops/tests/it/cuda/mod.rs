@@ -6,23 +6,22 @@ mod fft;
 mod formulas;
 mod typed;
 
+use crate::ranks::{gpus, on_device};
 #[cfg(feature = "cuda-emulated")]
 use shard_comm::MatmulPrecision;
-use shard_comm::cuda::{Availability, KernelSource, availability, compile_to_ptx};
-use shard_comm::local::{self, LocalOptions};
-use shard_comm::{Communicator, DType, DeviceError, DeviceKind, ErrorClass};
+use shard_comm::cuda::{KernelSource, compile_to_ptx};
+use shard_comm::{DType, DeviceError, DeviceKind, ErrorClass};
 use shard_ops::inside::{Cells, Normalise, PairsGrad, Softmax, Statistics, texts};
 use shard_ops::random::{Distribution, random};
 use shard_ops::rng::Stream;
 use shard_ops::{
-    Engine, EngineOptions, Exec, FoldBy, HostCall, KernelPolicy, Linearity, Meta, Op, OpError,
-    Result, RowCuts, Rule, Saved, Value, elementwise, key_of, neighbors,
+    Engine, Exec, FoldBy, HostCall, KernelPolicy, Linearity, Meta, Op, OpError, Result, RowCuts,
+    Rule, Saved, Value, elementwise, key_of, neighbors,
 };
 #[cfg(feature = "cuda-emulated")]
 use shard_ops::{conv, index, matmul, shape};
-use shard_redistribute::{Array, MeshComm};
-use shard_spec::{DeviceMesh, Layout, Partition};
-use std::rc::Rc;
+use shard_redistribute::Array;
+use shard_spec::{Layout, Partition};
 use std::sync::Arc;
 
 /// Each text compiles to PTX, where there is a compiler of NVIDIA's.
@@ -54,44 +53,24 @@ pub(crate) fn assert_compiles(source: &KernelSource, defines: &str) {
     }
 }
 
-/// The emulation, where it is built, and a GPU, where there is one.
-pub(crate) fn kinds() -> Vec<DeviceKind> {
-    let mut kinds = Vec::new();
-    if cfg!(feature = "cuda-emulated") {
-        kinds.push(DeviceKind::EmulatedCuda);
-    }
-    if matches!(availability(), Availability::Ready { .. }) {
-        kinds.push(DeviceKind::Cuda);
-    }
-    kinds
-}
-
 /// Runs `f` on each kind of GPU, on several ranks that each have a replicated vector. Returns the results of all ranks of each
 /// kind.
-fn on_gpus<T: Send>(ranks: usize, f: impl Fn(&Rc<Engine>, Value) -> T + Sync) -> Vec<Vec<T>> {
+fn on_gpus<T: Send>(ranks: usize, f: impl Fn(&Engine, Value) -> T + Sync) -> Vec<Vec<T>> {
     let run = |kind| on_kind(kind, ranks, &f);
-    kinds().into_iter().map(run).collect()
+    gpus().into_iter().map(run).collect()
 }
 
 fn on_kind<T: Send>(
     device: DeviceKind,
     ranks: usize,
-    f: impl Fn(&Rc<Engine>, Value) -> T + Sync,
+    f: impl Fn(&Engine, Value) -> T + Sync,
 ) -> Vec<T> {
-    let options = LocalOptions {
-        device,
-        ..LocalOptions::default()
-    };
-    local::run_with(ranks, &options, |comm| {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
-        let mesh = DeviceMesh::new(&[ranks]).unwrap();
-        let cx = MeshComm::new(&world, &mesh).unwrap();
-        let layout = Layout::replicated(&mesh, &[4]);
+    on_device(device, &[ranks], |cx, engine| {
+        let layout = Layout::replicated(cx.mesh(), &[4]);
         let local = cx.device().upload_slice(&[1.0f64, 2.0, 3.0, 4.0]).unwrap();
-        let x = Array::from_local(&cx, &layout, Some(local), DType::F64).unwrap();
-        f(&Engine::new(EngineOptions::default()), Value::new(x))
+        let x = Array::from_local(cx, &layout, Some(local), DType::F64).unwrap();
+        f(engine, Value::new(x))
     })
-    .unwrap()
 }
 
 fn elements(value: &Value) -> Vec<f64> {
@@ -101,7 +80,7 @@ fn elements(value: &Value) -> Vec<f64> {
 #[test]
 fn an_op_with_a_kernel_stays_on_the_gpu() {
     let moved = on_gpus(2, |engine, x| {
-        let y = elementwise::add(&**engine, &x, &x).unwrap();
+        let y = elementwise::add(engine, &x, &x).unwrap();
         assert_eq!(elements(&y), [2.0, 4.0, 6.0, 8.0]);
         y.array().cx().world().ledger().snapshot().fallbacks
     });
@@ -116,7 +95,7 @@ pub(crate) fn under(
 ) -> Vec<(Vec<f64>, u64)> {
     on_kind(DeviceKind::EmulatedCuda, 2, |engine, x| {
         engine.set_kernels(policy);
-        let y = program(&**engine, &x);
+        let y = program(engine, &x);
         let calls = x.array().cx().world().ledger().snapshot().library_calls;
         (elements(&y), calls)
     })
@@ -186,7 +165,7 @@ fn ranks_of_different_policies_are_found_out_at_the_next_exchange() {
             libraries: cx.world().rank() == 0,
             ..KernelPolicy::default()
         });
-        let y = elementwise::add(&**engine, &x, &x).unwrap();
+        let y = elementwise::add(engine, &x, &x).unwrap();
         let sharded = Layout::builder(cx.mesh(), &[4]).shard(0, &[0], Partition::chunk(4, 2));
         let y = y.array().redistribute(&sharded.build().unwrap()).unwrap();
         let whole = y.redistribute(&Layout::replicated(cx.mesh(), &[4]));
@@ -247,32 +226,25 @@ fn an_op_without_one_is_the_same_error_on_all_ranks_or_goes_by_the_host_if_told(
 
 /// Farthest points and tables of neighbours among points on a small grid, where nearly every distance is a tie.
 fn among_points(device: DeviceKind, ranks: usize, by: FoldBy) -> Vec<(Vec<i64>, Vec<f64>)> {
-    let options = LocalOptions {
-        device,
-        ..LocalOptions::default()
-    };
-    local::run_with(ranks, &options, |comm| {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
-        let mesh = DeviceMesh::new(&[ranks]).unwrap();
-        let cx = MeshComm::new(&world, &mesh).unwrap();
+    on_device(device, &[ranks], |cx, engine| {
+        let mesh = cx.mesh();
         // The rows of part 0 are not consecutive, so positions come as a list.
         let rows = Partition::zigzag(17, ranks);
-        let layout = Layout::builder(&mesh, &[17, 2]).shard(0, &[0], rows);
+        let layout = Layout::builder(mesh, &[17, 2]).shard(0, &[0], rows);
         let layout = layout.build().unwrap();
         let at = |i: &[usize]| match (i[0], i[1]) {
             (5, _) => f64::NAN,
             (row, d) => ((row * 7 + d * 3) % 4) as f64,
         };
-        let points = Value::new(Array::from_fn(&cx, &layout, at).unwrap());
-        let engine = Engine::new(EngineOptions::default());
-        let far = neighbors::farthest_points(&*engine, &points, 17, 3, by).unwrap();
-        let near = neighbors::radius_search_capped(&*engine, &points, &points, 1.5, 4, by).unwrap();
+        let points = Value::new(Array::from_fn(cx, &layout, at).unwrap());
+        let far = neighbors::farthest_points(engine, &points, 17, 3, by).unwrap();
+        let near = neighbors::radius_search_capped(engine, &points, &points, 1.5, 4, by).unwrap();
         let mut indices: Vec<i64> = far.array().buffer().unwrap().to_vec().unwrap();
         for of in [&near.indices, &near.counts] {
             indices.extend(of.array().buffer().unwrap().to_vec::<i64>().unwrap());
         }
         // Pairs, and the gradient of half the sum of their squared distances.
-        let all = neighbors::radius_search(&*engine, &points, &points, 1.5, by).unwrap();
+        let all = neighbors::radius_search(engine, &points, &points, 1.5, by).unwrap();
         indices.extend(all.pairs.array().buffer().unwrap().to_vec::<i64>().unwrap());
         let cuts = RowCuts::between("test", all.counts.layout(), all.distances.layout()).unwrap();
         let grad = Arc::new(PairsGrad {
@@ -288,7 +260,6 @@ fn among_points(device: DeviceKind, ranks: usize, by: FoldBy) -> Vec<(Vec<i64>, 
             finite.map(|x| if x.is_nan() { -1.0 } else { x }).collect(),
         )
     })
-    .unwrap()
 }
 
 #[test]
@@ -296,7 +267,7 @@ fn points_have_the_hosts_neighbours() {
     for ranks in 1..4 {
         for by in [FoldBy::Ring, FoldBy::Gather, FoldBy::Split] {
             let expected = among_points(DeviceKind::Host, ranks, by);
-            for kind in kinds() {
+            for kind in gpus() {
                 let found = among_points(kind, ranks, by);
                 assert_eq!(found, expected, "{ranks} ranks, {by:?}, {kind}");
             }
@@ -349,7 +320,7 @@ fn random_numbers_have_the_hosts_bits_under_any_layout() {
     for ranks in [1, 3] {
         for how in [Distribution::Unit, range, Distribution::Normal] {
             let expected = drawn(DeviceKind::Host, ranks, how);
-            for kind in kinds() {
+            for kind in gpus() {
                 for (found, expected) in drawn(kind, ranks, how).iter().zip(&expected) {
                     for ((dtype, a), (_, b)) in found.iter().zip(expected) {
                         assert_eq!(a.len(), b.len());
@@ -395,7 +366,7 @@ fn of_rows(device: DeviceKind, ranks: usize) -> Vec<Vec<f64>> {
                 outputs: &outputs,
                 needs: &vec![true; inputs.len()],
             };
-            let grads = op.vjp(&**engine, &saved, &cotangents).unwrap();
+            let grads = op.vjp(engine, &saved, &cotangents).unwrap();
             found.extend(outputs.iter().chain(grads.iter().flatten()).map(elements));
         };
         for log in [false, true] {
@@ -429,7 +400,7 @@ fn of_rows(device: DeviceKind, ranks: usize) -> Vec<Vec<f64>> {
 fn rows_that_lie_whole_are_the_hosts() {
     for ranks in [1, 2] {
         let expected = of_rows(DeviceKind::Host, ranks);
-        for kind in kinds() {
+        for kind in gpus() {
             let found = of_rows(kind, ranks);
             assert_eq!(found.len(), expected.len());
             for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
