@@ -1,5 +1,18 @@
-//! Matrix products, through one function and one unsafe call.
+//! Matrix products, through one function.
+//!
+//! They are computed by the crates `gemm`. Where the processor has a unit for products of tiles of `bf16` (AMX), that computes large products
+//! of single precision: of numbers that come from 16 bits one each, of others as sums of three of `bf16`, which is as exact and
+//! takes six ([`parts`]).
 
+#[cfg(amx)]
+mod amx;
+mod parts;
+mod tiles;
+mod unit;
+
+use self::parts::Lines;
+use self::tiles::Results;
+use self::unit::Unit;
 use super::{Real, View, ViewMut};
 use crate::view::for_each_row;
 use gemm_common::Parallelism;
@@ -38,6 +51,15 @@ impl<'a, T> Mat<'a, T> {
             offset: 0,
             row_step: cols as isize,
             col_step: 1,
+        }
+    }
+
+    /// From another row and column on.
+    fn part(&self, row: usize, col: usize) -> Self {
+        let steps = row as isize * self.row_step + col as isize * self.col_step;
+        Self {
+            offset: self.offset.wrapping_add_signed(steps),
+            ..*self
         }
     }
 
@@ -84,16 +106,16 @@ pub fn gemm<T: Real>(
     c: MatMut<'_, T>,
     accumulate: bool,
 ) {
+    if m == 0 || n == 0 {
+        return;
+    }
+    check_results([m, n], &c);
     let MatMut {
         data: c_data,
         offset: c_offset,
         row_step: c_rows,
         col_step: c_cols,
     } = c;
-    if m == 0 || n == 0 {
-        return;
-    }
-    check("c", c_data.len(), c_offset, (m, c_rows), (n, c_cols));
     assert!(
         (m == 1 || c_rows != 0) && (n == 1 || c_cols != 0),
         "gemm: elements of c coincide"
@@ -111,20 +133,7 @@ pub fn gemm<T: Real>(
         }
         return;
     }
-    check(
-        "a",
-        a.data.len(),
-        a.offset,
-        (m, a.row_step),
-        (k, a.col_step),
-    );
-    check(
-        "b",
-        b.data.len(),
-        b.offset,
-        (k, b.row_step),
-        (n, b.col_step),
-    );
+    check_operands([m, n, k], &a, &b);
     // Tiles are of columns. Where the rows of c lie closer together, the transposed product is the same and better.
     let (m, n, a, b, c_rows, c_cols) = if c_cols.abs() < c_rows.abs() {
         (n, m, b.transposed(), a.transposed(), c_cols, c_rows)
@@ -146,32 +155,15 @@ pub fn gemm<T: Real>(
         turn(k, &mut a.offset, &mut a.col_step);
         turn(k, &mut b.offset, &mut b.row_step);
     }
-    let Product(multiply) = T::product();
-    let alpha = if accumulate { T::one() } else { T::zero() };
-    // SAFETY: `check` has shown that every (row, column) of each operand lies inside its slice, which transposing and
-    // counting from the other end leaves so, and `c` is borrowed mutably so it overlaps neither input.
-    unsafe {
-        multiply(
-            m,
-            n,
-            k,
-            c_data.as_mut_ptr().add(c_offset),
-            c_cols,
-            c_rows,
-            accumulate,
-            a.data.as_ptr().add(a.offset),
-            a.col_step,
-            a.row_step,
-            b.data.as_ptr().add(b.offset),
-            b.col_step,
-            b.row_step,
-            alpha,
-            T::one(),
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
+    let mut c = MatMut {
+        data: c_data,
+        offset: c_offset,
+        row_step: c_rows,
+        col_step: c_cols,
+    };
+    let product = T::product();
+    if !(product.in_tiles)([m, n, k], &a, &b, &mut c, accumulate) {
+        product.forward([m, n, k], &a, &b, &mut c, accumulate);
     }
 }
 
@@ -181,11 +173,17 @@ fn turn(n: usize, offset: &mut usize, step: &mut isize) {
     *step = -*step;
 }
 
-/// The function that multiplies matrices of `T`, for the processor that this is.
+/// The functions that multiply matrices of `T`, for the processor that this is.
 ///
 /// The functions of the crate `gemm` are named one by one: `gemm` itself compiles as many again for complex numbers.
 #[derive(Clone, Copy, Debug)]
-pub struct Product<T>(Multiply<T>);
+pub struct Product<T> {
+    multiply: Multiply<T>,
+    in_tiles: InTiles<T>,
+}
+
+/// Computes a product of these extents if it is one for tiles, and tells whether it was.
+type InTiles<T> = fn([usize; 3], &Mat<'_, T>, &Mat<'_, T>, &mut MatMut<'_, T>, bool) -> bool;
 
 /// `dst = alpha dst + beta lhs rhs`. The arguments are the extents; memory and steps between columns and rows of `dst`, and
 /// whether it is read; memory and steps of `lhs` and of `rhs`; `alpha` and `beta`; what is conjugated; and threads.
@@ -212,25 +210,151 @@ type Multiply<T> = unsafe fn(
 );
 
 impl Product<f32> {
-    /// The function for single precision.
+    /// The functions for single precision.
     #[inline]
     pub(super) fn single() -> Self {
         #[cfg(miri)]
-        return Self(interpreted);
+        let multiply = interpreted;
         #[cfg(not(miri))]
-        Self(gemm_f32::gemm::f32::get_gemm_fn())
+        let multiply = gemm_f32::gemm::f32::get_gemm_fn();
+        Self {
+            multiply,
+            in_tiles: single_in_tiles,
+        }
     }
 }
 
 impl Product<f64> {
-    /// The function for double precision.
+    /// The functions for double precision.
     #[inline]
     pub(super) fn double() -> Self {
         #[cfg(miri)]
-        return Self(interpreted);
+        let multiply = interpreted;
         #[cfg(not(miri))]
-        Self(gemm_f64::gemm::f64::get_gemm_fn())
+        let multiply = gemm_f64::gemm::f64::get_gemm_fn();
+        Self {
+            multiply,
+            in_tiles: |_, _, _, _, _| false,
+        }
     }
+}
+
+impl<T: Real> Product<T> {
+    /// The product by the crate, of matrices whose steps are not negative, but those between rows of `a` and between columns of `b`, which may be.
+    fn forward(
+        self,
+        [m, n, k]: [usize; 3],
+        a: &Mat<'_, T>,
+        b: &Mat<'_, T>,
+        c: &mut MatMut<'_, T>,
+        accumulate: bool,
+    ) {
+        check_operands([m, n, k], a, b);
+        check_results([m, n], c);
+        let alpha = if accumulate { T::one() } else { T::zero() };
+        // SAFETY: every (row, column) of each operand was just shown to lie inside its slice, and `c` is borrowed mutably so that it
+        // overlaps neither input.
+        unsafe {
+            (self.multiply)(
+                m,
+                n,
+                k,
+                c.data.as_mut_ptr().add(c.offset),
+                c.col_step,
+                c.row_step,
+                accumulate,
+                a.data.as_ptr().add(a.offset),
+                a.col_step,
+                a.row_step,
+                b.data.as_ptr().add(b.offset),
+                b.col_step,
+                b.row_step,
+                alpha,
+                T::one(),
+                false,
+                false,
+                false,
+                Parallelism::None,
+            );
+        }
+    }
+}
+
+/// By the processor's unit, where there is one.
+fn single_in_tiles(
+    extent: [usize; 3],
+    a: &Mat<'_, f32>,
+    b: &Mat<'_, f32>,
+    c: &mut MatMut<'_, f32>,
+    accumulate: bool,
+) -> bool {
+    #[cfg(amx)]
+    if tiles::pays(
+        extent,
+        [columns(b).seem(extent[2]), rows(a).seem(extent[2])],
+    ) && let Some(unit) = amx::Amx::get()
+    {
+        return by_unit(&unit, extent, a, b, c, accumulate);
+    }
+    let _ = (extent, a, b, c, accumulate);
+    false
+}
+
+fn rows<'a, T>(of: &Mat<'a, T>) -> Lines<'a, T> {
+    Lines {
+        data: of.data,
+        offset: of.offset,
+        line: of.row_step,
+        step: of.col_step,
+    }
+}
+
+fn columns<'a, T>(of: &Mat<'a, T>) -> Lines<'a, T> {
+    Lines {
+        data: of.data,
+        offset: of.offset,
+        line: of.col_step,
+        step: of.row_step,
+    }
+}
+
+/// Computes a product by a unit if its matrices lie as they must, and tells whether they do: `c` in columns without gaps, and the others in rows
+/// or columns without.
+fn by_unit(
+    unit: &impl Unit,
+    [m, n, k]: [usize; 3],
+    a: &Mat<'_, f32>,
+    b: &Mat<'_, f32>,
+    c: &mut MatMut<'_, f32>,
+    accumulate: bool,
+) -> bool {
+    // Results are of rows there, so the product is the transposed one.
+    let (left, right) = (columns(b), rows(a));
+    if c.row_step != 1 || c.col_step < m as isize || !left.is_dense() || !right.is_dense() {
+        return false;
+    }
+    let mut to = Results {
+        data: c.data,
+        offset: c.offset,
+        row: c.col_step as usize,
+    };
+    let (offset, row_step, col_step) = (c.offset, c.row_step, c.col_step);
+    let by_crate = |[column, row, number]: [usize; 3],
+                    [columns, rows, numbers]: [usize; 3],
+                    data: &mut [f32],
+                    add: bool| {
+        let mut c = MatMut {
+            offset: offset
+                .wrapping_add_signed(row as isize * row_step + column as isize * col_step),
+            data,
+            row_step,
+            col_step,
+        };
+        let (a, b) = (a.part(row, number), b.part(number, column));
+        Product::single().forward([rows, columns, numbers], &a, &b, &mut c, add);
+    };
+    tiles::product(unit, [n, m, k], left, right, &mut to, accumulate, by_crate);
+    true
 }
 
 /// Stands in for those functions under miri, which cannot run them. It touches the same elements through the same pointers.
@@ -363,6 +487,72 @@ pub fn matmul<T: Real>(
             }
         },
     );
+}
+
+/// Fails unless both operands lie in their memory.
+fn check_operands<T>([m, n, k]: [usize; 3], a: &Mat<'_, T>, b: &Mat<'_, T>) {
+    let (len, rows, cols) = (a.data.len(), (m, a.row_step), (k, a.col_step));
+    check("a", len, a.offset, rows, cols);
+    let (len, rows, cols) = (b.data.len(), (k, b.row_step), (n, b.col_step));
+    check("b", len, b.offset, rows, cols);
+}
+
+/// Fails unless the results lie in their memory.
+fn check_results<T>([m, n]: [usize; 2], c: &MatMut<'_, T>) {
+    let (rows, cols) = ((m, c.row_step), (n, c.col_step));
+    check("c", c.data.len(), c.offset, rows, cols);
+}
+
+/// What tests see of products by units.
+#[doc(hidden)]
+pub mod inside {
+    use super::unit::{Emulated, Unit};
+    use super::{Mat, MatMut};
+
+    /// As [`gemm`](super::gemm) to rows without gaps, by a unit that is emulated, whether that pays or not. Tells whether matrices lie so that one is used.
+    pub fn emulated(
+        extent: [usize; 3],
+        a: Mat<'_, f32>,
+        b: Mat<'_, f32>,
+        c: MatMut<'_, f32>,
+        accumulate: bool,
+    ) -> bool {
+        by(&Emulated, extent, a, b, c, accumulate)
+    }
+
+    /// The same by the processor's, if it has one and the crate is compiled for it.
+    pub fn by_processor(
+        extent: [usize; 3],
+        a: Mat<'_, f32>,
+        b: Mat<'_, f32>,
+        c: MatMut<'_, f32>,
+        accumulate: bool,
+    ) -> Option<bool> {
+        #[cfg(amx)]
+        return super::amx::Amx::get().map(|unit| by(&unit, extent, a, b, c, accumulate));
+        #[cfg(not(amx))]
+        {
+            let _ = (extent, a, b, c, accumulate);
+            None
+        }
+    }
+
+    fn by(
+        unit: &impl Unit,
+        [m, n, k]: [usize; 3],
+        a: Mat<'_, f32>,
+        b: Mat<'_, f32>,
+        c: MatMut<'_, f32>,
+        accumulate: bool,
+    ) -> bool {
+        let mut c = MatMut {
+            row_step: c.col_step,
+            col_step: c.row_step,
+            ..c
+        };
+        let (a, b) = (b.transposed(), a.transposed());
+        super::by_unit(unit, [n, m, k], &a, &b, &mut c, accumulate)
+    }
 }
 
 fn check(name: &str, len: usize, offset: usize, rows: (usize, isize), cols: (usize, isize)) {

@@ -1,27 +1,28 @@
 //! Memory for intermediate results, which a thread keeps: it would be fresh pages with each call otherwise.
 
 use bytemuck::{Pod, Zeroable};
-use std::cell::Cell;
+use std::cell::RefCell;
 
 /// The memory of a cache line, so that whole vectors never lie in two of them.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct CacheLine([u8; 64]);
 
-/// The most lines that are kept: 16 MiB.
+/// The most lines of a piece of memory that is kept: 16 MiB.
 const MOST: usize = (16 << 20) / size_of::<CacheLine>();
 
 thread_local! {
-    static KEPT: Cell<Vec<CacheLine>> = const { Cell::new(Vec::new()) };
+    static KEPT: RefCell<Vec<Vec<CacheLine>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The thread's memory, until this is dropped. Who asks for it meanwhile gets memory of its own.
+/// Memory of the thread's, until this is dropped. Who asks meanwhile, such as a product within a convolution, gets another piece, which is
+/// kept too.
 #[derive(Debug)]
 pub(crate) struct Room(Vec<CacheLine>);
 
 impl Room {
     pub(crate) fn new() -> Self {
-        Self(KEPT.take())
+        Self(KEPT.with_borrow_mut(Vec::pop).unwrap_or_default())
     }
 
     /// So many numbers.
@@ -42,7 +43,8 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         if self.0.len() <= MOST {
-            KEPT.set(std::mem::take(&mut self.0));
+            let lines = std::mem::take(&mut self.0);
+            KEPT.with_borrow_mut(|kept| kept.push(lines));
         }
     }
 }

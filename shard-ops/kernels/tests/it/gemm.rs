@@ -183,3 +183,184 @@ fn short_operands_are_refused() {
         false,
     );
 }
+
+/// A product of numbers by tiles and what is expected of it: matrices that lie in one of the four ways.
+struct Tiled {
+    extent: [usize; 3],
+    a: Vec<f32>,
+    b: Vec<f32>,
+    a_turned: bool,
+    b_turned: bool,
+}
+
+impl Tiled {
+    fn new(extent: [usize; 3], turned: [bool; 2], mut number: impl FnMut(usize) -> f32) -> Self {
+        let [m, n, k] = extent;
+        let a = (0..m * k).map(&mut number).collect();
+        let b = (0..k * n).map(&mut number).collect();
+        let [a_turned, b_turned] = turned;
+        Self {
+            extent,
+            a,
+            b,
+            a_turned,
+            b_turned,
+        }
+    }
+
+    fn a(&self) -> Mat<'_, f32> {
+        let [m, _, k] = self.extent;
+        match self.a_turned {
+            false => Mat::row_major(&self.a, k),
+            true => Mat::row_major(&self.a, m).transposed(),
+        }
+    }
+
+    fn b(&self) -> Mat<'_, f32> {
+        let [_, n, k] = self.extent;
+        match self.b_turned {
+            false => Mat::row_major(&self.b, n),
+            true => Mat::row_major(&self.b, k).transposed(),
+        }
+    }
+
+    /// The product, and the sum of the magnitudes of what is summed.
+    fn expected(&self, i: usize, j: usize) -> (f64, f64) {
+        let at = |mat: Mat<'_, f32>, i: usize, j: usize| {
+            let steps = i as isize * mat.row_step + j as isize * mat.col_step;
+            f64::from(mat.data[mat.offset.wrapping_add_signed(steps)])
+        };
+        (0..self.extent[2])
+            .map(|q| at(self.a(), i, q) * at(self.b(), q, j))
+            .fold((0.0, 0.0), |(sum, all), x| (sum + x, all + x.abs()))
+    }
+
+    /// The results by the emulated unit, by the processor's, if there is one, which must be equal to the last bit, and otherwise.
+    fn results(&self, before: &[f32], accumulate: bool) -> [Vec<f32>; 2] {
+        let n = self.extent[1];
+        let [mut tiled, mut other, mut plain] = [before; 3].map(<[f32]>::to_vec);
+        let (a, b) = (self.a(), self.b());
+        let to = MatMut::row_major(&mut tiled, n);
+        assert!(inside::emulated(self.extent, a, b, to, accumulate));
+        let to = MatMut::row_major(&mut other, n);
+        if let Some(done) = inside::by_processor(self.extent, a, b, to, accumulate) {
+            assert!(done);
+            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&tiled), bits(&other), "{:?}", self.extent);
+        }
+        let to = MatMut::row_major(&mut plain, n);
+        gemm(self.extent[0], n, self.extent[2], a, b, to, accumulate);
+        [tiled, plain]
+    }
+}
+
+/// Extents at the edges of tiles and of what is packed at a time.
+const EXTENTS: [[usize; 3]; 7] = [
+    [1, 1, 1],
+    [32, 32, 32],
+    [33, 31, 65],
+    [16, 48, 17],
+    [70, 5, 33],
+    [300, 40, 20],
+    [40, 35, 1100],
+];
+
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
+fn tiles_are_as_exact_as_single_precision() {
+    let mut rng = Rng::new(11);
+    for extent in EXTENTS {
+        for turned in [[false; 2], [false, true], [true, false], [true; 2]] {
+            // In large ones one kind of numbers stands for all.
+            let large = extent.iter().sum::<usize>() > 200;
+            for kind in 0..if large { 1 } else { 4 } {
+                let case = Tiled::new(extent, turned, |i| {
+                    let x = rng.unit() as f32;
+                    match kind {
+                        0 => x,
+                        // Of very different magnitudes.
+                        1 => x * 2.0f32.powi((i % 61) as i32 - 30),
+                        2 => half::bf16::from_f32(x).to_f32(),
+                        _ => half::f16::from_f32(x).to_f32(),
+                    }
+                });
+                let before = rng.vec::<f32>(extent[0] * extent[1]);
+                for accumulate in [false, true] {
+                    let [tiled, _] = case.results(&before, accumulate);
+                    for (at, (&got, &before)) in tiled.iter().zip(&before).enumerate() {
+                        let (mut sum, mut all) = case.expected(at / extent[1], at % extent[1]);
+                        if accumulate {
+                            sum += f64::from(before);
+                            all += f64::from(before.abs());
+                        }
+                        let error = (f64::from(got) - sum).abs();
+                        // Roundings of single precision, of which few meet.
+                        assert!(
+                            error <= 4.0 * f64::from(f32::EPSILON) * all,
+                            "{extent:?} {turned:?} {kind} {accumulate}: {got} for {sum} at {at}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
+fn tiles_leave_alone_what_parts_do_not_stand_for() {
+    let mut rng = Rng::new(12);
+    for odd in [
+        f32::NAN,
+        f32::INFINITY,
+        f32::MAX,
+        1e35,
+        -1e-30,
+        f32::MIN_POSITIVE / 8.0,
+    ] {
+        // A number alone, a line of them, and all.
+        for most in [1, 40, usize::MAX] {
+            let extent @ [m, n, k] = [40, 35, 40];
+            let mut case = Tiled::new(extent, [false, true], |_| rng.unit() as f32);
+            let first = m / 2 * k;
+            (case.a[first..].iter_mut().take(most)).for_each(|x| *x = odd);
+            if most == usize::MAX {
+                case.a.fill(odd);
+            }
+            let [tiled, plain] = case.results(&vec![0.5; m * n], false);
+            for (at, (got, plain)) in tiled.iter().zip(&plain).enumerate() {
+                let (_, all) = case.expected(at / n, at % n);
+                let near = f64::from((got - plain).abs()) <= 1e-6 * all + 1e-44;
+                let same = got == plain || got.is_nan() && plain.is_nan();
+                assert!(near || same, "{odd} {most}: {got} for {plain} at {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_lies_in_gaps_is_not_for_tiles() {
+    let data = [1.0f32; 64 * 64];
+    let mut c = [0.0f32; 64 * 64];
+    let dense = Mat::row_major(&data, 32);
+    let apart = Mat {
+        col_step: 2,
+        row_step: 64,
+        ..dense
+    };
+    let backward = Mat {
+        offset: 31 * 32,
+        row_step: -32,
+        ..dense
+    };
+    for (a, b) in [(apart, dense), (dense, apart), (backward, dense)] {
+        let to = MatMut::row_major(&mut c, 32);
+        assert!(!inside::emulated([32, 32, 32], a, b, to, false));
+    }
+    let to = MatMut {
+        col_step: 2,
+        row_step: 64,
+        ..MatMut::row_major(&mut c, 64)
+    };
+    assert!(!inside::emulated([32, 32, 32], dense, dense, to, false));
+}

@@ -1,0 +1,171 @@
+//! The unit of Intel's processors (AMX, since Sapphire Rapids), by instructions that Rust has no functions for yet.
+
+use super::unit::{Panel, Rows, SIDE, Term, Unit, check};
+use std::arch::asm;
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+/// The unit of the processor that this thread runs on, for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Amx(PhantomData<*const ()>);
+
+/// Which tiles there are: eight, of 16 rows of 64 bytes (manual of Intel, volume 1, "Tile configuration").
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Tiles {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+static EIGHT: Tiles = Tiles {
+    palette: 1,
+    start_row: 0,
+    reserved: [0; 14],
+    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
+    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
+};
+
+impl Amx {
+    /// The unit, where the processor has one and the system lets programs use it.
+    pub(super) fn get() -> Option<Self> {
+        static USABLE: OnceLock<bool> = OnceLock::new();
+        if !USABLE.get_or_init(|| exists() && is_granted()) {
+            return None;
+        }
+        // SAFETY: the processor has the instruction and the system keeps what it changes, as was just seen. It reads a valid
+        // configuration of 64 bytes.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &raw const EIGHT, options(nostack, readonly, preserves_flags));
+        }
+        Some(Self(PhantomData))
+    }
+}
+
+impl Drop for Amx {
+    fn drop(&mut self) {
+        // SAFETY: there is no `Amx` where the processor lacks the instruction. Tiles that are not in use need not be kept when
+        // threads take turns.
+        unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
+    }
+}
+
+/// Whether the processor says that it has tiles, and products of `bf16`.
+fn exists() -> bool {
+    #[allow(unused_unsafe, reason = "the function is safe in newer versions")]
+    // SAFETY: all processors of 64 bits have the instruction; leaves that one has not read as others.
+    let (leaves, features) = unsafe {
+        use std::arch::x86_64::{__cpuid, __cpuid_count};
+        (__cpuid(0).eax, __cpuid_count(7, 0).edx)
+    };
+    const TILE: u32 = 1 << 24;
+    const BF16: u32 = 1 << 22;
+    leaves >= 7 && features & TILE != 0 && features & BF16 != 0
+}
+
+/// Asks the system to keep this process's tiles when threads take turns, which it does for processes that ask alone (Linux,
+/// "Using XSTATE features in user space applications").
+fn is_granted() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const REQUEST: i32 = 0x1023;
+    const TILE_DATA: i32 = 18;
+    let answer: i64;
+    // SAFETY: the call takes numbers alone, and systems that do not know it say so.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => answer,
+            in("edi") REQUEST,
+            in("esi") TILE_DATA,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    answer == 0
+}
+
+impl Unit for Amx {
+    fn multiply(
+        &self,
+        steps: usize,
+        terms: &[Term],
+        a: Panel<'_>,
+        b: Panel<'_>,
+        to: &mut Rows<'_>,
+        add: bool,
+    ) {
+        check(steps, terms, a, b, to);
+        // SAFETY: tiles are configured while `self` lives, which does not leave its thread. `check` has shown that all tiles that are
+        // read lie in their words, and all rows that are read and written in the results, which are borrowed mutably.
+        unsafe {
+            asm!(
+                "test {term}, {term}",
+                "jz 4f",
+                "tileloadd tmm0, [{upper} + {apart}]",
+                "tileloadd tmm1, [{upper} + {apart} + 64]",
+                "tileloadd tmm2, [{lower} + {apart}]",
+                "tileloadd tmm3, [{lower} + {apart} + 64]",
+                "jmp 2f",
+                "4:",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                // For each step
+                "2:",
+                "xor {term:e}, {term:e}",
+                // and each of its terms: a tile is loaded right before it is first used, so that products need not wait for all.
+                "3:",
+                "mov {x}, [{terms} + {term}]",
+                "mov {y}, [{terms} + {term} + 8]",
+                "lea {x}, [{a} + 4 * {x}]",
+                "lea {y}, [{b} + 4 * {y}]",
+                "tileloadd tmm4, [{x} + {line}]",
+                "tileloadd tmm6, [{y} + {line}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{y} + {line} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{x} + {line} + 1024]",
+                "add {term}, 16",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "cmp {term}, {end}",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "jne 3b",
+                "lea {a}, [{a} + 4 * {a_step}]",
+                "lea {b}, [{b} + 4 * {b_step}]",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{upper} + {apart}], tmm0",
+                "tilestored [{upper} + {apart} + 64], tmm1",
+                "tilestored [{lower} + {apart}], tmm2",
+                "tilestored [{lower} + {apart} + 64], tmm3",
+                term = inout(reg) usize::from(add) => _,
+                terms = in(reg) terms.as_ptr(),
+                end = in(reg) size_of_val(terms),
+                steps = inout(reg) steps => _,
+                a = inout(reg) a.words.as_ptr() => _,
+                b = inout(reg) b.words.as_ptr() => _,
+                a_step = in(reg) a.step,
+                b_step = in(reg) b.step,
+                x = out(reg) _,
+                y = out(reg) _,
+                upper = in(reg) to.data.as_mut_ptr(),
+                lower = in(reg) to.data[SIDE * to.apart..].as_mut_ptr(),
+                apart = in(reg) size_of::<f32>() * to.apart,
+                line = in(reg) 64usize,
+                out("tmm0") _,
+                out("tmm1") _,
+                out("tmm2") _,
+                out("tmm3") _,
+                out("tmm4") _,
+                out("tmm5") _,
+                out("tmm6") _,
+                out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! Numbers of single precision as sums of numbers of `bf16`, packed as a [unit](super::unit) multiplies them.
+//!
+//! A number of 24 bits is the sum of three numbers of 8 bits, each the nearest to what those before leave: the second is at most 2^-8 of
+//! the number, the third 2^-17. Of the nine products of two such sums six are formed. The three others are at most 2^-24 of the whole
+//! together, with either sign, which is what rounding one product to `f32` takes (Henry, Tang and Heinecke, "Leveraging the bfloat16 artificial
+//! intelligence datatype for higher-precision computations", 2019, section III). A number that comes from `bf16` is its own first
+//! part, and one from `f16` the sum of two: products of those take one and four.
+
+use super::unit::{DEPTH, SIDE, TILES};
+use crate::pointwise::vectorized;
+use crate::turn;
+use bytemuck::Pod;
+use pulp::{Simd, WithSimd};
+
+/// Lines of a panel.
+pub(super) const LINES: usize = 2 * SIDE;
+/// The most parts of a number.
+const MOST: usize = 3;
+const MAGNITUDE: u32 = 0x7fff_ffff;
+
+/// An element type whose values are sums of parts.
+pub(super) trait Number: Pod {
+    /// The value.
+    fn single(self) -> f32;
+
+    /// The first sixteen values of a slice, which are written to `room` where they are not there as such.
+    fn sixteen<'a>(from: &'a [Self], room: &'a mut [f32; SIDE]) -> &'a [f32; SIDE];
+}
+
+impl Number for f32 {
+    #[inline(always)]
+    fn single(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn sixteen<'a>(from: &'a [Self], _: &'a mut [f32; SIDE]) -> &'a [f32; SIDE] {
+        first(from)
+    }
+}
+
+impl Number for half::bf16 {
+    #[inline(always)]
+    fn single(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    #[inline(always)]
+    fn sixteen<'a>(from: &'a [Self], room: &'a mut [f32; SIDE]) -> &'a [f32; SIDE] {
+        let from: &[Self; SIDE] = first(from);
+        for (to, x) in room.iter_mut().zip(from) {
+            *to = x.single();
+        }
+        room
+    }
+}
+
+/// An operand as the lines along which its products are summed: rows of the left one, columns of the right one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lines<'a, E> {
+    pub(super) data: &'a [E],
+    pub(super) offset: usize,
+    /// From a line to the next.
+    pub(super) line: isize,
+    /// From a number of a line to the next.
+    pub(super) step: isize,
+}
+
+/// Which operand a panel is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The one of which a tile's rows are lines.
+    Left,
+    /// The one of which a tile's rows are pairs of numbers of all lines.
+    Right,
+}
+
+/// What numbers there are in some lines. Magnitudes are bits of `f32`, which are in the order of the numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Range {
+    /// Of the largest magnitudes of lines that are not all zero the least.
+    pub(super) least: u32,
+    /// The largest magnitude.
+    pub(super) most: u32,
+    /// All bits that are set in any number.
+    bits: u32,
+}
+
+impl Range {
+    /// Of how many parts the numbers are sums.
+    pub(super) fn parts(self) -> usize {
+        parts(self.bits)
+    }
+}
+
+/// Of how many parts numbers are sums whose bits these are.
+fn parts(bits: u32) -> usize {
+    match bits.trailing_zeros() {
+        16.. => 1,
+        8.. => 2,
+        _ => MOST,
+    }
+}
+
+/// Words of so many lines of so many numbers, at most.
+pub(super) fn words(lines: usize, numbers: usize) -> usize {
+    lines.div_ceil(LINES) * numbers.div_ceil(DEPTH) * MOST * TILES
+}
+
+/// Some first lines of an operand, and how many numbers of each.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area<'a, E> {
+    pub(super) from: Lines<'a, E>,
+    pub(super) lines: usize,
+    pub(super) numbers: usize,
+}
+
+impl<E: Number> Lines<'_, E> {
+    /// From another line and another number on.
+    #[inline(always)]
+    pub(super) fn from(self, line: usize, number: usize) -> Self {
+        let steps = line as isize * self.line + number as isize * self.step;
+        Self {
+            offset: self.offset.wrapping_add_signed(steps),
+            ..self
+        }
+    }
+
+    /// Of how many parts the numbers are sums, to go by the first ones of a line of so many.
+    pub(super) fn seem(self, numbers: usize) -> usize {
+        let bits = (0..numbers.min(SIDE)).fold(0, |bits, number| {
+            let x = self.data[self.from(0, number).offset].single();
+            bits | x.to_bits()
+        });
+        parts(bits)
+    }
+
+    /// Whether lines can be packed: those whose numbers lie one after the other, and those that lie side by side.
+    pub(super) fn is_dense(&self) -> bool {
+        self.step == 1 && self.line >= 0 || self.line == 1 && self.step >= 0
+    }
+}
+
+impl<E: Number> Area<'_, E> {
+    /// What numbers there are.
+    pub(super) fn range(self) -> Range {
+        vectorized(Survey(self))
+    }
+
+    /// Writes panels of as many parts, of which each has all steps, of which each has all parts. What is missing of whole tiles is zero.
+    pub(super) fn pack(self, parts: usize, side: Side, to: &mut [u32]) {
+        let of = self;
+        match parts {
+            1 => vectorized(Pack::<E, 1> { of, side, to }),
+            2 => vectorized(Pack::<E, 2> { of, side, to }),
+            _ => vectorized(Pack::<E, MOST> { of, side, to }),
+        }
+    }
+}
+
+struct Survey<'a, E>(Area<'a, E>);
+
+impl<E: Number> WithSimd for Survey<'_, E> {
+    type Output = Range;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> Range {
+        let Area {
+            from,
+            lines,
+            numbers,
+        } = self.0;
+        let along = from.step == 1;
+        let (mut bits, mut least, mut most) = ([0; SIDE], u32::MAX, 0);
+        let mut see = |line: u32| {
+            if line > 0 {
+                (least, most) = (least.min(line), most.max(line));
+            }
+        };
+        if along {
+            for line in 0..lines {
+                let mut lanes = [0; SIDE];
+                let row = &from.data[from.from(line, 0).offset..][..numbers];
+                let (whole, rest) = row.as_chunks::<SIDE>();
+                largest(simd, whole.iter().map(|x| &x[..]), &mut lanes, &mut bits);
+                let rest = padded(rest);
+                largest(simd, [&rest[..]].into_iter(), &mut lanes, &mut bits);
+                see(lanes.into_iter().fold(0, u32::max));
+            }
+        } else {
+            for first in (0..lines).step_by(SIDE) {
+                let mut lanes = [0; SIDE];
+                let rows = (0..numbers).map(
+                    #[inline(always)]
+                    |at| &from.data[from.from(first, at).offset..],
+                );
+                if first + SIDE <= lines {
+                    largest(simd, rows, &mut lanes, &mut bits);
+                } else {
+                    for row in rows {
+                        let row = padded(&row[..lines - first]);
+                        largest(simd, [&row[..]].into_iter(), &mut lanes, &mut bits);
+                    }
+                }
+                lanes.into_iter().for_each(&mut see);
+            }
+        }
+        Range {
+            least,
+            most,
+            bits: bits.into_iter().fold(0, |all, bits| all | bits),
+        }
+    }
+}
+
+/// Of rows of sixteen numbers, the largest magnitudes by place, and the bits that are set.
+#[inline(always)]
+fn largest<'a, S: Simd, E: Number>(
+    simd: S,
+    rows: impl Iterator<Item = &'a [E]> + Clone,
+    most: &mut [u32; SIDE],
+    bits: &mut [u32; SIDE],
+) {
+    let magnitude = simd.splat_u32s(MAGNITUDE);
+    for v in 0..SIDE / S::U32_LANES {
+        let (most, bits) = (S::as_mut_simd_u32s(most).0, S::as_mut_simd_u32s(bits).0);
+        let (mut largest, mut set) = (most[v], bits[v]);
+        for row in rows.clone() {
+            let mut room = [0.0; SIDE];
+            let x = S::as_simd_f32s(E::sixteen(row, &mut room)).0[v];
+            let x = simd.transmute_u32s_f32s(x);
+            set = simd.or_u32s(set, x);
+            let x = simd.and_u32s(x, magnitude);
+            largest = simd.select_u32s(simd.greater_than_u32s(x, largest), x, largest);
+        }
+        (most[v], bits[v]) = (largest, set);
+    }
+}
+
+struct Pack<'a, 't, E, const P: usize> {
+    of: Area<'a, E>,
+    side: Side,
+    to: &'t mut [u32],
+}
+
+impl<E: Number, const P: usize> WithSimd for Pack<'_, '_, E, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let (steps, panels) = (
+            self.of.numbers.div_ceil(DEPTH),
+            self.of.lines.div_ceil(LINES),
+        );
+        let mut room = TileRoom {
+            filled: [E::zeroed(); SIDE * DEPTH],
+            turned: [0; MOST * SIDE * SIDE],
+        };
+        // In the order in which numbers lie in memory, as far as may be.
+        if self.of.from.step == 1 {
+            for panel in 0..panels {
+                for step in 0..steps {
+                    self.place(simd, panel, step, &mut room);
+                }
+            }
+        } else {
+            for step in 0..steps {
+                for panel in 0..panels {
+                    self.place(simd, panel, step, &mut room);
+                }
+            }
+        }
+    }
+}
+
+impl<E: Number, const P: usize> Pack<'_, '_, E, P> {
+    /// Packs a panel's numbers of a step.
+    #[inline(always)]
+    fn place<S: Simd>(&mut self, simd: S, panel: usize, step: usize, room: &mut TileRoom<E>) {
+        let of = self.of;
+        let steps = of.numbers.div_ceil(DEPTH);
+        let to = &mut self.to[(panel * steps + step) * P * TILES..][..P * TILES];
+        for tile in 0..2 {
+            let (line, number) = (panel * LINES + tile * SIDE, step * DEPTH);
+            let lines = of.lines.saturating_sub(line).min(SIDE);
+            let to = &mut to[tile * SIDE * SIDE..];
+            if lines == 0 {
+                for part in 0..P {
+                    to[part * TILES..][..SIDE * SIDE].fill(0);
+                }
+                continue;
+            }
+            let here = Area {
+                from: of.from.from(line, number),
+                lines,
+                numbers: (of.numbers - number).min(DEPTH),
+            };
+            self::tile::<S, E, P>(simd, here, self.side, room, to);
+        }
+    }
+}
+
+/// Memory for a tile on its way.
+struct TileRoom<E> {
+    /// The numbers of one that is not whole, and zeros.
+    filled: [E; SIDE * DEPTH],
+    /// Words of all parts whose rows and columns are still to be exchanged.
+    turned: [u32; MOST * SIDE * SIDE],
+}
+
+/// Packs the tiles of some lines of a step, one of each part, [`TILES`] words apart.
+#[inline(always)]
+fn tile<S: Simd, E: Number, const P: usize>(
+    simd: S,
+    of: Area<'_, E>,
+    side: Side,
+    room: &mut TileRoom<E>,
+    to: &mut [u32],
+) {
+    let along = of.from.step == 1;
+    let (apart, rows, len) = match along {
+        true => (of.from.line, of.lines, of.numbers),
+        false => (of.from.step, of.numbers, of.lines),
+    };
+    let (all_rows, all_len) = if along { (SIDE, DEPTH) } else { (DEPTH, SIDE) };
+    let mut apart = apart as usize;
+    let mut numbers = &of.from.data[of.from.offset..];
+    if rows < all_rows || len < all_len {
+        room.filled.fill(E::zeroed());
+        for (row, to) in (room.filled.chunks_exact_mut(all_len).enumerate()).take(rows) {
+            to[..len].copy_from_slice(&numbers[row * apart..][..len]);
+        }
+        (numbers, apart) = (&room.filled, all_len);
+    }
+    // Lines, with their numbers in pairs, or pairs, of all lines: a number and the one that is half a step behind it.
+    let turned = along != (side == Side::Left);
+    for row in 0..SIDE {
+        let low = row * apart;
+        let high = if along {
+            low + SIDE
+        } else {
+            low + SIDE * apart
+        };
+        let (mut low_room, mut high_room) = ([0.0; SIDE], [0.0; SIDE]);
+        let low = E::sixteen(&numbers[low..], &mut low_room);
+        let high = E::sixteen(&numbers[high..], &mut high_room);
+        let (to, part) = match turned {
+            true => (&mut room.turned[row * SIDE..], SIDE * SIDE),
+            false => (&mut to[row * SIDE..], TILES),
+        };
+        split::<S, P>(simd, low, high, to, part);
+    }
+    if turned {
+        for part in 0..P {
+            let rows = &room.turned[part * SIDE * SIDE..][..SIDE * SIDE];
+            turn_tile(rows, &mut to[part * TILES..][..SIDE * SIDE]);
+        }
+    }
+}
+
+/// Exchanges rows and columns.
+#[inline(always)]
+fn turn_tile(rows: &[u32], to: &mut [u32]) {
+    for i in (0..SIDE).step_by(turn::SIDE) {
+        for j in (0..SIDE).step_by(turn::SIDE) {
+            let mut block = [[0; turn::SIDE]; turn::SIDE];
+            for (r, row) in block.iter_mut().enumerate() {
+                *row = *first(&rows[(i + r) * SIDE + j..]);
+            }
+            for (r, row) in turn::turned(block).iter().enumerate() {
+                to[(j + r) * SIDE + i..][..turn::SIDE].copy_from_slice(row);
+            }
+        }
+    }
+}
+
+/// Writes pairs of numbers as pairs of their parts, those of each part `apart` words behind those of the one before.
+#[inline(always)]
+fn split<S: Simd, const P: usize>(
+    simd: S,
+    low: &[f32; SIDE],
+    high: &[f32; SIDE],
+    to: &mut [u32],
+    apart: usize,
+) {
+    let (half, upper) = (simd.splat_u32s(16), simd.splat_u32s(0xffff_0000));
+    let (low, high) = (S::as_simd_f32s(low).0, S::as_simd_f32s(high).0);
+    for (v, (&low, &high)) in low.iter().zip(high).enumerate() {
+        let (mut low, mut high) = (low, high);
+        for part in 0..P {
+            // What is left in the end has no more bits than a part.
+            let (x, y) = match part + 1 == P {
+                true => (low, high),
+                false => (rounded(simd, low), rounded(simd, high)),
+            };
+            (low, high) = (simd.sub_f32s(low, x), simd.sub_f32s(high, y));
+            let (x, y) = (simd.transmute_u32s_f32s(x), simd.transmute_u32s_f32s(y));
+            let x = simd.wrapping_dyn_shr_u32s(x, half);
+            S::as_mut_simd_u32s(&mut to[part * apart..][..SIDE]).0[v] =
+                simd.or_u32s(x, simd.and_u32s(y, upper));
+        }
+    }
+}
+
+/// The nearest number of 8 bits, of two the one whose last bit is zero.
+#[inline(always)]
+fn rounded<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
+    let bits = simd.transmute_u32s_f32s(x);
+    let last = simd.wrapping_dyn_shr_u32s(bits, simd.splat_u32s(16));
+    let last = simd.and_u32s(last, simd.splat_u32s(1));
+    let up = simd.add_u32s(last, simd.splat_u32s(0x7fff));
+    let bits = simd.and_u32s(simd.add_u32s(bits, up), simd.splat_u32s(0xffff_0000));
+    simd.transmute_f32s_u32s(bits)
+}
+
+/// So many elements, and zeros behind them.
+#[inline(always)]
+fn padded<E: Number>(of: &[E]) -> [E; SIDE] {
+    let mut all = [E::zeroed(); SIDE];
+    all[..of.len()].copy_from_slice(of);
+    all
+}
+
+/// The first elements of a slice that has as many.
+#[inline(always)]
+fn first<E, const N: usize>(of: &[E]) -> &[E; N] {
+    of.first_chunk().expect("rows of tiles are whole")
+}

@@ -1,0 +1,119 @@
+//! What a processor's unit for products of tiles does: the trait, and a unit that computes number by number.
+//!
+//! A tile has 16 rows of 64 bytes. One instruction multiplies a tile of 16 rows of 32 numbers of `bf16` by one of 32 rows of 16 numbers, and
+//! adds the products to a tile of 16 by 16 numbers of `f32`: 8192 products in 16 cycles, where the widest vectors of `f32` do 512. Rows of
+//! the tile on the right lie in pairs: a row of memory has 16 times two numbers, which meet two numbers of a row on the left.
+
+/// Rows of a tile.
+pub(super) const SIDE: usize = 16;
+/// Numbers of a row of a tile on the left, whose products are summed: those of a step.
+pub(super) const DEPTH: usize = 32;
+/// Rows and columns of the results of one call, which are two by two tiles.
+pub(super) const BLOCK: usize = 2 * SIDE;
+/// Words of one operand's two tiles, each of two numbers.
+pub(super) const TILES: usize = BLOCK * DEPTH / 2;
+
+/// Two by two tiles that are multiplied in a step: where those of either operand begin, in words from where the step's do.
+pub(super) type Term = [usize; 2];
+
+/// Tiles of an operand, step after step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Panel<'a> {
+    pub(super) words: &'a [u32],
+    /// Words from a step to the next.
+    pub(super) step: usize,
+}
+
+/// Rows of [`BLOCK`] results each.
+#[derive(Debug)]
+pub(super) struct Rows<'a> {
+    pub(super) data: &'a mut [f32],
+    /// From where a row begins to where the next does.
+    pub(super) apart: usize,
+}
+
+/// Something that multiplies tiles.
+pub(super) trait Unit {
+    /// The sum of the products of all steps, of which each has these terms in this order: to be added to what the results are, or to
+    /// take its place.
+    ///
+    /// # Panics
+    /// When tiles or results reach beyond their memory.
+    fn multiply(
+        &self,
+        steps: usize,
+        terms: &[Term],
+        a: Panel<'_>,
+        b: Panel<'_>,
+        to: &mut Rows<'_>,
+        add: bool,
+    );
+}
+
+/// Fails unless all tiles and results lie in their memory.
+pub(super) fn check(steps: usize, terms: &[Term], a: Panel<'_>, b: Panel<'_>, to: &Rows<'_>) {
+    let fits = |panel: Panel<'_>, at: usize| {
+        let last = (steps - 1).checked_mul(panel.step);
+        last.and_then(|last| last.checked_add(at)?.checked_add(TILES))
+            .is_some_and(|end| end <= panel.words.len())
+    };
+    assert!(
+        steps > 0 && !terms.is_empty() && terms.iter().all(|&[x, y]| fits(a, x) && fits(b, y)),
+        "tiles: {steps} steps of {terms:?} in {} and {} words",
+        a.words.len(),
+        b.words.len()
+    );
+    let end = (BLOCK - 1).checked_mul(to.apart);
+    assert!(
+        to.apart >= BLOCK && end.is_some_and(|end| end <= to.data.len() - BLOCK),
+        "tiles: rows {} apart in {} results",
+        to.apart,
+        to.data.len()
+    );
+}
+
+/// Computes what such a unit does with the same bits, on any processor, to try what is given to it. (Manual of Intel, volume 2,
+/// `TDPBF16PS`: even and odd places of a row have sums of their own, which begin at zero, and what is below 2^-126 is zero.)
+#[derive(Debug)]
+pub(super) struct Emulated;
+
+impl Unit for Emulated {
+    fn multiply(
+        &self,
+        steps: usize,
+        terms: &[Term],
+        a: Panel<'_>,
+        b: Panel<'_>,
+        to: &mut Rows<'_>,
+        add: bool,
+    ) {
+        check(steps, terms, a, b, to);
+        let flushed = |x: f32| match x.abs() < f32::MIN_POSITIVE {
+            true => 0.0f32.copysign(x),
+            false => x,
+        };
+        let numbers =
+            |word: u32| [word << 16, word & 0xffff_0000].map(|bits| flushed(f32::from_bits(bits)));
+        for i in 0..BLOCK {
+            for j in 0..BLOCK {
+                let result = &mut to.data[i * to.apart + j];
+                let mut sum = if add { *result } else { 0.0 };
+                for s in 0..steps {
+                    for &[x, y] in terms {
+                        let mut sums = [0.0f32; 2];
+                        for pair in 0..DEPTH / 2 {
+                            let right = (j / SIDE * SIDE + pair) * SIDE + j % SIDE;
+                            let left = numbers(a.words[s * a.step + x + i * SIDE + pair]);
+                            let right = numbers(b.words[s * b.step + y + right]);
+                            for (sum, (x, y)) in sums.iter_mut().zip(left.into_iter().zip(right)) {
+                                *sum = flushed(*sum + x * y);
+                            }
+                        }
+                        sum = flushed(sum + flushed(sums[0] + sums[1]));
+                    }
+                }
+                *result = sum;
+            }
+        }
+    }
+}
