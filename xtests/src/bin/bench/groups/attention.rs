@@ -57,14 +57,11 @@ pub(super) fn add(suite: &mut Suite<'_>) {
             },
         ),
     ];
-    if suite.on_gpu() {
-        // What flash kernels take.
-        let halves = [("/bf16", full), ("/causal/bf16", causal)];
-        cases.extend(halves.map(|(name, case)| {
-            let dtype = DType::BF16;
-            (name.to_owned(), Case { dtype, ..case })
-        }));
-    }
+    let halves = [("/bf16", full), ("/causal/bf16", causal)];
+    cases.extend(halves.map(|(name, case)| {
+        let dtype = DType::BF16;
+        (name.to_owned(), Case { dtype, ..case })
+    }));
     for &ranks in &suite.options.ranks {
         for (name, case) in &cases {
             // In halves results of several ranks are those of one only roughly.

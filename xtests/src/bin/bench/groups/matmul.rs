@@ -45,15 +45,14 @@ pub(super) fn add(suite: &mut Suite<'_>) {
             suite.add(format!("matmul/{n}^3"), 1, move |ctx| {
                 alone(ctx, n, DType::F32)
             });
+            suite.add(format!("matmul/{n}^3 bf16"), 1, move |ctx| {
+                alone(ctx, n, DType::BF16)
+            });
             if suite.on_gpu() {
                 let large = suite.size(8192, 48);
-                for (n, dtype) in [(large, DType::F32), (n, DType::BF16), (large, DType::BF16)] {
-                    let kind = match dtype {
-                        DType::F32 => String::new(),
-                        _ => format!(" {dtype}"),
-                    };
-                    suite.add(format!("matmul/{n}^3{kind}"), 1, move |ctx| {
-                        alone(ctx, n, dtype)
+                for (dtype, kind) in [(DType::F32, ""), (DType::BF16, " bf16")] {
+                    suite.add(format!("matmul/{large}^3{kind}"), 1, move |ctx| {
+                        alone(ctx, large, dtype)
                     });
                 }
             }
