@@ -3,7 +3,7 @@
 use crate::engine::note;
 use crate::error::InOp;
 use crate::{DeviceKernel, HostCall, Meta, OpError, Result, Rule, Value, Values};
-use shard_comm::DeviceKind;
+use shard_comm::{DType, DeviceKind};
 use shard_redistribute::PlanHandle;
 use shard_spec::Layout;
 use smallvec::SmallVec;
@@ -42,6 +42,13 @@ pub trait Op: Debug + Send + Sync + 'static {
     ///
     /// Every element of every output box must be written. `call.cx` says which global indices the boxes cover.
     fn host(&self, call: &mut HostCall<'_, '_>);
+
+    /// The operands that [`host`](Self::host) reads as they are where they are stored in this type of 16 bits, though the op's rule knows
+    /// `f32` alone: of the others it gets copies in `f32`. Its outputs are `f32` in either case, and rounded behind it. None by default.
+    fn reads_halves(&self, stored: DType) -> &[usize] {
+        let _ = stored;
+        &[]
+    }
 
     /// The op's kernel for devices of a kind that do not run jobs of the host, such as GPUs, if it has one. Without one,
     /// applying the op there is an error, unless the engine may [fall back](crate::EngineOptions::host_fallback) to

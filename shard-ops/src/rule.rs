@@ -250,6 +250,8 @@ pub struct Rule {
     pub(crate) narrows: SmallVec<[Option<DType>; 2]>,
     /// Of such operands: how many bytes the `f32` copies for one call take, where calls can be divided so far.
     pub(crate) room: usize,
+    /// Of such operands: those that kernels read as they are.
+    pub(crate) as_stored: SmallVec<[usize; 2]>,
     pub(crate) body: Body,
 }
 
@@ -266,7 +268,8 @@ impl Rule {
 
     /// Whether kernels get input `i` as a copy in `f32`.
     pub(crate) fn widens(&self, i: usize) -> bool {
-        self.is_wide() && self.metas[i].dtype.is_half() && !self.unread.contains(&i)
+        let is_read = !self.unread.contains(&i) && !self.as_stored.contains(&i);
+        self.is_wide() && self.metas[i].dtype.is_half() && is_read
     }
 
     /// Starts a rule for the op called `name`, whose inputs are `inputs`.
@@ -290,6 +293,7 @@ impl Rule {
             merges: false,
             narrows: SmallVec::new(),
             room: 0,
+            as_stored: SmallVec::new(),
             body: Body::Kernel,
         })
     }

@@ -21,14 +21,21 @@ pub(crate) fn room(device: &DeviceRef) -> usize {
     }
 }
 
-/// The op's rule for these operands: its own, or if it refuses their 16-bit type that for `f32`, with copies in blocks of `room` bytes.
+/// The op's rule for these operands: its own, or if it refuses their 16-bit type that for `f32`, with copies in blocks of `room` bytes. On
+/// the host the op's kernel may read some operands as they are.
 ///
 /// # Errors
 /// What the op's rule reports.
-pub(crate) fn rule(op: &dyn Op, inputs: &[Meta], room: usize) -> Result<Rule> {
+pub(crate) fn rule(op: &dyn Op, inputs: &[Meta], room: usize, on_host: bool) -> Result<Rule> {
     match (op.rule(inputs), stored(inputs)) {
         (Err(refused @ OpError::DType { .. }), Some(stored)) => match op.rule(&widened(inputs)) {
-            Ok(rule) => Ok(narrowing(rule, inputs, stored, room)),
+            Ok(rule) => {
+                let mut rule = narrowing(rule, inputs, stored, room);
+                if on_host {
+                    rule.as_stored = op.reads_halves(stored).into();
+                }
+                Ok(rule)
+            }
             // The type that the caller gave is what the message should name.
             Err(OpError::DType { .. }) => Err(refused),
             Err(other) => Err(other),
@@ -51,7 +58,10 @@ pub(crate) fn block_rules(
         Some(stored) if rule.is_wide() => {
             let rules = op.block_rules(&widened(inputs), outputs)?;
             Ok((rules.into_iter())
-                .map(|made| narrowing(made, inputs, stored, rule.room))
+                .map(|made| Rule {
+                    as_stored: rule.as_stored.clone(),
+                    ..narrowing(made, inputs, stored, rule.room)
+                })
                 .collect())
         }
         _ => op.block_rules(inputs, outputs),

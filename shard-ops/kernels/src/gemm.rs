@@ -5,17 +5,27 @@
 //! takes six ([`parts`]).
 
 #[cfg(amx)]
+#[expect(
+    unsafe_code,
+    reason = "instructions that Rust has no functions for yet"
+)]
 mod amx;
+mod by_unit;
+mod halves;
 mod parts;
+#[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
+mod product;
+mod range;
 mod tiles;
 mod unit;
 
-use self::parts::Lines;
-use self::tiles::Results;
-use self::unit::Unit;
+#[doc(hidden)]
+pub use self::by_unit::inside;
+pub use self::halves::{gemm_halves, multiplies_halves};
+pub use self::product::Product;
+
 use super::{Real, View, ViewMut};
 use crate::view::for_each_row;
-use gemm_common::Parallelism;
 
 /// A strided matrix to read: element `(i, j)` is `data[offset + i * row_step + j * col_step]`.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +84,15 @@ impl<'a, T> Mat<'a, T> {
 }
 
 impl<'a, T> MatMut<'a, T> {
+    /// The transpose, without a copy.
+    fn transposed(self) -> Self {
+        Self {
+            row_step: self.col_step,
+            col_step: self.row_step,
+            ..self
+        }
+    }
+
     /// The row-major matrix of `cols` columns that `data` starts with.
     pub fn row_major(data: &'a mut [T], cols: usize) -> Self {
         Self {
@@ -162,7 +181,7 @@ pub fn gemm<T: Real>(
         col_step: c_cols,
     };
     let product = T::product();
-    if !(product.in_tiles)([m, n, k], &a, &b, &mut c, accumulate) {
+    if !product.in_tiles([m, n, k], &a, &b, &mut c, accumulate) {
         product.forward([m, n, k], &a, &b, &mut c, accumulate);
     }
 }
@@ -171,234 +190,6 @@ pub fn gemm<T: Real>(
 fn turn(n: usize, offset: &mut usize, step: &mut isize) {
     *offset = offset.wrapping_add_signed((n as isize - 1) * *step);
     *step = -*step;
-}
-
-/// The functions that multiply matrices of `T`, for the processor that this is.
-///
-/// The functions of the crate `gemm` are named one by one: `gemm` itself compiles as many again for complex numbers.
-#[derive(Clone, Copy, Debug)]
-pub struct Product<T> {
-    multiply: Multiply<T>,
-    in_tiles: InTiles<T>,
-}
-
-/// Computes a product of these extents if it is one for tiles, and tells whether it was.
-type InTiles<T> = fn([usize; 3], &Mat<'_, T>, &Mat<'_, T>, &mut MatMut<'_, T>, bool) -> bool;
-
-/// `dst = alpha dst + beta lhs rhs`. The arguments are the extents; memory and steps between columns and rows of `dst`, and
-/// whether it is read; memory and steps of `lhs` and of `rhs`; `alpha` and `beta`; what is conjugated; and threads.
-type Multiply<T> = unsafe fn(
-    usize,
-    usize,
-    usize,
-    *mut T,
-    isize,
-    isize,
-    bool,
-    *const T,
-    isize,
-    isize,
-    *const T,
-    isize,
-    isize,
-    T,
-    T,
-    bool,
-    bool,
-    bool,
-    Parallelism,
-);
-
-impl Product<f32> {
-    /// The functions for single precision.
-    #[inline]
-    pub(super) fn single() -> Self {
-        #[cfg(miri)]
-        let multiply = interpreted;
-        #[cfg(not(miri))]
-        let multiply = gemm_f32::gemm::f32::get_gemm_fn();
-        Self {
-            multiply,
-            in_tiles: single_in_tiles,
-        }
-    }
-}
-
-impl Product<f64> {
-    /// The functions for double precision.
-    #[inline]
-    pub(super) fn double() -> Self {
-        #[cfg(miri)]
-        let multiply = interpreted;
-        #[cfg(not(miri))]
-        let multiply = gemm_f64::gemm::f64::get_gemm_fn();
-        Self {
-            multiply,
-            in_tiles: |_, _, _, _, _| false,
-        }
-    }
-}
-
-impl<T: Real> Product<T> {
-    /// The product by the crate, of matrices whose steps are not negative, but those between rows of `a` and between columns of `b`, which may be.
-    fn forward(
-        self,
-        [m, n, k]: [usize; 3],
-        a: &Mat<'_, T>,
-        b: &Mat<'_, T>,
-        c: &mut MatMut<'_, T>,
-        accumulate: bool,
-    ) {
-        check_operands([m, n, k], a, b);
-        check_results([m, n], c);
-        let alpha = if accumulate { T::one() } else { T::zero() };
-        // SAFETY: every (row, column) of each operand was just shown to lie inside its slice, and `c` is borrowed mutably so that it
-        // overlaps neither input.
-        unsafe {
-            (self.multiply)(
-                m,
-                n,
-                k,
-                c.data.as_mut_ptr().add(c.offset),
-                c.col_step,
-                c.row_step,
-                accumulate,
-                a.data.as_ptr().add(a.offset),
-                a.col_step,
-                a.row_step,
-                b.data.as_ptr().add(b.offset),
-                b.col_step,
-                b.row_step,
-                alpha,
-                T::one(),
-                false,
-                false,
-                false,
-                Parallelism::None,
-            );
-        }
-    }
-}
-
-/// By the processor's unit, where there is one.
-fn single_in_tiles(
-    extent: [usize; 3],
-    a: &Mat<'_, f32>,
-    b: &Mat<'_, f32>,
-    c: &mut MatMut<'_, f32>,
-    accumulate: bool,
-) -> bool {
-    #[cfg(amx)]
-    if tiles::pays(
-        extent,
-        [columns(b).seem(extent[2]), rows(a).seem(extent[2])],
-    ) && let Some(unit) = amx::Amx::get()
-    {
-        return by_unit(&unit, extent, a, b, c, accumulate);
-    }
-    let _ = (extent, a, b, c, accumulate);
-    false
-}
-
-fn rows<'a, T>(of: &Mat<'a, T>) -> Lines<'a, T> {
-    Lines {
-        data: of.data,
-        offset: of.offset,
-        line: of.row_step,
-        step: of.col_step,
-    }
-}
-
-fn columns<'a, T>(of: &Mat<'a, T>) -> Lines<'a, T> {
-    Lines {
-        data: of.data,
-        offset: of.offset,
-        line: of.col_step,
-        step: of.row_step,
-    }
-}
-
-/// Computes a product by a unit if its matrices lie as they must, and tells whether they do: `c` in columns without gaps, and the others in rows
-/// or columns without.
-fn by_unit(
-    unit: &impl Unit,
-    [m, n, k]: [usize; 3],
-    a: &Mat<'_, f32>,
-    b: &Mat<'_, f32>,
-    c: &mut MatMut<'_, f32>,
-    accumulate: bool,
-) -> bool {
-    // Results are of rows there, so the product is the transposed one.
-    let (left, right) = (columns(b), rows(a));
-    if c.row_step != 1 || c.col_step < m as isize || !left.is_dense() || !right.is_dense() {
-        return false;
-    }
-    let mut to = Results {
-        data: c.data,
-        offset: c.offset,
-        row: c.col_step as usize,
-    };
-    let (offset, row_step, col_step) = (c.offset, c.row_step, c.col_step);
-    let by_crate = |[column, row, number]: [usize; 3],
-                    [columns, rows, numbers]: [usize; 3],
-                    data: &mut [f32],
-                    add: bool| {
-        let mut c = MatMut {
-            offset: offset
-                .wrapping_add_signed(row as isize * row_step + column as isize * col_step),
-            data,
-            row_step,
-            col_step,
-        };
-        let (a, b) = (a.part(row, number), b.part(number, column));
-        Product::single().forward([rows, columns, numbers], &a, &b, &mut c, add);
-    };
-    tiles::product(unit, [n, m, k], left, right, &mut to, accumulate, by_crate);
-    true
-}
-
-/// Stands in for those functions under miri, which cannot run them. It touches the same elements through the same pointers.
-///
-/// # Safety
-/// Each matrix lies in its memory, and the memory of `dst` overlaps no other.
-#[cfg(miri)]
-#[expect(clippy::too_many_arguments, reason = "those of the call it stands for")]
-unsafe fn interpreted<T: Real>(
-    m: usize,
-    n: usize,
-    k: usize,
-    dst: *mut T,
-    dst_cols: isize,
-    dst_rows: isize,
-    read_dst: bool,
-    lhs: *const T,
-    lhs_cols: isize,
-    lhs_rows: isize,
-    rhs: *const T,
-    rhs_cols: isize,
-    rhs_rows: isize,
-    alpha: T,
-    beta: T,
-    _conj_dst: bool,
-    _conj_lhs: bool,
-    _conj_rhs: bool,
-    _parallelism: Parallelism,
-) {
-    let at = |i: usize, rows: isize, j: usize, cols: isize| i as isize * rows + j as isize * cols;
-    for i in 0..m {
-        for j in 0..n {
-            // SAFETY: the caller's promise, which is what miri checks here.
-            unsafe {
-                let out = dst.offset(at(i, dst_rows, j, dst_cols));
-                let mut sum = if read_dst { alpha * *out } else { T::zero() };
-                for q in 0..k {
-                    let a = *lhs.offset(at(i, lhs_rows, q, lhs_cols));
-                    sum = sum + beta * a * *rhs.offset(at(q, rhs_rows, j, rhs_cols));
-                }
-                *out = sum;
-            }
-        }
-    }
 }
 
 /// `out[.., i, j] = Σ_k a[.., i, k] b[.., k, j]` over the last two dims; leading dims of `a` and `b` are the batch,
@@ -501,58 +292,6 @@ fn check_operands<T>([m, n, k]: [usize; 3], a: &Mat<'_, T>, b: &Mat<'_, T>) {
 fn check_results<T>([m, n]: [usize; 2], c: &MatMut<'_, T>) {
     let (rows, cols) = ((m, c.row_step), (n, c.col_step));
     check("c", c.data.len(), c.offset, rows, cols);
-}
-
-/// What tests see of products by units.
-#[doc(hidden)]
-pub mod inside {
-    use super::unit::{Emulated, Unit};
-    use super::{Mat, MatMut};
-
-    /// As [`gemm`](super::gemm) to rows without gaps, by a unit that is emulated, whether that pays or not. Tells whether matrices lie so that one is used.
-    pub fn emulated(
-        extent: [usize; 3],
-        a: Mat<'_, f32>,
-        b: Mat<'_, f32>,
-        c: MatMut<'_, f32>,
-        accumulate: bool,
-    ) -> bool {
-        by(&Emulated, extent, a, b, c, accumulate)
-    }
-
-    /// The same by the processor's, if it has one and the crate is compiled for it.
-    pub fn by_processor(
-        extent: [usize; 3],
-        a: Mat<'_, f32>,
-        b: Mat<'_, f32>,
-        c: MatMut<'_, f32>,
-        accumulate: bool,
-    ) -> Option<bool> {
-        #[cfg(amx)]
-        return super::amx::Amx::get().map(|unit| by(&unit, extent, a, b, c, accumulate));
-        #[cfg(not(amx))]
-        {
-            let _ = (extent, a, b, c, accumulate);
-            None
-        }
-    }
-
-    fn by(
-        unit: &impl Unit,
-        [m, n, k]: [usize; 3],
-        a: Mat<'_, f32>,
-        b: Mat<'_, f32>,
-        c: MatMut<'_, f32>,
-        accumulate: bool,
-    ) -> bool {
-        let mut c = MatMut {
-            row_step: c.col_step,
-            col_step: c.row_step,
-            ..c
-        };
-        let (a, b) = (b.transposed(), a.transposed());
-        super::by_unit(unit, [n, m, k], &a, &b, &mut c, accumulate)
-    }
 }
 
 fn check(name: &str, len: usize, offset: usize, rows: (usize, isize), cols: (usize, isize)) {

@@ -34,7 +34,6 @@ pub mod copy;
 pub mod cuts;
 pub mod exp;
 pub mod fft;
-#[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
 pub mod gemm;
 pub mod grid;
 #[cfg(feature = "linalg")]

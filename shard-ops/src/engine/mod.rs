@@ -464,8 +464,9 @@ fn make_ready(
             dtype: a.dtype(),
         })
         .collect();
-    let room = room.unwrap_or_else(|| wide::room(first.cx().device()));
-    let rule = wide::rule(&**op, &metas, room)?;
+    let device = first.cx().device();
+    let room = room.unwrap_or_else(|| wide::room(device));
+    let rule = wide::rule(&**op, &metas, room, device.runs_host_jobs())?;
     let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
     let model = first.cx().planner().model_or_default();
     let wanted = match (pin, rule.outputs.first()) {

@@ -131,7 +131,9 @@ impl Copies<'_> {
         let mut read = SmallVec::new();
         for (i, &input) in inputs.iter().enumerate() {
             // Rows of others, which follow the operands, are read in any case.
-            let is_read = !self.is_operands || !self.rule.unread.contains(&i);
+            let rule = self.rule;
+            let is_copied = !rule.unread.contains(&i) && !rule.as_stored.contains(&i);
+            let is_read = !self.is_operands || is_copied;
             let part = || self.divided && is_part(&call.inputs[i], input.len());
             if !is_read || !input.dtype().is_half() && !part() {
                 read.push(input.clone());

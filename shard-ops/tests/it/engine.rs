@@ -1,11 +1,14 @@
 //! The engine on small ops: results equal one rank's, layouts follow the rules, and nothing moves needlessly.
 
 use crate::ranks::on_ranks;
+use half::{bf16, f16};
+use shard_comm::DType;
+use shard_kernels::View;
 use shard_kernels::pointwise::zip;
 use shard_kernels::unary::Unary;
 use shard_ops::{
-    Exec, HostCall, Linearity, Meta, Op, Result, Rule, Value, broadcast, elementwise, index,
-    key_of, loss, matmul, reduce, shape,
+    Engine, EngineOptions, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Value,
+    broadcast, elementwise, index, key_of, loss, matmul, reduce, shape,
 };
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, EdgeMap, Layout, Partition, Placement, ReduceOp};
@@ -191,6 +194,91 @@ fn operands_that_lie_alike_are_lines_of_elements() {
         assert_eq!(seen(&x, &row), [&[2, 6][..], &[1, 6], &[2, 6]]);
         assert!(seen(&x, &y).iter().all(|shape| shape.len() == 2));
     });
+}
+
+/// `a + 2 b` by a kernel that reads `a` as it is stored, for `bf16`, and notes of which types its operands are.
+#[derive(Debug, Default)]
+struct ReadsHalves(Mutex<Vec<[DType; 3]>>);
+
+impl Op for ReadsHalves {
+    fn name(&self) -> &'static str {
+        "reads_halves"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("reads_halves", &())
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let got = inputs[0].dtype;
+        if got.is_half() {
+            return Err(OpError::DType {
+                op: "reads_halves",
+                operand: 0,
+                expected: "f32".into(),
+                got,
+            });
+        }
+        Rule::pointwise("reads_halves", inputs, got, Linearity::None)
+    }
+
+    fn reads_halves(&self, stored: DType) -> &[usize] {
+        if stored == DType::BF16 { &[0] } else { &[] }
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let types = [call.inputs[0].dtype(), call.inputs[1].dtype(), call.dtype()];
+        self.0.lock().unwrap().push(types);
+        let a: Vec<f32> = match types[0] {
+            DType::BF16 => (call.input::<bf16>(0).to_vec().into_iter())
+                .map(bf16::to_f32)
+                .collect(),
+            _ => call.input::<f32>(0).to_vec(),
+        };
+        let shape = call.input::<f32>(1).shape().to_vec();
+        let (a, b) = (View::contiguous(&a, &shape), call.input::<f32>(1));
+        zip(&a, &b, &mut call.output::<f32>(0), |a, b| a + 2.0 * b);
+    }
+}
+
+#[test]
+fn a_kernel_reads_halves_as_they_are_stored() {
+    use DType::{BF16, F16, F32};
+    let value = |index: &[usize]| (index[0] * 40 + index[1]) as f64 / 64.0;
+    for mesh in [1, 3] {
+        on_ranks(&[mesh], |cx, _| {
+            // Copies of so few bytes that calls are divided.
+            let engine = Engine::new(EngineOptions {
+                room: Some(256),
+                ..EngineOptions::default()
+            });
+            for (stored, seen) in [(BF16, [BF16, F32, F32]), (F16, [F32; 3]), (F32, [F32; 3])] {
+                for placed in [Placement::Shard(0), Placement::Shard(1)] {
+                    let layout = Layout::new(cx.mesh(), &[7, 40], &[placed]).unwrap();
+                    let x = Array::from_fn::<f64>(cx, &layout, value).unwrap();
+                    let x = elementwise::cast(&*engine, &Value::new(x), stored).unwrap();
+                    let op = Arc::new(ReadsHalves::default());
+                    let y = engine.apply1(op.clone(), &[&x, &x]).unwrap();
+                    assert_eq!(y.dtype(), stored);
+                    let types = op.0.lock().unwrap().clone();
+                    assert!(types.iter().all(|&types| types == seen), "{types:?}");
+                    assert!(stored == F32 || types.len() > 1, "{types:?}");
+                    let rounded = |x: f64| match stored {
+                        BF16 => bf16::from_f64(x).to_f64(),
+                        F16 => f16::from_f64(x).to_f64(),
+                        _ => x,
+                    };
+                    let to = Layout::replicated(cx.mesh(), &[7, 40]);
+                    let y = elementwise::cast(&*engine, &y, DType::F64).unwrap();
+                    let got = engine.redistribute(&y, &to).unwrap();
+                    for (at, got) in got.array().to_vec::<f64>().unwrap().into_iter().enumerate() {
+                        let x = rounded(value(&[at / 40, at % 40]));
+                        assert_eq!(got, rounded(3.0 * x), "{stored} at {at}");
+                    }
+                }
+            }
+        });
+    }
 }
 
 #[test]

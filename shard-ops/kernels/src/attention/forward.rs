@@ -8,6 +8,7 @@ use crate::compiled::compiled;
 use crate::exp::exp_in;
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::pointwise::vectorized;
+use crate::scratch::Room;
 use half::{bf16, f16};
 use pulp::{Simd, WithSimd};
 
@@ -115,7 +116,9 @@ impl<A: Real> AttentionState<A> {
         );
         let rows = row_tile(e.rows(), ROWS);
         let (mut k, mut v, mut q) = (Vec::new(), Vec::new(), Vec::new());
-        let mut logits = vec![A::zero(); rows * keys::<A>().min(e.keys)];
+        let mut room = Room::new();
+        let mut room = room.numbers::<A>(rows * keys::<A>().min(e.keys));
+        let logits = room.take(rows * keys::<A>().min(e.keys));
         let mut factors = vec![A::zero(); queries.dropout.map_or(0, |_| logits.len())];
         for batch in 0..e.batch {
             for kv_head in 0..e.kv_heads {

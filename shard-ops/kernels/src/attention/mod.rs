@@ -30,3 +30,4 @@ pub use forward::AttentionState;
 pub use merge::merge;
 pub use problem::{Block, Queries, Tile};
 pub use stored::Stored;
+pub(crate) use stored::gather;

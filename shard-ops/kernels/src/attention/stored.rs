@@ -97,7 +97,7 @@ pub(super) fn start<E>(view: &View<'_, E>, [i, j]: [usize; 2]) -> usize {
 }
 
 /// Copies elements from position `at` on, `step` apart, and widens them.
-pub(super) fn gather<E: Stored>(data: &[E], at: usize, step: isize, to: &mut [E::Acc]) {
+pub(crate) fn gather<E: Stored>(data: &[E], at: usize, step: isize, to: &mut [E::Acc]) {
     if to.is_empty() {
         // There is nothing to copy, and the position may lie outside.
     } else if step == 1 {

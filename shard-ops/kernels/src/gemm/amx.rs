@@ -54,15 +54,8 @@ impl Drop for Amx {
 
 /// Whether the processor says that it has tiles, and products of `bf16`.
 fn exists() -> bool {
-    #[allow(unused_unsafe, reason = "the function is safe in newer versions")]
-    // SAFETY: all processors of 64 bits have the instruction; leaves that one has not read as others.
-    let (leaves, features) = unsafe {
-        use std::arch::x86_64::{__cpuid, __cpuid_count};
-        (__cpuid(0).eax, __cpuid_count(7, 0).edx)
-    };
-    const TILE: u32 = 1 << 24;
-    const BF16: u32 = 1 << 22;
-    leaves >= 7 && features & TILE != 0 && features & BF16 != 0
+    let features = raw_cpuid::CpuId::new().get_extended_feature_info();
+    features.is_some_and(|has| has.has_amx_tile() && has.has_amx_bf16())
 }
 
 /// Asks the system to keep this process's tiles when threads take turns, which it does for processes that ask alone (Linux,

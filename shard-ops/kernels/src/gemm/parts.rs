@@ -6,6 +6,7 @@
 //! intelligence datatype for higher-precision computations", 2019, section III). A number that comes from `bf16` is its own first
 //! part, and one from `f16` the sum of two: products of those take one and four.
 
+use super::range::Range;
 use super::unit::{DEPTH, SIDE, TILES};
 use crate::pointwise::vectorized;
 use crate::turn;
@@ -15,8 +16,7 @@ use pulp::{Simd, WithSimd};
 /// Lines of a panel.
 pub(super) const LINES: usize = 2 * SIDE;
 /// The most parts of a number.
-const MOST: usize = 3;
-const MAGNITUDE: u32 = 0x7fff_ffff;
+pub(super) const MOST: usize = 3;
 
 /// An element type whose values are sums of parts.
 pub(super) trait Number: Pod {
@@ -75,33 +75,6 @@ pub(super) enum Side {
     Right,
 }
 
-/// What numbers there are in some lines. Magnitudes are bits of `f32`, which are in the order of the numbers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Range {
-    /// Of the largest magnitudes of lines that are not all zero the least.
-    pub(super) least: u32,
-    /// The largest magnitude.
-    pub(super) most: u32,
-    /// All bits that are set in any number.
-    bits: u32,
-}
-
-impl Range {
-    /// Of how many parts the numbers are sums.
-    pub(super) fn parts(self) -> usize {
-        parts(self.bits)
-    }
-}
-
-/// Of how many parts numbers are sums whose bits these are.
-fn parts(bits: u32) -> usize {
-    match bits.trailing_zeros() {
-        16.. => 1,
-        8.. => 2,
-        _ => MOST,
-    }
-}
-
 /// Words of so many lines of so many numbers, at most.
 pub(super) fn words(lines: usize, numbers: usize) -> usize {
     lines.div_ceil(LINES) * numbers.div_ceil(DEPTH) * MOST * TILES
@@ -132,7 +105,7 @@ impl<E: Number> Lines<'_, E> {
             let x = self.data[self.from(0, number).offset].single();
             bits | x.to_bits()
         });
-        parts(bits)
+        Range::parts_of(bits)
     }
 
     /// Whether lines can be packed: those whose numbers lie one after the other, and those that lie side by side.
@@ -142,11 +115,6 @@ impl<E: Number> Lines<'_, E> {
 }
 
 impl<E: Number> Area<'_, E> {
-    /// What numbers there are.
-    pub(super) fn range(self) -> Range {
-        vectorized(Survey(self))
-    }
-
     /// Writes panels of as many parts, of which each has all steps, of which each has all parts. What is missing of whole tiles is zero.
     pub(super) fn pack(self, parts: usize, side: Side, to: &mut [u32]) {
         let of = self;
@@ -155,85 +123,6 @@ impl<E: Number> Area<'_, E> {
             2 => vectorized(Pack::<E, 2> { of, side, to }),
             _ => vectorized(Pack::<E, MOST> { of, side, to }),
         }
-    }
-}
-
-struct Survey<'a, E>(Area<'a, E>);
-
-impl<E: Number> WithSimd for Survey<'_, E> {
-    type Output = Range;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> Range {
-        let Area {
-            from,
-            lines,
-            numbers,
-        } = self.0;
-        let along = from.step == 1;
-        let (mut bits, mut least, mut most) = ([0; SIDE], u32::MAX, 0);
-        let mut see = |line: u32| {
-            if line > 0 {
-                (least, most) = (least.min(line), most.max(line));
-            }
-        };
-        if along {
-            for line in 0..lines {
-                let mut lanes = [0; SIDE];
-                let row = &from.data[from.from(line, 0).offset..][..numbers];
-                let (whole, rest) = row.as_chunks::<SIDE>();
-                largest(simd, whole.iter().map(|x| &x[..]), &mut lanes, &mut bits);
-                let rest = padded(rest);
-                largest(simd, [&rest[..]].into_iter(), &mut lanes, &mut bits);
-                see(lanes.into_iter().fold(0, u32::max));
-            }
-        } else {
-            for first in (0..lines).step_by(SIDE) {
-                let mut lanes = [0; SIDE];
-                let rows = (0..numbers).map(
-                    #[inline(always)]
-                    |at| &from.data[from.from(first, at).offset..],
-                );
-                if first + SIDE <= lines {
-                    largest(simd, rows, &mut lanes, &mut bits);
-                } else {
-                    for row in rows {
-                        let row = padded(&row[..lines - first]);
-                        largest(simd, [&row[..]].into_iter(), &mut lanes, &mut bits);
-                    }
-                }
-                lanes.into_iter().for_each(&mut see);
-            }
-        }
-        Range {
-            least,
-            most,
-            bits: bits.into_iter().fold(0, |all, bits| all | bits),
-        }
-    }
-}
-
-/// Of rows of sixteen numbers, the largest magnitudes by place, and the bits that are set.
-#[inline(always)]
-fn largest<'a, S: Simd, E: Number>(
-    simd: S,
-    rows: impl Iterator<Item = &'a [E]> + Clone,
-    most: &mut [u32; SIDE],
-    bits: &mut [u32; SIDE],
-) {
-    let magnitude = simd.splat_u32s(MAGNITUDE);
-    for v in 0..SIDE / S::U32_LANES {
-        let (most, bits) = (S::as_mut_simd_u32s(most).0, S::as_mut_simd_u32s(bits).0);
-        let (mut largest, mut set) = (most[v], bits[v]);
-        for row in rows.clone() {
-            let mut room = [0.0; SIDE];
-            let x = S::as_simd_f32s(E::sixteen(row, &mut room)).0[v];
-            let x = simd.transmute_u32s_f32s(x);
-            set = simd.or_u32s(set, x);
-            let x = simd.and_u32s(x, magnitude);
-            largest = simd.select_u32s(simd.greater_than_u32s(x, largest), x, largest);
-        }
-        (most[v], bits[v]) = (largest, set);
     }
 }
 
@@ -402,27 +291,16 @@ fn split<S: Simd, const P: usize>(
     }
 }
 
-/// The nearest number of 8 bits, of two the one whose last bit is zero.
+/// The nearest number of 8 bits, of numbers below 2^110 (Veltkamp's splitting: Dekker, "A floating-point technique for extending the
+/// available precision", 1971, section 4).
 #[inline(always)]
 fn rounded<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
-    let bits = simd.transmute_u32s_f32s(x);
-    let last = simd.wrapping_dyn_shr_u32s(bits, simd.splat_u32s(16));
-    let last = simd.and_u32s(last, simd.splat_u32s(1));
-    let up = simd.add_u32s(last, simd.splat_u32s(0x7fff));
-    let bits = simd.and_u32s(simd.add_u32s(bits, up), simd.splat_u32s(0xffff_0000));
-    simd.transmute_f32s_u32s(bits)
-}
-
-/// So many elements, and zeros behind them.
-#[inline(always)]
-fn padded<E: Number>(of: &[E]) -> [E; SIDE] {
-    let mut all = [E::zeroed(); SIDE];
-    all[..of.len()].copy_from_slice(of);
-    all
+    let far = simd.mul_f32s(x, simd.splat_f32s(65537.0));
+    simd.sub_f32s(far, simd.sub_f32s(far, x))
 }
 
 /// The first elements of a slice that has as many.
 #[inline(always)]
-fn first<E, const N: usize>(of: &[E]) -> &[E; N] {
+pub(super) fn first<E, const N: usize>(of: &[E]) -> &[E; N] {
     of.first_chunk().expect("rows of tiles are whole")
 }

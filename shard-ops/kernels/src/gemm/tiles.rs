@@ -1,6 +1,7 @@
 //! Products of matrices in single precision by a [unit](super::unit) that multiplies tiles of `bf16`.
 
-use super::parts::{Area, LINES, Lines, Number, Range, Side, words};
+use super::parts::{Area, LINES, Lines, Number, Side, words};
+use super::range::Range;
 use super::unit::{BLOCK, DEPTH, Panel, Rows, TILES, Term, Unit};
 use crate::scratch::Room;
 
@@ -39,8 +40,11 @@ pub(super) fn pays([m, n, k]: Extent, parts: [usize; 2]) -> bool {
     product(m, n, k) >= few && 12.0 * product(m, n, k) > terms * whole + packed
 }
 
-/// Writes the product of two matrices, or adds it to what the results are. Where parts of it have numbers that parts of `bf16` do not
-/// stand for well, `other` computes them: it gets where they begin, how much they are, the results' memory, and whether to add.
+/// Computes a part of a product otherwise: where it begins, how much it is, the results' memory, and whether to add.
+pub(super) type Other<'a> = dyn FnMut(Extent, Extent, &mut [f32], bool) + 'a;
+
+/// Writes the product of two matrices, or adds it to what the results are. `other` computes the parts of it that have numbers for which
+/// parts of `bf16` do not stand well.
 pub(super) fn product<A: Number, B: Number>(
     unit: &impl Unit,
     [m, n, k]: Extent,
@@ -48,7 +52,7 @@ pub(super) fn product<A: Number, B: Number>(
     b: Lines<'_, B>,
     to: &mut Results<'_>,
     accumulate: bool,
-    mut other: impl FnMut(Extent, Extent, &mut [f32], bool),
+    other: &mut Other<'_>,
 ) {
     let (left, right, deep) = (
         even(m, LEFT, LINES),

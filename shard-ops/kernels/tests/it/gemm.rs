@@ -338,6 +338,67 @@ fn tiles_leave_alone_what_parts_do_not_stand_for() {
     }
 }
 
+/// Operands of `bf16` by whatever this processor has: small and large products, stored by rows and columns, with numbers that are none.
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes there")]
+fn products_of_halves_are_summed_in_single_precision() {
+    let mut rng = Rng::new(13);
+    for extent @ [m, n, k] in [
+        [3, 5, 2],
+        [70, 90, 130],
+        [130, 64, 96],
+        [0, 3, 2],
+        [3, 2, 0],
+    ] {
+        for turned in [[false; 2], [false, true], [true, false], [true; 2]] {
+            let mut case = Tiled::new(extent, turned, |_| {
+                half::bf16::from_f32(rng.unit() as f32).to_f32()
+            });
+            if let Some(x) = case.a.last_mut() {
+                *x = f32::NAN;
+            }
+            let halves = |x: &[f32]| {
+                x.iter()
+                    .map(|&x| half::bf16::from_f32(x))
+                    .collect::<Vec<_>>()
+            };
+            let (a, b) = (halves(&case.a), halves(&case.b));
+            let lies = |data, of: Mat<'_, f32>| Mat {
+                data,
+                offset: of.offset,
+                row_step: of.row_step,
+                col_step: of.col_step,
+            };
+            let before = rng.vec::<f32>(m * n);
+            for (accumulate, by_columns) in [(false, false), (true, false), (true, true)] {
+                let mut got = before.clone();
+                let at = |i: usize, j: usize| if by_columns { i + j * m } else { i * n + j };
+                let to = MatMut {
+                    data: &mut got,
+                    offset: 0,
+                    row_step: if by_columns { 1 } else { n as isize },
+                    col_step: if by_columns { m as isize } else { 1 },
+                };
+                let (a, b) = (lies(&a[..], case.a()), lies(&b[..], case.b()));
+                gemm_halves(m, n, k, a, b, to, accumulate);
+                for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+                    let (mut sum, mut all) = case.expected(i, j);
+                    if accumulate {
+                        sum += f64::from(before[at(i, j)]);
+                        all += f64::from(before[at(i, j)].abs());
+                    }
+                    let got = f64::from(got[at(i, j)]);
+                    let close = (got - sum).abs() <= 4.0 * f64::from(f32::EPSILON) * all;
+                    assert!(
+                        close || got.is_nan() && sum.is_nan(),
+                        "{extent:?} {turned:?}: {got} for {sum}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn what_lies_in_gaps_is_not_for_tiles() {
     let data = [1.0f32; 64 * 64];

@@ -13,6 +13,7 @@ use crate::{
 };
 use shard_comm::Strided;
 use shard_kernels::copy::copy;
+use shard_kernels::gemm::gemm;
 use shard_kernels::{Real, View, ViewMut};
 use shard_spec::{Dims, ReduceOp, Strides};
 use smallvec::{SmallVec, smallvec};
@@ -255,11 +256,12 @@ impl Op for Contract {
             let mut out = call.output::<T>(0);
             if let Some(y) = y {
                 let data = if y.shape.contains(&0) { &mut [] } else { out.data_mut() };
-                batched(&left, &right, &mut ViewMut::new(data, y.offset, &y.shape, &y.strides));
+                let mut y = ViewMut::new(data, y.offset, &y.shape, &y.strides);
+                batched(&left, &right, &mut y, gemm);
             } else {
                 let shape = [left.shape()[0], left.shape()[1], right.shape()[2]];
                 let mut made = vec![T::default(); shape.iter().product()];
-                batched(&left, &right, &mut ViewMut::contiguous(&mut made, &shape));
+                batched(&left, &right, &mut ViewMut::contiguous(&mut made, &shape), gemm);
                 let groups: Letters = [&g.batch, &g.rows, &g.columns].into_iter().flatten().copied().collect();
                 let to = order(&self.out, &groups);
                 let shape: Vec<usize> = to.iter().map(|&d| out.shape()[d]).collect();

@@ -18,6 +18,7 @@ use crate::host::with_float;
 use crate::{
     Exec, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved, Value, key_of,
 };
+use shard_comm::{DType, Element};
 use shard_kernels::gemm::{self, Mat, MatMut};
 use shard_kernels::{Real, View, ViewMut};
 use shard_spec::Layout;
@@ -167,20 +168,18 @@ impl Op for MatMul {
 
     crate::kernel::gpu_kernel!();
 
+    fn reads_halves(&self, stored: DType) -> &[usize] {
+        match stored == DType::BF16 && gemm::multiplies_halves() {
+            true => &[0, 1],
+            false => &[],
+        }
+    }
+
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        with_float!(call.dtype(), T => {
-            let (a, b) = (call.input::<T>(0), call.input::<T>(1));
-            let bias = (self.bias && call.cx.adds_once).then(|| call.input::<T>(2));
-            let mut y = call.output::<T>(0);
-            let (a, b) = (turned(&a, self.transpose_a), turned(&b, self.transpose_b));
-            batched(&a, &b, &mut y);
-            if let Some(bias) = bias {
-                let shape = y.shape().to_vec();
-                if let Some(bias) = bias.broadcast_to(&shape) {
-                    shard_kernels::pointwise::update(&mut y, &bias, |y, b| y + b);
-                }
-            }
-        });
+        if call.inputs[0].dtype() == DType::BF16 {
+            return self.compute(call, gemm::gemm_halves);
+        }
+        with_float!(call.dtype(), T => self.compute(call, gemm::gemm::<T>));
     }
 
     fn keeps(&self) -> Keeps {
@@ -209,8 +208,29 @@ impl Op for MatMul {
     }
 }
 
+impl MatMul {
+    /// The product of operands of type `E` in `T`, by a kernel for two matrices.
+    fn compute<E: Element, T: Real>(
+        &self,
+        call: &mut HostCall<'_, '_>,
+        multiply: impl Fn(usize, usize, usize, Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, bool),
+    ) {
+        let (a, b) = (call.input::<E>(0), call.input::<E>(1));
+        let bias = (self.bias && call.cx.adds_once).then(|| call.input::<T>(2));
+        let mut y = call.output::<T>(0);
+        let (a, b) = (turned(&a, self.transpose_a), turned(&b, self.transpose_b));
+        batched(&a, &b, &mut y, multiply);
+        if let Some(bias) = bias {
+            let shape = y.shape().to_vec();
+            if let Some(bias) = bias.broadcast_to(&shape) {
+                shard_kernels::pointwise::update(&mut y, &bias, |y, b| y + b);
+            }
+        }
+    }
+}
+
 /// A view with its last two dims swapped if asked.
-fn turned<'a, T: Real>(x: &View<'a, T>, swap: bool) -> View<'a, T> {
+fn turned<'a, T: Element>(x: &View<'a, T>, swap: bool) -> View<'a, T> {
     let mut order: Vec<usize> = (0..x.ndim()).collect();
     if swap {
         order.swap(x.ndim() - 2, x.ndim() - 1);
@@ -219,7 +239,13 @@ fn turned<'a, T: Real>(x: &View<'a, T>, swap: bool) -> View<'a, T> {
 }
 
 /// `y = a b` for every batch of `y`, over which the leading dims of `a` and `b` broadcast.
-pub(super) fn batched<T: Real>(a: &View<'_, T>, b: &View<'_, T>, y: &mut ViewMut<'_, T>) {
+/// Matrices are multiplied by the kernel that is given, such as [`gemm::gemm`].
+pub(super) fn batched<E: Element, T: Real>(
+    a: &View<'_, E>,
+    b: &View<'_, E>,
+    y: &mut ViewMut<'_, T>,
+    multiply: impl Fn(usize, usize, usize, Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, bool),
+) {
     let nd = y.ndim();
     let (m, n) = (y.shape()[nd - 2], y.shape()[nd - 1]);
     let k = a.shape()[a.ndim() - 1];
@@ -264,7 +290,7 @@ pub(super) fn batched<T: Real>(a: &View<'_, T>, b: &View<'_, T>, y: &mut ViewMut
             row_step: ry,
             col_step: cy,
         };
-        gemm::gemm(m, n, k, left, right, out, false);
+        multiply(m, n, k, left, right, out, false);
     }
 }
 
