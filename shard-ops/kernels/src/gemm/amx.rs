@@ -29,10 +29,15 @@ static EIGHT: Tiles = Tiles {
 };
 
 impl Amx {
-    /// The unit, where the processor has one and the system lets programs use it.
-    pub(super) fn get() -> Option<Self> {
+    /// Whether the processor has one and the system lets programs use it.
+    pub(super) fn is_usable() -> bool {
         static USABLE: OnceLock<bool> = OnceLock::new();
-        if !USABLE.get_or_init(|| exists() && is_granted()) {
+        *USABLE.get_or_init(|| exists() && is_granted())
+    }
+
+    /// The unit, where it is usable.
+    pub(super) fn get() -> Option<Self> {
+        if !Self::is_usable() {
             return None;
         }
         // SAFETY: the processor has the instruction and the system keeps what it changes, as was just seen. It reads a valid

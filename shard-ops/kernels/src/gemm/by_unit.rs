@@ -12,10 +12,22 @@ pub(super) fn of_processor() -> Option<impl Unit> {
     super::amx::Amx::get()
 }
 
+/// Whether there is one.
+#[cfg(amx)]
+pub(super) fn is_there() -> bool {
+    super::amx::Amx::is_usable()
+}
+
 /// The unit of the processor that this thread runs on: this crate knows of none for it.
 #[cfg(not(amx))]
 pub(super) fn of_processor() -> Option<impl Unit> {
     None::<Emulated>
+}
+
+/// Whether there is one.
+#[cfg(not(amx))]
+pub(super) fn is_there() -> bool {
+    false
 }
 
 /// Computes a product in single precision by the processor's unit if that pays, and tells whether it did.
@@ -26,6 +38,9 @@ pub(super) fn single(
     c: &mut MatMut<'_, f32>,
     accumulate: bool,
 ) -> bool {
+    if !is_there() || !tiles::may_pay(extent) {
+        return false;
+    }
     let parts = [columns(b).seem(extent[2]), rows(a).seem(extent[2])];
     tiles::pays(extent, parts)
         && of_processor().is_some_and(|unit| single_by_unit(&unit, extent, a, b, c, accumulate))

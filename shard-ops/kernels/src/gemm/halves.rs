@@ -1,6 +1,6 @@
 //! Products of operands of `bf16`.
 
-use super::by_unit::{by_unit, of_processor};
+use super::by_unit::{by_unit, is_there, of_processor};
 use super::tiles;
 use super::{Mat, MatMut, check_operands, check_results, gemm};
 use crate::attention::gather;
@@ -14,7 +14,7 @@ use half::bf16;
 /// let _ = shard_kernels::gemm::multiplies_halves();
 /// ```
 pub fn multiplies_halves() -> bool {
-    of_processor().is_some()
+    is_there()
 }
 
 /// As [`gemm`] of operands of `bf16`, whose products are summed in `f32`: by the processor's unit for them where it [has one](multiplies_halves), and

@@ -3,7 +3,7 @@
 //! A number of 24 bits is the sum of three numbers of 8 bits, each the nearest to what those before leave: the second is at most 2^-8 of
 //! the number, the third 2^-17. Of the nine products of two such sums six are formed. The three others are at most 2^-24 of the whole
 //! together, with either sign, which is what rounding one product to `f32` takes (Henry, Tang and Heinecke, "Leveraging the bfloat16 artificial
-//! intelligence datatype for higher-precision computations", 2019, section III). A number that comes from `bf16` is its own first
+//! intelligence datatype for higher-precision computations", 2019). A number that comes from `bf16` is its own first
 //! part, and one from `f16` the sum of two: products of those take one and four.
 
 use super::range::Range;
@@ -291,8 +291,8 @@ fn split<S: Simd, const P: usize>(
     }
 }
 
-/// The nearest number of 8 bits, of numbers below 2^110 (Veltkamp's splitting: Dekker, "A floating-point technique for extending the
-/// available precision", 1971, section 4).
+/// The nearest number of 8 bits, of numbers below 2^110 (Veltkamp's splitting, as in Dekker, "A floating-point technique for extending the
+/// available precision", 1971).
 #[inline(always)]
 fn rounded<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let far = simd.mul_f32s(x, simd.splat_f32s(65537.0));

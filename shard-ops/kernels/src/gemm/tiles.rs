@@ -27,6 +27,12 @@ pub(super) struct Results<'a> {
 /// Rows, columns and products of each: where a part of a product begins, or how much it is.
 pub(super) type Extent = [usize; 3];
 
+/// Whether products of these extents are large enough for tiles, if their numbers are of one part.
+pub(super) fn may_pay([m, n, k]: Extent) -> bool {
+    const FEW: f64 = (64 * 64 * 64) as f64;
+    m as f64 * n as f64 * k as f64 >= FEW
+}
+
 /// Whether tiles take less time than vectors of `f32` for a product of numbers of so many parts, by what was measured on one core of a
 /// Xeon: in the time of one number, which is looked at and packed, a unit forms some 120 products and 40 more for each term, and
 /// it forms 12 where vectors form one.
@@ -43,8 +49,7 @@ pub(super) fn pays([m, n, k]: Extent, parts: [usize; 2]) -> bool {
         k.next_multiple_of(DEPTH),
     );
     let packed = (120 + 40 * terms) as f64 * product(1, m + n, k);
-    let few = product(64, 64, 64);
-    product(m, n, k) >= few
+    may_pay([m, n, k])
         && (terms <= 4 || is_large)
         && 12.0 * product(m, n, k) > terms as f64 * whole + packed
 }
