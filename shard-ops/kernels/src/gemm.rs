@@ -2,7 +2,7 @@
 //!
 //! They are computed by the crates `gemm`. Where the processor has a unit for products of tiles of `bf16` (AMX), that computes large products
 //! of single precision: of numbers that come from 16 bits one each, of others as sums of three of `bf16`, which is as exact and
-//! takes six ([`parts`]).
+//! takes six (`gemm/parts.rs`).
 
 #[cfg(amx)]
 #[expect(
