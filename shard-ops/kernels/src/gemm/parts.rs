@@ -299,7 +299,8 @@ fn rounded<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     simd.sub_f32s(far, simd.sub_f32s(far, x))
 }
 
-/// The first elements of a slice that has as many.
+/// The first elements of a slice that has as many: all callers pass rows of whole tiles, as they fill up those that are not, or parts of
+/// memory of a tile's size.
 #[inline(always)]
 pub(super) fn first<E, const N: usize>(of: &[E]) -> &[E; N] {
     of.first_chunk().expect("rows of tiles are whole")
