@@ -20,6 +20,9 @@ pub(super) const MOST: usize = 3;
 
 /// An element type whose values are sums of parts.
 pub(super) trait Number: Pod {
+    /// The most parts of one.
+    const MOST: usize;
+
     /// The value.
     fn single(self) -> f32;
 
@@ -28,6 +31,8 @@ pub(super) trait Number: Pod {
 }
 
 impl Number for f32 {
+    const MOST: usize = MOST;
+
     #[inline(always)]
     fn single(self) -> f32 {
         self
@@ -40,6 +45,8 @@ impl Number for f32 {
 }
 
 impl Number for half::bf16 {
+    const MOST: usize = 1;
+
     #[inline(always)]
     fn single(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
@@ -76,8 +83,8 @@ pub(super) enum Side {
 }
 
 /// Words of so many lines of so many numbers, at most.
-pub(super) fn words(lines: usize, numbers: usize) -> usize {
-    lines.div_ceil(LINES) * numbers.div_ceil(DEPTH) * MOST * TILES
+pub(super) fn words<E: Number>(lines: usize, numbers: usize) -> usize {
+    lines.div_ceil(LINES) * numbers.div_ceil(DEPTH) * E::MOST * TILES
 }
 
 /// Some first lines of an operand, and how many numbers of each.

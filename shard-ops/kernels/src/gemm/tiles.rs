@@ -5,9 +5,9 @@ use super::range::Range;
 use super::unit::{BLOCK, DEPTH, Panel, Rows, TILES, Term, Unit};
 use crate::scratch::Room;
 
-/// The most numbers of a line that are packed at a time.
-const DEEP: usize = 512;
-/// The most lines on the left: with [`DEEP`] numbers in three parts they take 768 KiB, and stay in a cache of 2 MiB.
+/// The most parts of a line's numbers that are packed at a time: the more, the fewer times results are read and written.
+const DEEP: usize = 1536;
+/// The most lines on the left: with [`DEEP`] parts they take 768 KiB, and stay in a cache of 2 MiB.
 const LEFT: usize = 256;
 /// The most lines on the right.
 const RIGHT: usize = 2048;
@@ -71,11 +71,12 @@ pub(super) fn product<A: Number, B: Number>(
     let (left, right, deep) = (
         even(m, LEFT, LINES),
         even(n, RIGHT, LINES),
-        even(k, DEEP, DEPTH),
+        even(k, DEEP / A::MOST.max(B::MOST), DEPTH),
     );
     let mut room = Room::new();
-    let mut room = room.numbers::<u32>(words(left, deep) + words(right, deep));
-    let (a_words, b_words) = (room.take(words(left, deep)), room.take(words(right, deep)));
+    let (a_words, b_words) = (words::<A>(left, deep), words::<B>(right, deep));
+    let mut room = room.numbers::<u32>(a_words + b_words);
+    let (a_words, b_words) = (room.take(a_words), room.take(b_words));
     for column in (0..n).step_by(right) {
         for number in (0..k).step_by(deep) {
             let add = accumulate || number > 0;
