@@ -78,6 +78,16 @@ pub(crate) fn exp_in<S: Simd, T: Exp>(x: T) -> T {
     }
 }
 
+/// [`Exp::exp_fast`] of `x * factor - shift` on this instruction set.
+#[inline(always)]
+pub(crate) fn exp_shifted<S: Simd, T: Exp + num_traits::Float>(x: T, factor: T, shift: T) -> T {
+    if const { fused::<S>() } {
+        T::exp_fast::<true>(x.mul_add(factor, -shift))
+    } else {
+        T::exp_fast::<false>(x * factor - shift)
+    }
+}
+
 /// Whether fused multiply-add is an instruction of this instruction set.
 pub(crate) const fn fused<S: Simd>() -> bool {
     S::F64_LANES >= 4 || cfg!(target_arch = "aarch64")

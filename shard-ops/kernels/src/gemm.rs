@@ -12,6 +12,7 @@
 mod amx;
 mod by_unit;
 mod halves;
+mod packed;
 mod parts;
 #[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
 mod product;
@@ -21,8 +22,13 @@ mod unit;
 
 #[doc(hidden)]
 pub use self::by_unit::inside;
+pub(crate) use self::by_unit::of_processor;
 pub use self::halves::{gemm_halves, multiplies_halves};
+pub(crate) use self::packed::{Operand, Packed, multiply, stay_finite};
+pub(crate) use self::parts::{Lines, Side};
 pub use self::product::Product;
+pub(crate) use self::range::Range;
+pub(crate) use self::unit::{Emulated, Unit};
 
 use super::{Real, View, ViewMut};
 use crate::view::for_each_row;

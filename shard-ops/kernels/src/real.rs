@@ -66,6 +66,9 @@ pub trait Real:
         c: Self::Vec<S>,
     ) -> Self::Vec<S>;
 
+    /// The larger of two numbers per lane, or the first where one is none.
+    fn larger_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
+
     /// The sum of a vector's lanes, in halves.
     fn sum_vec<S: Simd>(simd: S, a: Self::Vec<S>) -> Self;
 
@@ -78,7 +81,7 @@ pub trait Real:
 }
 
 macro_rules! real {
-    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident, $sum:ident, $split:ident, $product:ident) => {
+    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident, $greater:ident, $select:ident, $sum:ident, $split:ident, $product:ident) => {
         impl Real for $t {
             type Vec<S: Simd> = S::$vec;
 
@@ -123,6 +126,11 @@ macro_rules! real {
             }
 
             #[inline(always)]
+            fn larger_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S> {
+                simd.$select(simd.$greater(b, a), b, a)
+            }
+
+            #[inline(always)]
             fn sum_vec<S: Simd>(simd: S, a: Self::Vec<S>) -> Self {
                 simd.$sum(a)
             }
@@ -148,6 +156,8 @@ real!(
     as_mut_simd_f32s,
     splat_f32s,
     mul_add_e_f32s,
+    greater_than_f32s,
+    select_f32s,
     reduce_sum_f32s,
     deinterleave_shfl_f32s,
     single
@@ -160,6 +170,8 @@ real!(
     as_mut_simd_f64s,
     splat_f64s,
     mul_add_e_f64s,
+    greater_than_f64s,
+    select_f64s,
     reduce_sum_f64s,
     deinterleave_shfl_f64s,
     double

@@ -311,6 +311,25 @@ pub(crate) fn halve<T: Copy, const N: usize>(mut lanes: [T; N], join: impl Fn(T,
     lanes[0]
 }
 
+/// The largest of some numbers; what is none is passed over.
+///
+/// These are vectors by name: of a choice between two elements the compiler makes a store under a mask, and waits for it.
+#[inline(always)]
+pub(crate) fn largest<T: Real, S: Simd>(simd: S, x: &[T]) -> T {
+    const CHAINS: usize = 4;
+    let mut most = [T::splat(simd, T::neg_infinity()); CHAINS];
+    by_lanes(x, T::neg_infinity(), |block| {
+        for (i, x) in T::vectors::<S>(block).iter().enumerate() {
+            most[i % CHAINS] = T::larger_vec(simd, most[i % CHAINS], *x);
+        }
+    });
+    let mut lanes = [T::neg_infinity(); LANES];
+    for (to, most) in T::vectors_mut::<S>(&mut lanes).iter_mut().zip(most) {
+        *to = most;
+    }
+    halve(lanes, |a, b| if b > a { b } else { a })
+}
+
 /// The sum of lanes, joined in the same halves on every instruction set, as [`halve`] does, but in vectors throughout.
 #[inline(always)]
 pub(crate) fn sum_of_lanes<T: Real, S: Simd>(simd: S, lanes: &[T; LANES]) -> T {

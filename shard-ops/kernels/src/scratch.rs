@@ -38,6 +38,11 @@ impl Room {
         }
         Scratch(bytemuck::cast_slice_mut(lines))
     }
+
+    /// All its numbers as they are.
+    pub(crate) fn as_numbers<A: Pod>(&self) -> &[A] {
+        bytemuck::cast_slice(&self.0)
+    }
 }
 
 impl Drop for Room {

@@ -12,7 +12,7 @@ pub use self::rows::{softmax_rows, softmax_rows_grad};
 use super::cells::cell_steps;
 use super::exp::exp_in;
 use super::pointwise::{assert_shapes, larger, vectorized};
-use super::reduce::{BLOCK, COLUMNS, LANES, Split, by_lanes, halve};
+use super::reduce::{BLOCK, COLUMNS, LANES, Split, by_lanes, halve, largest};
 use super::view::for_each_row;
 use super::whole::{CHUNK, gathered};
 use super::{Real, View, ViewMut};
@@ -112,22 +112,16 @@ impl<T: Real> WithSimd for Run<'_, T> {
     type Output = [f64; 2];
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> [f64; 2] {
-        self.pair::<S>()
+    fn with_simd<S: Simd>(self, simd: S) -> [f64; 2] {
+        self.pair(simd)
     }
 }
 
 impl<T: Real> Run<'_, T> {
     #[inline(always)]
-    fn pair<S: Simd>(self) -> [f64; 2] {
+    fn pair<S: Simd>(self, simd: S) -> [f64; 2] {
         let empty = T::neg_infinity();
-        let mut most = [empty; LANES];
-        by_lanes(self.0, empty, |block| {
-            for (most, x) in most.iter_mut().zip(block) {
-                *most = above(*most, *x);
-            }
-        });
-        let max = halve(most, above);
+        let max = largest(simd, self.0);
         if max == empty {
             // What fills up the lanes would count too.
             let sum: T = (self.0.iter()).fold(T::zero(), |sum, x| sum + below(*x, max) + T::one());

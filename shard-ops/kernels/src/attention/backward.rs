@@ -1,23 +1,18 @@
 //! The gradient as a fold over blocks of keys: probabilities are computed again from the saved log-sum-exp.
 
-use super::forward::{below, row_tile, tile_logits, write_rows};
+use super::forward::{row_tile, write_rows};
 use super::problem::{Block, Problem, Queries, Tile};
-use super::stored::{Stored, gather, matrix, start};
+use super::products::{GradProducts, Vectors};
+use super::stored::{Stored, gather, start};
+use super::tiles::{self, Tiles};
 use crate::compiled::compiled;
-use crate::exp::exp_in;
-use crate::gemm::{Mat, MatMut, gemm};
+use crate::exp::exp_shifted;
+use crate::gemm::{self, MatMut};
 use crate::pointwise::vectorized;
+use crate::scratch::Room;
 use crate::{Real, View, ViewMut};
 use half::{bf16, f16};
 use pulp::{Simd, WithSimd};
-
-/// Rows of a tile. With [`keys`] of them probabilities and their gradient together fill half of a second-level cache.
-const ROWS: usize = 256;
-
-/// Keys of a tile.
-const fn keys<A>() -> usize {
-    1024 / size_of::<A>()
-}
 
 /// The gradient of attention with respect to its queries, for the blocks taken in so far.
 ///
@@ -78,7 +73,7 @@ pub struct BlockGrad<'a, A> {
     pub dbias: Option<ViewMut<'a, A>>,
 }
 
-compiled! { trait CompiledGrad for Stored: f32 f64 f16 bf16; {
+compiled! { trait CompiledGrad for Stored: f32 f64 f16; {
     fn fold<T>(
         grad: &mut AttentionGrad<'_, T>,
         queries: &Queries<'_, T>,
@@ -87,13 +82,43 @@ compiled! { trait CompiledGrad for Stored: f32 f64 f16 bf16; {
     ) = fold_here;
 } }
 
+impl CompiledGrad<bf16> for bf16 {
+    fn fold(
+        grad: &mut AttentionGrad<'_, bf16>,
+        queries: &Queries<'_, bf16>,
+        block: &Block<'_, bf16>,
+        grads: &mut BlockGrad<'_, f32>,
+    ) {
+        grad.check(queries, block, grads);
+        let problem = Problem::new(queries, block);
+        let dout = &grad.dout();
+        match tiles::fit(&problem, block)
+            .then(gemm::of_processor)
+            .flatten()
+        {
+            Some(unit) => {
+                let mut products = Tiles::new(unit, &problem, block, Some(dout));
+                grad.take_in(&problem, &mut products, grads);
+            }
+            None => {
+                let mut products = Vectors::new(&problem, block, Some(dout));
+                grad.take_in(&problem, &mut products, grads);
+            }
+        }
+    }
+}
+
 fn fold_here<E: Stored>(
     grad: &mut AttentionGrad<'_, E>,
     queries: &Queries<'_, E>,
     block: &Block<'_, E>,
     grads: &mut BlockGrad<'_, E::Acc>,
 ) {
-    grad.take_in(queries, block, grads);
+    grad.check(queries, block, grads);
+    let problem = Problem::new(queries, block);
+    let dout = grad.dout();
+    let mut products = Vectors::new(&problem, block, Some(&dout));
+    grad.take_in(&problem, &mut products, grads);
 }
 
 impl<'a, E: Stored> AttentionGrad<'a, E> {
@@ -154,18 +179,22 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
         fold(self, queries, block, grads);
     }
 
-    fn take_in(
+    /// The cotangent.
+    pub(super) fn dout(&self) -> View<'a, E> {
+        self.dout.clone()
+    }
+
+    /// Fails unless a block and its gradients fit these queries and the cotangent, and keeps the scale.
+    pub(super) fn check(
         &mut self,
         queries: &Queries<'_, E>,
         block: &Block<'_, E>,
-        grads: &mut BlockGrad<'_, E::Acc>,
+        grads: &BlockGrad<'_, E::Acc>,
     ) {
-        let problem = Problem::new(queries, block);
-        let e = problem.extents;
         assert!(
             self.dout.shape()[..3] == queries.q.shape()[..3]
-                && self.dout.shape()[3] == e.value_dim
-                && self.dim == e.dim
+                && self.dout.shape()[3] == block.v.shape()[3]
+                && self.dim == queries.q.shape()[3]
                 && *self.scale.get_or_insert(queries.scale) == queries.scale,
             "attention: queries of shape {:?}, values of shape {:?}, a cotangent of shape {:?}, dim {}",
             queries.q.shape(),
@@ -181,40 +210,33 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
             block.k.shape(),
             block.v.shape()
         );
-        let rows = row_tile(e.rows(), ROWS);
-        let mut work = Work::new(
-            rows * keys::<E::Acc>().min(e.keys),
-            queries.dropout.is_some(),
-        );
-        let (mut k, mut v, mut q, mut dout) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    }
+
+    /// Takes in a block, by products that are formed somehow.
+    pub(super) fn take_in<P: GradProducts<E::Acc>>(
+        &mut self,
+        problem: &Problem<'_, '_, E>,
+        products: &mut P,
+        grads: &mut BlockGrad<'_, E::Acc>,
+    ) {
+        let (e, [rows, keys]) = (problem.extents, P::GRAD_TILE);
+        let rows = row_tile(e.rows(), rows);
+        let mut room = Room::new();
+        let dropout = problem.queries.dropout.is_some();
+        let mut work = Work::new(&mut room, rows * keys.min(e.keys), dropout);
         for batch in 0..e.batch {
             for kv_head in 0..e.kv_heads {
                 let at = [batch, kv_head];
-                let k = matrix(&block.k, at, &mut k);
-                let v = matrix(&block.v, at, &mut v);
+                products.go_to_head(at);
                 for first in (0..e.rows()).step_by(rows) {
                     let span = first..(first + rows).min(e.rows());
-                    let mut packed = false;
-                    problem.for_each_tile(at, span.clone(), keys::<E::Acc>(), &mut |tile| {
-                        if !packed {
-                            problem.pack(
-                                &queries.q,
-                                at,
-                                span.clone(),
-                                Some(problem.scale()),
-                                &mut q,
-                            );
-                            problem.pack(&self.dout, at, span.clone(), None, &mut dout);
-                            packed = true;
+                    let mut are_there = false;
+                    problem.for_each_tile(at, span.clone(), keys, &mut |tile| {
+                        if !are_there {
+                            products.go_to_rows(span.clone());
+                            are_there = true;
                         }
-                        let skip = tile.rows.start - first;
-                        let operands = Operands {
-                            q: &q[skip * e.dim..],
-                            dout: &dout[skip * e.value_dim..],
-                            k,
-                            v,
-                        };
-                        self.take(&problem, &tile, &operands, &mut work, grads);
+                        self.take(problem, products, &tile, &mut work, grads);
                     });
                 }
             }
@@ -224,35 +246,24 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
     fn take(
         &mut self,
         problem: &Problem<'_, '_, E>,
+        products: &mut impl GradProducts<E::Acc>,
         tile: &Tile,
-        operands: &Operands<'_, E::Acc>,
-        work: &mut Work<E::Acc>,
+        work: &mut Work<'_, E::Acc>,
         grads: &mut BlockGrad<'_, E::Acc>,
     ) {
-        let (dim, width) = (self.dim, problem.extents.value_dim);
-        let (rows, keys) = (tile.rows.len(), tile.keys.len());
+        let (dim, keys) = (self.dim, tile.keys.len());
         let first = problem.row(tile.batch, tile.kv_head, tile.rows.start);
-        let k = below(&operands.k, tile.keys.start);
-        let v = below(&operands.v, tile.keys.start);
-        let q = Mat::row_major(operands.q, dim);
-        let dout = Mat::row_major(operands.dout, width);
+        let rows = first..first + tile.rows.len();
         let [p, ds, dropped, factors] = work.parts(tile.area());
 
-        tile_logits(problem, tile, operands.q, operands.k, p);
+        let factor = products.logits(tile, p);
         vectorized(Probabilities {
+            factor: problem.mask(tile, factor, p),
             logits: p,
             keys,
-            lse: &self.lse[first..first + rows],
+            lse: &self.lse[rows.clone()],
         });
-        gemm(
-            rows,
-            keys,
-            width,
-            dout,
-            v.transposed(),
-            MatMut::row_major(ds, keys),
-            false,
-        );
+        products.weight_grads(tile, ds);
         let used = if let Some(dropout) = problem.queries.dropout {
             problem.drop_factors(dropout, tile, factors);
             for (i, f) in factors.iter().enumerate() {
@@ -264,37 +275,19 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
             &*p
         };
         let at = [tile.batch, tile.kv_head];
-        let used = Mat::row_major(used, keys).transposed();
-        gemm(
-            keys,
-            width,
-            rows,
-            used,
-            dout,
-            block_rows(&mut grads.dv, at, tile),
-            true,
-        );
+        products.add_value_grads(tile, used, block_rows(&mut grads.dv, at, tile));
         vectorized(Logits {
             ds,
             p,
             keys,
-            delta: &self.delta[first..first + rows],
+            delta: &self.delta[rows.clone()],
         });
         if let Some(dbias) = &mut grads.dbias {
             add_bias_grad(problem, tile, ds, dbias);
         }
-        let ds = Mat::row_major(ds, keys);
-        let dq = MatMut::row_major(&mut self.dq[first * dim..(first + rows) * dim], dim);
-        gemm(rows, dim, keys, ds, k, dq, true);
-        gemm(
-            keys,
-            dim,
-            rows,
-            ds.transposed(),
-            q,
-            block_rows(&mut grads.dk, at, tile),
-            true,
-        );
+        let dq = MatMut::row_major(&mut self.dq[rows.start * dim..rows.end * dim], dim);
+        let dk = block_rows(&mut grads.dk, at, tile);
+        products.add_query_and_key_grads(tile, ds, dq, dk);
     }
 
     /// What has been taken in so far, to be resumed with the same cotangent.
@@ -350,21 +343,16 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
     }
 }
 
-/// A tile's operands: queries (scaled) and cotangent from the tile's first row on, all keys and values.
-struct Operands<'a, A> {
-    q: &'a [A],
-    dout: &'a [A],
-    k: Mat<'a, A>,
-    v: Mat<'a, A>,
-}
-
 /// Buffers of one tile: probabilities, gradient of the logits, and with dropout the probabilities after it and the factors.
-struct Work<A>([Vec<A>; 4]);
+struct Work<'a, A>([&'a mut [A]; 4]);
 
-impl<A: Real> Work<A> {
-    fn new(area: usize, dropout: bool) -> Self {
+impl<'a, A: Real> Work<'a, A> {
+    fn new(room: &'a mut Room, area: usize, dropout: bool) -> Self {
+        // Each begins at a line of the cache.
+        let area = area.next_multiple_of(64);
         let extra = if dropout { area } else { 0 };
-        Self([area, area, extra, extra].map(|n| vec![A::zero(); n]))
+        let mut numbers = room.numbers(2 * (area + extra));
+        Self([area, area, extra, extra].map(|n| numbers.take(n)))
     }
 
     fn parts(&mut self, area: usize) -> [&mut [A]; 4] {
@@ -442,8 +430,9 @@ fn add_bias_grad<E: Stored>(
     }
 }
 
-/// `logits = exp(logits - lse)`, row by row.
+/// `logits = exp(logits * factor - lse)`, row by row.
 struct Probabilities<'a, A> {
+    factor: A,
     logits: &'a mut [A],
     keys: usize,
     lse: &'a [A],
@@ -463,7 +452,7 @@ impl<A: Real> Probabilities<'_, A> {
     fn run<S: Simd>(self) {
         for (row, &lse) in self.logits.chunks_exact_mut(self.keys).zip(self.lse) {
             for x in row {
-                *x = exp_in::<S, A>(*x - lse);
+                *x = exp_shifted::<S, A>(*x, self.factor, lse);
             }
         }
     }

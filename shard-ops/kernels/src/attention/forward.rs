@@ -1,28 +1,19 @@
 //! The fold of blocks of keys into running maximum, sum and output.
 
 use super::problem::{Block, Problem, Queries, Tile};
-use super::stored::{Stored, matrix};
+use super::products::{Products, Vectors};
+use super::stored::Stored;
+use super::tiles::{self, Tiles};
 use crate::Real;
 use crate::ViewMut;
 use crate::compiled::compiled;
-use crate::exp::exp_in;
-use crate::gemm::{Mat, MatMut, gemm};
+use crate::exp::{exp_in, exp_shifted};
+use crate::gemm::{self, MatMut};
 use crate::pointwise::vectorized;
+use crate::reduce::{BLOCK, LANES, by_lanes, largest, sum_of_lanes};
 use crate::scratch::Room;
 use half::{bf16, f16};
 use pulp::{Simd, WithSimd};
-
-/// Rows of a tile. With [`keys`] of them its logits fill half of a second-level cache, and products of this size run at nearly
-/// the full rate.
-const ROWS: usize = 256;
-
-/// Keys of a tile.
-const fn keys<A>() -> usize {
-    2048 / size_of::<A>()
-}
-
-/// Independent accumulators of a row: enough for every vector width and the latency of an add.
-const LANES: usize = 64;
 
 /// The result of attention after some blocks of keys, in a form that takes in more: per query the largest logit, the sum of
 /// exponentials relative to it, and the output not yet divided by that sum.
@@ -103,69 +94,69 @@ impl<A: Real> AttentionState<A> {
         fold(self, queries, block);
     }
 
-    fn take_in<E: Stored<Acc = A>>(&mut self, queries: &Queries<'_, E>, block: &Block<'_, E>) {
-        let problem = Problem::new(queries, block);
-        let e = problem.extents;
+    /// Fails unless a block fits these queries and the state.
+    fn check<E: Stored<Acc = A>>(&self, queries: &Queries<'_, E>, block: &Block<'_, E>) {
         assert!(
-            self.shape == queries.q.shape()[..3] && self.value_dim == e.value_dim,
+            self.shape == queries.q.shape()[..3] && self.value_dim == block.v.shape()[3],
             "attention: queries of shape {:?} and values of shape {:?} into a state of shape {:?} by {}",
             queries.q.shape(),
             block.v.shape(),
             self.shape,
             self.value_dim
         );
-        let rows = row_tile(e.rows(), ROWS);
-        let (mut k, mut v, mut q) = (Vec::new(), Vec::new(), Vec::new());
+    }
+
+    /// Takes in a block, by products that are formed somehow.
+    pub(super) fn take_in<E: Stored<Acc = A>, P: Products<A>>(
+        &mut self,
+        problem: &Problem<'_, '_, E>,
+        products: &mut P,
+    ) {
+        let (e, [rows, keys]) = (problem.extents, P::TILE);
+        let rows = row_tile(e.rows(), rows);
+        let most = rows * keys.min(e.keys);
         let mut room = Room::new();
-        let mut room = room.numbers::<A>(rows * keys::<A>().min(e.keys));
-        let logits = room.take(rows * keys::<A>().min(e.keys));
-        let mut factors = vec![A::zero(); queries.dropout.map_or(0, |_| logits.len())];
+        let logits = room.numbers::<A>(most).take(most);
+        let mut factors = vec![A::zero(); problem.queries.dropout.map_or(0, |_| most)];
         for batch in 0..e.batch {
             for kv_head in 0..e.kv_heads {
                 let at = [batch, kv_head];
-                let k = matrix(&block.k, at, &mut k);
-                let v = matrix(&block.v, at, &mut v);
+                products.go_to_head(at);
                 for first in (0..e.rows()).step_by(rows) {
                     let span = first..(first + rows).min(e.rows());
-                    let mut packed = false;
-                    problem.for_each_tile(at, span.clone(), keys::<A>(), &mut |tile| {
-                        if !packed {
-                            problem.pack(
-                                &queries.q,
-                                at,
-                                span.clone(),
-                                Some(problem.scale()),
-                                &mut q,
-                            );
-                            packed = true;
+                    let mut are_there = false;
+                    problem.for_each_tile(at, span.clone(), keys, &mut |tile| {
+                        if !are_there {
+                            products.go_to_rows(span.clone());
+                            are_there = true;
                         }
-                        let q = &q[(tile.rows.start - first) * e.dim..];
                         let logits = &mut logits[..tile.area()];
-                        tile_logits(&problem, &tile, q, k, logits);
-                        self.take(&problem, &tile, logits, &mut factors, v);
+                        self.take(problem, products, &tile, logits, &mut factors);
                     });
                 }
             }
         }
     }
 
-    /// Takes in a tile of logits, which are turned into probabilities.
+    /// Takes in a tile. Its logits are turned into probabilities.
     fn take<E: Stored<Acc = A>>(
         &mut self,
         problem: &Problem<'_, '_, E>,
+        products: &mut impl Products<A>,
         tile: &Tile,
         logits: &mut [A],
         factors: &mut [A],
-        v: Mat<'_, A>,
     ) {
+        let factor = products.logits(tile, logits);
+        let factor = problem.mask(tile, factor, logits);
         let width = self.value_dim;
-        let keys = tile.keys.len();
         let first = problem.row(tile.batch, tile.kv_head, tile.rows.start);
         let rows = first..first + tile.rows.len();
         let out = &mut self.out[rows.start * width..rows.end * width];
         vectorized(Online {
             logits,
-            keys,
+            factor,
+            keys: tile.keys.len(),
             max: &mut self.max[rows.clone()],
             sum: &mut self.sum[rows],
             out,
@@ -178,17 +169,7 @@ impl<A: Real> AttentionState<A> {
                 *p *= *f;
             }
         }
-        let v = below(&v, tile.keys.start);
-        let out = MatMut::row_major(out, width);
-        gemm(
-            tile.rows.len(),
-            width,
-            keys,
-            Mat::row_major(logits, keys),
-            v,
-            out,
-            true,
-        );
+        products.add_values(tile, logits, MatMut::row_major(out, width));
     }
 
     /// Takes in the state of other keys for the same queries.
@@ -253,7 +234,7 @@ impl<A: Real> AttentionState<A> {
     }
 }
 
-compiled! { trait CompiledState for Stored: f32 f64 f16 bf16; {
+compiled! { trait CompiledState for Stored: f32 f64 f16; {
     fn fold<T>(
         state: &mut AttentionState<<T as Stored>::Acc>,
         queries: &Queries<'_, T>,
@@ -267,12 +248,32 @@ compiled! { trait CompiledState for Stored: f32 f64 f16 bf16; {
     ) = finish_here;
 } }
 
+impl CompiledState<bf16> for bf16 {
+    fn fold(state: &mut AttentionState<f32>, queries: &Queries<'_, bf16>, block: &Block<'_, bf16>) {
+        state.check(queries, block);
+        let problem = Problem::new(queries, block);
+        match tiles::fit(&problem, block)
+            .then(gemm::of_processor)
+            .flatten()
+        {
+            Some(unit) => state.take_in(&problem, &mut Tiles::new(unit, &problem, block, None)),
+            None => state.take_in(&problem, &mut Vectors::new(&problem, block, None)),
+        }
+    }
+
+    fn finish(state: &AttentionState<f32>, out: &mut ViewMut<'_, bf16>, lse: &mut [f32]) {
+        finish_here(state, out, lse);
+    }
+}
+
 fn fold_here<E: Stored>(
     state: &mut AttentionState<E::Acc>,
     queries: &Queries<'_, E>,
     block: &Block<'_, E>,
 ) {
-    state.take_in(queries, block);
+    state.check(queries, block);
+    let problem = Problem::new(queries, block);
+    state.take_in(&problem, &mut Vectors::new(&problem, block, None));
 }
 
 fn finish_here<E: Stored>(
@@ -317,38 +318,10 @@ pub(super) fn row_tile(rows: usize, most: usize) -> usize {
     rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
 }
 
-/// The rows of a matrix from `row` on.
-pub(super) fn below<'a, T>(m: &Mat<'a, T>, row: usize) -> Mat<'a, T> {
-    Mat {
-        offset: m.offset.wrapping_add_signed(row as isize * m.row_step),
-        ..*m
-    }
-}
-
-/// Scaled and masked logits of a tile, row-major; `q` starts at the tile's first row and is already scaled.
-pub(super) fn tile_logits<E: Stored>(
-    problem: &Problem<'_, '_, E>,
-    tile: &Tile,
-    q: &[E::Acc],
-    k: Mat<'_, E::Acc>,
-    logits: &mut [E::Acc],
-) {
-    let (dim, keys) = (problem.extents.dim, tile.keys.len());
-    gemm(
-        tile.rows.len(),
-        keys,
-        dim,
-        Mat::row_major(q, dim),
-        below(&k, tile.keys.start).transposed(),
-        MatMut::row_major(logits, keys),
-        false,
-    );
-    problem.mask(tile, logits);
-}
-
-/// Turns logits into exponentials relative to the running maximum, and rescales earlier sums to a new maximum.
+/// Turns logits, which are still to be multiplied by a positive factor, into exponentials relative to the running maximum, and rescales earlier sums to a new maximum.
 struct Online<'a, A> {
     logits: &'a mut [A],
+    factor: A,
     keys: usize,
     max: &'a mut [A],
     sum: &'a mut [A],
@@ -360,17 +333,17 @@ impl<A: Real> WithSimd for Online<'_, A> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        self.run::<S>();
+    fn with_simd<S: Simd>(self, simd: S) {
+        self.run(simd);
     }
 }
 
 impl<A: Real> Online<'_, A> {
     #[inline(always)]
-    fn run<S: Simd>(self) {
+    fn run<S: Simd>(self, simd: S) {
         for (r, row) in self.logits.chunks_exact_mut(self.keys).enumerate() {
             let before = self.max[r];
-            let max = higher(before, row_max(row));
+            let max = higher(before, largest(simd, row) * self.factor);
             if max == A::neg_infinity() {
                 // Every key is hidden so far, so a difference of infinities is avoided. Only NaN needs attention.
                 if row.iter().any(|t| t.is_nan()) {
@@ -387,42 +360,32 @@ impl<A: Real> Online<'_, A> {
                     *o *= factor;
                 }
             }
-            self.sum[r] += exponentials::<A, S>(row, max);
+            self.sum[r] += exponentials(simd, row, self.factor, max);
         }
     }
 }
 
+/// `row = exp(row * factor - max)`, and its sum.
 #[inline(always)]
-fn row_max<A: Real>(row: &[A]) -> A {
-    let mut lanes = [A::neg_infinity(); LANES];
-    let (whole, tail) = pulp::as_arrays::<LANES, A>(row);
-    for block in whole {
-        for (lane, x) in lanes.iter_mut().zip(block) {
-            *lane = higher(*lane, *x);
+fn exponentials<A: Real, S: Simd>(simd: S, row: &mut [A], factor: A, max: A) -> A {
+    let mut total = A::zero();
+    for row in row.chunks_mut(BLOCK) {
+        let (whole, tail) = pulp::as_arrays_mut::<LANES, A>(row);
+        for x in whole.as_flattened_mut() {
+            *x = exp_shifted::<S, A>(*x, factor, max);
         }
-    }
-    for (lane, x) in lanes.iter_mut().zip(tail) {
-        *lane = higher(*lane, *x);
-    }
-    crate::reduce::halve(lanes, higher)
-}
-
-/// `row = exp(row - max)`, and its sum.
-#[inline(always)]
-fn exponentials<A: Real, S: Simd>(row: &mut [A], max: A) -> A {
-    let mut lanes = [A::zero(); LANES];
-    let (whole, tail) = pulp::as_arrays_mut::<LANES, A>(row);
-    for block in whole {
-        for (lane, x) in lanes.iter_mut().zip(block) {
-            *x = exp_in::<S, A>(*x - max);
-            *lane += *x;
+        for x in tail {
+            *x = exp_shifted::<S, A>(*x, factor, max);
         }
+        let mut sums = [A::zero(); LANES];
+        by_lanes(row, A::zero(), |row| {
+            for (sum, x) in sums.iter_mut().zip(row) {
+                *sum += *x;
+            }
+        });
+        total += sum_of_lanes(simd, &sums);
     }
-    for (lane, x) in lanes.iter_mut().zip(tail) {
-        *x = exp_in::<S, A>(*x - max);
-        *lane += *x;
-    }
-    crate::reduce::halve(lanes, |a, b| a + b)
+    total
 }
 
 /// The larger of two numbers, of which the second may be NaN and is then ignored, since the sum of exponentials keeps it.

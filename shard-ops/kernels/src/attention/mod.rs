@@ -21,7 +21,9 @@ mod dropout;
 mod forward;
 mod merge;
 mod problem;
+mod products;
 mod stored;
+mod tiles;
 
 pub use backward::{AttentionGrad, BlockGrad, PausedGrad};
 pub use band::Band;
@@ -31,3 +33,5 @@ pub use merge::merge;
 pub use problem::{Block, Queries, Tile};
 pub use stored::Stored;
 pub(crate) use stored::gather;
+#[doc(hidden)]
+pub use tiles::inside;

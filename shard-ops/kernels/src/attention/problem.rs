@@ -394,23 +394,25 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
         }
     }
 
-    /// Adds the additive mask to a tile of logits and makes hidden pairs -inf.
-    pub(super) fn mask(&self, tile: &Tile, logits: &mut [E::Acc]) {
+    /// Adds the additive mask to a tile of logits and makes hidden pairs -inf. Logits are still to be multiplied by `factor`, which is positive,
+    /// and then by what is returned.
+    pub(super) fn mask(&self, tile: &Tile, factor: E::Acc, logits: &mut [E::Acc]) -> E::Acc {
         let hidden = <E::Acc as num_traits::Float>::neg_infinity();
         let keys = &self.key_positions[tile.keys.clone()];
         if !(tile.banded || tile.masked || self.bias.is_some()) {
-            return;
+            return factor;
         }
         for (r, row) in tile.rows.clone().zip(logits.chunks_exact_mut(keys.len())) {
             if let Some(bias) = &self.bias {
                 let (at, step) = self.pair(bias, tile, r);
                 if step == 1 {
                     for (t, b) in row.iter_mut().zip(&bias.data()[at..]) {
-                        *t += b.widen();
+                        *t = *t * factor + b.widen();
                     }
                 } else {
                     for (j, t) in row.iter_mut().enumerate() {
-                        *t += bias.data()[at.wrapping_add_signed(j as isize * step)].widen();
+                        let b = bias.data()[at.wrapping_add_signed(j as isize * step)];
+                        *t = *t * factor + b.widen();
                     }
                 }
             }
@@ -430,6 +432,10 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
                     *t = if seen { *t } else { hidden };
                 }
             }
+        }
+        match self.bias {
+            Some(_) => <E::Acc as num_traits::One>::one(),
+            None => factor,
         }
     }
 

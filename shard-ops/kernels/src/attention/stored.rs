@@ -109,32 +109,49 @@ pub(crate) fn gather<E: Stored>(data: &[E], at: usize, step: isize, to: &mut [E:
     }
 }
 
-/// All rows of matrix `at` of a four-dim view: in place where they can be multiplied as they are, otherwise widened into
-/// `buffer`.
-pub(super) fn matrix<'b, E: Stored>(
-    view: &View<'b, E>,
-    at: [usize; 2],
-    buffer: &'b mut Vec<E::Acc>,
-) -> Mat<'b, E::Acc> {
-    let (rows, cols) = (view.shape()[2], view.shape()[3]);
-    let (row, col) = (view.strides()[2], view.strides()[3]);
-    let begin = start(view, at);
-    if let Some(data) = E::as_acc(view.data()) {
-        return Mat {
-            data,
-            offset: begin,
-            row_step: row,
-            col_step: col,
+/// The matrices of a four-dim view, one at a time: in place where they can be multiplied as they are, otherwise widened.
+pub(super) struct Matrices<'v, 'b, E: Stored> {
+    view: &'v View<'b, E>,
+    begin: usize,
+    wide: Vec<E::Acc>,
+}
+
+impl<'v, 'b, E: Stored> Matrices<'v, 'b, E> {
+    pub(super) fn new(view: &'v View<'b, E>) -> Self {
+        Self {
+            view,
+            begin: view.offset(),
+            wide: Vec::new(),
+        }
+    }
+
+    /// Goes to matrix `at` of the leading dims.
+    pub(super) fn go_to(&mut self, at: [usize; 2]) {
+        let view = self.view;
+        self.begin = start(view, at);
+        if E::as_acc(view.data()).is_some() {
+            return;
+        }
+        let (rows, cols) = (view.shape()[2], view.shape()[3]);
+        (self.wide).resize(rows * cols, <E::Acc as num_traits::Zero>::zero());
+        for (i, to) in self.wide.chunks_exact_mut(cols.max(1)).enumerate() {
+            let at = (self.begin).wrapping_add_signed(i as isize * view.strides()[2]);
+            gather(view.data(), at, view.strides()[3], to);
+        }
+    }
+
+    /// Its rows from `row` on.
+    pub(super) fn from_row(&self, row: usize) -> Mat<'_, E::Acc> {
+        let mut all = match E::as_acc(self.view.data()) {
+            Some(data) => Mat {
+                data,
+                offset: self.begin,
+                row_step: self.view.strides()[2],
+                col_step: self.view.strides()[3],
+            },
+            None => Mat::row_major(&self.wide, self.view.shape()[3]),
         };
+        all.offset = (all.offset).wrapping_add_signed(row as isize * all.row_step);
+        all
     }
-    buffer.resize(rows * cols, <E::Acc as num_traits::Zero>::zero());
-    for (i, to) in buffer.chunks_exact_mut(cols.max(1)).enumerate() {
-        gather(
-            view.data(),
-            begin.wrapping_add_signed(i as isize * row),
-            col,
-            to,
-        );
-    }
-    Mat::row_major(buffer, cols)
 }

@@ -8,7 +8,7 @@ use super::{Mat, MatMut};
 
 /// The unit of the processor that this thread runs on, if it has one that this crate is compiled for.
 #[cfg(amx)]
-pub(super) fn of_processor() -> Option<impl Unit> {
+pub(crate) fn of_processor() -> Option<impl Unit> {
     super::amx::Amx::get()
 }
 
@@ -20,7 +20,7 @@ pub(super) fn is_there() -> bool {
 
 /// The unit of the processor that this thread runs on: this crate knows of none for it.
 #[cfg(not(amx))]
-pub(super) fn of_processor() -> Option<impl Unit> {
+pub(crate) fn of_processor() -> Option<impl Unit> {
     None::<Emulated>
 }
 

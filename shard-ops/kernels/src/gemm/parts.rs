@@ -19,7 +19,7 @@ pub(super) const LINES: usize = 2 * SIDE;
 pub(super) const MOST: usize = 3;
 
 /// An element type whose values are sums of parts.
-pub(super) trait Number: Pod {
+pub(crate) trait Number: Pod {
     /// The most parts of one.
     const MOST: usize;
 
@@ -64,27 +64,27 @@ impl Number for half::bf16 {
 
 /// An operand as the lines along which its products are summed: rows of the left one, columns of the right one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lines<'a, E> {
-    pub(super) data: &'a [E],
-    pub(super) offset: usize,
+pub(crate) struct Lines<'a, E> {
+    pub(crate) data: &'a [E],
+    pub(crate) offset: usize,
     /// From a line to the next.
-    pub(super) line: isize,
+    pub(crate) line: isize,
     /// From a number of a line to the next.
-    pub(super) step: isize,
+    pub(crate) step: isize,
 }
 
 /// Which operand a panel is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(crate) enum Side {
     /// The one of which a tile's rows are lines.
     Left,
     /// The one of which a tile's rows are pairs of numbers of all lines.
     Right,
 }
 
-/// Words of so many lines of so many numbers, at most.
-pub(super) fn words<E: Number>(lines: usize, numbers: usize) -> usize {
-    lines.div_ceil(LINES) * numbers.div_ceil(DEPTH) * E::MOST * TILES
+/// Words of so many lines of so many numbers of so many parts.
+pub(super) fn words(lines: usize, numbers: usize, parts: usize) -> usize {
+    lines.div_ceil(LINES) * numbers.div_ceil(DEPTH) * parts * TILES
 }
 
 /// Some first lines of an operand, and how many numbers of each.

@@ -9,8 +9,8 @@ use pulp::{Simd, WithSimd};
 const MAGNITUDE: u32 = 0x7fff_ffff;
 
 /// What numbers there are in some lines. Magnitudes are bits of `f32`, which are in the order of the numbers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Range {
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Range {
     /// Of the largest magnitudes of lines that are not all zero the least.
     pub(super) least: u32,
     /// The largest magnitude.
@@ -20,6 +20,16 @@ pub(super) struct Range {
 }
 
 impl Range {
+    /// Of numbers of which the largest of each line is about 1.
+    pub(crate) const UNIT: Self = {
+        let one = 1.0f32.to_bits();
+        Self {
+            least: one,
+            most: one,
+            bits: u32::MAX,
+        }
+    };
+
     /// Of how many parts the numbers are sums.
     pub(super) fn parts(self) -> usize {
         Self::parts_of(self.bits)

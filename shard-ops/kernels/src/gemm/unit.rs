@@ -14,11 +14,11 @@ pub(super) const BLOCK: usize = 2 * SIDE;
 pub(super) const TILES: usize = BLOCK * DEPTH / 2;
 
 /// Two by two tiles that are multiplied in a step: where those of either operand begin, in words from where the step's do.
-pub(super) type Term = [usize; 2];
+pub(crate) type Term = [usize; 2];
 
 /// Tiles of an operand, step after step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Panel<'a> {
+pub(crate) struct Panel<'a> {
     pub(super) words: &'a [u32],
     /// Words from a step to the next.
     pub(super) step: usize,
@@ -26,14 +26,14 @@ pub(super) struct Panel<'a> {
 
 /// Rows of [`BLOCK`] results each.
 #[derive(Debug)]
-pub(super) struct Rows<'a> {
+pub(crate) struct Rows<'a> {
     pub(super) data: &'a mut [f32],
     /// From where a row begins to where the next does.
     pub(super) apart: usize,
 }
 
 /// Something that multiplies tiles.
-pub(super) trait Unit {
+pub(crate) trait Unit {
     /// The sum of the products of all steps, of which each has these terms in this order: to be added to what the results are, or to
     /// take its place.
     ///
@@ -51,6 +51,7 @@ pub(super) trait Unit {
 }
 
 /// Fails unless all tiles and results lie in their memory.
+#[inline]
 pub(super) fn check(steps: usize, terms: &[Term], a: Panel<'_>, b: Panel<'_>, to: &Rows<'_>) {
     let fits = |panel: Panel<'_>, at: usize| {
         let last = (steps - 1).checked_mul(panel.step);
@@ -76,7 +77,7 @@ pub(super) fn check(steps: usize, terms: &[Term], a: Panel<'_>, b: Panel<'_>, to
 /// Computes what such a unit does with the same bits, on any processor, to try what is given to it. (Manual of Intel, volume 2,
 /// `TDPBF16PS`: even and odd places of a row have sums of their own, which begin at zero, and what is below 2^-126 is zero.)
 #[derive(Debug)]
-pub(super) struct Emulated;
+pub(crate) struct Emulated;
 
 impl Unit for Emulated {
     fn multiply(

@@ -7,7 +7,7 @@
 use super::scan::WIDTH;
 use crate::compiled::compiled;
 use crate::pointwise::vectorized;
-use crate::reduce::{LANES, by_lanes, halve};
+use crate::reduce::largest;
 use crate::{Positions, Real, View};
 use pulp::{Simd, WithSimd};
 use std::borrow::Cow;
@@ -74,7 +74,8 @@ fn farthest_here<T: Real>(nearest: &[T], index: Positions<'_>) -> Option<(T, i64
     // Distances whose largest is kept, so that those are looked at again that have the largest of all.
     const SPAN: usize = 16 * WIDTH;
     let spans: Vec<T> = (nearest.chunks(SPAN).map(|span| vectorized(Largest(span)))).collect();
-    let largest = spans.iter().copied().reduce(larger)?;
+    let largest =
+        (spans.iter().copied()).reduce(|most, span| if span > most { span } else { most })?;
     let mut lowest: Option<i64> = None;
     for (span, distances) in nearest.chunks(SPAN).enumerate() {
         if spans[span] == largest {
@@ -161,18 +162,7 @@ impl<T: Real> WithSimd for Largest<'_, T> {
     type Output = T;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> T {
-        let mut lanes = [T::neg_infinity(); LANES];
-        by_lanes(self.0, T::neg_infinity(), |distances| {
-            for (lane, &d) in lanes.iter_mut().zip(distances) {
-                *lane = larger(*lane, d);
-            }
-        });
-        halve(lanes, larger)
+    fn with_simd<S: Simd>(self, simd: S) -> T {
+        largest(simd, self.0)
     }
-}
-
-#[inline(always)]
-fn larger<T: Real>(m: T, d: T) -> T {
-    if d > m { d } else { m }
 }

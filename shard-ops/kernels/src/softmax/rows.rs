@@ -1,13 +1,12 @@
 //! Softmax of rows that are short enough to stay in a cache from their maximum to their last value: each is read from memory once,
 //! and its exponentials are taken once. So is its derivative.
 
-use super::above;
 use crate::Real;
 use crate::compiled::compiled;
 use crate::exp::exp_in;
 use crate::pointwise::vectorized;
 use crate::prefetch::{AHEAD, prefetch};
-use crate::reduce::{BLOCK, LANES, by_lanes, halve, sum_of_lanes};
+use crate::reduce::{BLOCK, LANES, by_lanes, largest, sum_of_lanes};
 use pulp::{Simd, WithSimd};
 
 /// Elements of a row that no vector is left over of.
@@ -93,7 +92,7 @@ impl<T: Real> Values<'_, T> {
         let n = self.n;
         let mut rows = self.x.chunks_exact(n).peekable();
         // It ignores NaN, which the sum keeps. From an infinite one follow differences that are NaN, and so all of the row.
-        let mut max = rows.peek().map_or(T::zero(), |x| largest(x));
+        let mut max = rows.peek().map_or(T::zero(), |x| largest(simd, x));
         let mut before: Option<Begun<'_, T>> = None;
         for out in self.out.chunks_exact_mut(n) {
             let Some(x) = rows.next() else { return };
@@ -106,7 +105,7 @@ impl<T: Real> Values<'_, T> {
             let total = exponentials::<T, S>(simd, x, max, out);
             before = Some(Begun { x, out, max, total });
             if let Some(next) = rows.peek() {
-                max = largest(next);
+                max = largest(simd, next);
             }
         }
         if let Some(row) = before {
@@ -138,18 +137,6 @@ impl<T: Real> Begun<'_, T> {
             }
         }
     }
-}
-
-/// The largest element of a row, NaN excepted.
-#[inline(always)]
-fn largest<T: Real>(x: &[T]) -> T {
-    let mut most = [T::neg_infinity(); LANES];
-    by_lanes(x, T::neg_infinity(), |block| {
-        for (most, x) in most.iter_mut().zip(block) {
-            *most = above(*most, *x);
-        }
-    });
-    halve(most, above)
 }
 
 /// Writes exponentials of a row's elements less their maximum, and returns the sum: of what was written, so that neither loop

@@ -1,5 +1,6 @@
 //! Attention against the textbook formulas in double precision, over random shapes, masks, splits and orders.
 
+mod by_unit;
 mod case;
 
 use crate::testing::{Rng, assert_close};
