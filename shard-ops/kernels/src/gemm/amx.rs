@@ -1,6 +1,6 @@
 //! The unit of Intel's processors (AMX, since Sapphire Rapids), by instructions that Rust has no functions for yet.
 
-use super::unit::{Panel, Rows, SIDE, Term, Unit, check};
+use super::unit::{Panel, Rows, Term, Unit, check};
 use std::arch::asm;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -102,10 +102,12 @@ impl Unit for Amx {
             asm!(
                 "test {term}, {term}",
                 "jz 4f",
-                "tileloadd tmm0, [{upper} + {apart}]",
-                "tileloadd tmm1, [{upper} + {apart} + 64]",
-                "tileloadd tmm2, [{lower} + {apart}]",
-                "tileloadd tmm3, [{lower} + {apart} + 64]",
+                "lea {x}, [8 * {apart}]",
+                "lea {x}, [{to} + 2 * {x}]",
+                "tileloadd tmm0, [{to} + {apart}]",
+                "tileloadd tmm1, [{to} + {apart} + 64]",
+                "tileloadd tmm2, [{x} + {apart}]",
+                "tileloadd tmm3, [{x} + {apart} + 64]",
                 "jmp 2f",
                 "4:",
                 "tilezero tmm0",
@@ -115,18 +117,23 @@ impl Unit for Amx {
                 // For each step
                 "2:",
                 "xor {term:e}, {term:e}",
-                // and each of its terms: a tile is loaded right before it is first used, so that products need not wait for all.
+                "mov {kept}, -1",
+                // and each of its terms, of which some have the tiles on the right in common:
                 "3:",
                 "mov {x}, [{terms} + {term}]",
                 "mov {y}, [{terms} + {term} + 8]",
                 "lea {x}, [{a} + 4 * {x}]",
-                "lea {y}, [{b} + 4 * {y}]",
                 "tileloadd tmm4, [{x} + {line}]",
+                "cmp {y}, {kept}",
+                "je 5f",
+                "mov {kept}, {y}",
+                "lea {y}, [{b} + 4 * {y}]",
                 "tileloadd tmm6, [{y} + {line}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
                 "tileloadd tmm7, [{y} + {line} + 1024]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
+                "5:",
+                "tdpbf16ps tmm0, tmm4, tmm6",
                 "tileloadd tmm5, [{x} + {line} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
                 "add {term}, 16",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "cmp {term}, {end}",
@@ -136,10 +143,12 @@ impl Unit for Amx {
                 "lea {b}, [{b} + 4 * {b_step}]",
                 "dec {steps}",
                 "jnz 2b",
-                "tilestored [{upper} + {apart}], tmm0",
-                "tilestored [{upper} + {apart} + 64], tmm1",
-                "tilestored [{lower} + {apart}], tmm2",
-                "tilestored [{lower} + {apart} + 64], tmm3",
+                "lea {x}, [8 * {apart}]",
+                "lea {x}, [{to} + 2 * {x}]",
+                "tilestored [{to} + {apart}], tmm0",
+                "tilestored [{to} + {apart} + 64], tmm1",
+                "tilestored [{x} + {apart}], tmm2",
+                "tilestored [{x} + {apart} + 64], tmm3",
                 term = inout(reg) usize::from(add) => _,
                 terms = in(reg) terms.as_ptr(),
                 end = in(reg) size_of_val(terms),
@@ -150,8 +159,8 @@ impl Unit for Amx {
                 b_step = in(reg) b.step,
                 x = out(reg) _,
                 y = out(reg) _,
-                upper = in(reg) to.data.as_mut_ptr(),
-                lower = in(reg) to.data[SIDE * to.apart..].as_mut_ptr(),
+                kept = out(reg) _,
+                to = in(reg) to.data.as_mut_ptr(),
                 apart = in(reg) size_of::<f32>() * to.apart,
                 line = in(reg) 64usize,
                 out("tmm0") _,

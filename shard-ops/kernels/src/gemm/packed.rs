@@ -19,9 +19,13 @@ pub(crate) struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
-    /// Packs lines into words that suffice for as many parts as their numbers are sums of.
+    /// Packs lines into words that suffice for as many parts as their numbers are sums of. Numbers of one part are not looked at: products of
+    /// such are what they are by vectors, but for those below 2^-126.
     pub(super) fn new<E: Number>(of: Area<'_, E>, side: Side, words: &'a mut [u32]) -> Self {
-        let range = of.range();
+        let range = match E::MOST {
+            1 => Range::ONE_PART,
+            _ => of.range(),
+        };
         let parts = range.parts();
         of.pack(parts, side, words);
         let steps = of.numbers.div_ceil(DEPTH);
@@ -133,7 +137,8 @@ pub(crate) fn multiply(
 #[repr(align(64))]
 struct Block([f32; BLOCK * BLOCK]);
 
-/// Which parts are multiplied with each other, the smallest products first.
+/// Which parts are multiplied with each other: smaller products first, as far as those with the same part on the right follow each other,
+/// whose tiles are loaded once.
 fn terms(a: usize, b: usize) -> &'static [Term] {
     const T: usize = TILES;
     match (a, b) {
@@ -142,10 +147,10 @@ fn terms(a: usize, b: usize) -> &'static [Term] {
         (1, 2) => &[[0, T], [0, 0]],
         (3, 1) => &[[2 * T, 0], [T, 0], [0, 0]],
         (1, 3) => &[[0, 2 * T], [0, T], [0, 0]],
-        (2, 2) => &[[T, T], [T, 0], [0, T], [0, 0]],
-        (3, 2) => &[[2 * T, 0], [T, T], [T, 0], [0, T], [0, 0]],
-        (2, 3) => &[[0, 2 * T], [T, T], [T, 0], [0, T], [0, 0]],
-        _ => &[[2 * T, 0], [0, 2 * T], [T, T], [T, 0], [0, T], [0, 0]],
+        (2, 2) => &[[T, T], [0, T], [T, 0], [0, 0]],
+        (3, 2) => &[[T, T], [0, T], [2 * T, 0], [T, 0], [0, 0]],
+        (2, 3) => &[[0, 2 * T], [T, T], [0, T], [T, 0], [0, 0]],
+        _ => &[[0, 2 * T], [T, T], [0, T], [2 * T, 0], [T, 0], [0, 0]],
     }
 }
 

@@ -21,14 +21,19 @@ pub(crate) struct Range {
 
 impl Range {
     /// Of numbers of which the largest of each line is about 1.
-    pub(crate) const UNIT: Self = {
+    pub(crate) const UNIT: Self = Self::about_one(u32::MAX);
+
+    /// Of such numbers of one part.
+    pub(super) const ONE_PART: Self = Self::about_one(0);
+
+    const fn about_one(bits: u32) -> Self {
         let one = 1.0f32.to_bits();
         Self {
             least: one,
             most: one,
-            bits: u32::MAX,
+            bits,
         }
-    };
+    }
 
     /// Of how many parts the numbers are sums.
     pub(super) fn parts(self) -> usize {
