@@ -239,6 +239,8 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
                         self.take(problem, products, &tile, &mut work, grads);
                     });
                 }
+                let (dk, dv) = (&mut grads.dk, &mut grads.dv);
+                products.leave_head(block_rows(dk, at, 0), block_rows(dv, at, 0));
             }
         }
     }
@@ -275,7 +277,7 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
             &*p
         };
         let at = [tile.batch, tile.kv_head];
-        products.add_value_grads(tile, used, block_rows(&mut grads.dv, at, tile));
+        products.add_value_grads(tile, used, block_rows(&mut grads.dv, at, tile.keys.start));
         vectorized(Logits {
             ds,
             p,
@@ -285,8 +287,8 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
         if let Some(dbias) = &mut grads.dbias {
             add_bias_grad(problem, tile, ds, dbias);
         }
-        let dq = MatMut::row_major(&mut self.dq[rows.start * dim..rows.end * dim], dim);
-        let dk = block_rows(&mut grads.dk, at, tile);
+        let dq = &mut self.dq[rows.start * dim..rows.end * dim];
+        let dk = block_rows(&mut grads.dk, at, tile.keys.start);
         products.add_query_and_key_grads(tile, ds, dq, dk);
     }
 
@@ -363,14 +365,14 @@ impl<'a, A: Real> Work<'a, A> {
     }
 }
 
-/// The rows of a gradient's matrix that belong to the tile's keys.
+/// The rows of a gradient's matrix from a key on.
 fn block_rows<'a, A>(
     grad: &'a mut ViewMut<'_, A>,
     [i, j]: [usize; 2],
-    tile: &Tile,
+    key: usize,
 ) -> MatMut<'a, A> {
     let steps: [isize; 4] = core::array::from_fn(|d| grad.strides()[d]);
-    let index = [i, j, tile.keys.start];
+    let index = [i, j, key];
     let offset = index.iter().zip(steps).fold(grad.offset(), |at, (&i, s)| {
         at.wrapping_add_signed(i as isize * s)
     });

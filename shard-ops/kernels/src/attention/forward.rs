@@ -8,7 +8,7 @@ use crate::Real;
 use crate::ViewMut;
 use crate::compiled::compiled;
 use crate::exp::{exp_in, exp_shifted};
-use crate::gemm::{self, MatMut};
+use crate::gemm;
 use crate::pointwise::vectorized;
 use crate::reduce::{BLOCK, LANES, by_lanes, largest, sum_of_lanes};
 use crate::scratch::Room;
@@ -169,7 +169,7 @@ impl<A: Real> AttentionState<A> {
                 *p *= *f;
             }
         }
-        products.add_values(tile, logits, MatMut::row_major(out, width));
+        products.add_values(tile, logits, out);
     }
 
     /// Takes in the state of other keys for the same queries.

@@ -20,8 +20,8 @@ pub(super) trait Products<A> {
     /// Writes `q kᵀ`, row-major, and tells by what that is still to be multiplied.
     fn logits(&mut self, tile: &Tile, to: &mut [A]) -> A;
 
-    /// Adds `weights v`; the weights are row-major, from 0 to 1 but for dropout.
-    fn add_values(&mut self, tile: &Tile, weights: &[A], to: MatMut<'_, A>);
+    /// Adds `weights v`, row-major; the weights are from 0 to 1 but for dropout.
+    fn add_values(&mut self, tile: &Tile, weights: &[A], to: &mut [A]);
 }
 
 /// The same of a gradient's fold. What is row-major has as many rows and keys as the tile.
@@ -32,17 +32,14 @@ pub(super) trait GradProducts<A>: Products<A> {
     /// Writes `dout vᵀ`.
     fn weight_grads(&mut self, tile: &Tile, to: &mut [A]);
 
-    /// Adds `weightsᵀ dout`.
-    fn add_value_grads(&mut self, tile: &Tile, weights: &[A], to: MatMut<'_, A>);
+    /// Adds `weightsᵀ dout` to `dv`, now or when the head is left.
+    fn add_value_grads(&mut self, tile: &Tile, weights: &[A], dv: MatMut<'_, A>);
 
-    /// Adds `ds k`, and `dsᵀ q` times the scale.
-    fn add_query_and_key_grads(
-        &mut self,
-        tile: &Tile,
-        ds: &[A],
-        dq: MatMut<'_, A>,
-        dk: MatMut<'_, A>,
-    );
+    /// Adds `ds k` to `dq`, and `dsᵀ q` times the scale to `dk`, the latter now or when the head is left.
+    fn add_query_and_key_grads(&mut self, tile: &Tile, ds: &[A], dq: &mut [A], dk: MatMut<'_, A>);
+
+    /// Adds what was put off for all keys of a head.
+    fn leave_head(&mut self, _dk: MatMut<'_, A>, _dv: MatMut<'_, A>) {}
 }
 
 /// Products by the crate that multiplies matrices, in the type that attention computes in.
@@ -127,10 +124,11 @@ impl<E: Stored> Products<E::Acc> for Vectors<'_, '_, '_, E> {
         E::Acc::of(1.0)
     }
 
-    fn add_values(&mut self, tile: &Tile, weights: &[E::Acc], to: MatMut<'_, E::Acc>) {
+    fn add_values(&mut self, tile: &Tile, weights: &[E::Acc], to: &mut [E::Acc]) {
         let (rows, keys) = (tile.rows.len(), tile.keys.len());
         let v = self.v.from_row(tile.keys.start);
         let weights = Mat::row_major(weights, keys);
+        let to = MatMut::row_major(to, self.problem.extents.value_dim);
         gemm(
             rows,
             self.problem.extents.value_dim,
@@ -173,11 +171,11 @@ impl<E: Stored> GradProducts<E::Acc> for Vectors<'_, '_, '_, E> {
         &mut self,
         tile: &Tile,
         ds: &[E::Acc],
-        dq: MatMut<'_, E::Acc>,
+        dq: &mut [E::Acc],
         dk: MatMut<'_, E::Acc>,
     ) {
         let (rows, keys, dim) = (tile.rows.len(), tile.keys.len(), self.problem.extents.dim);
-        let ds = Mat::row_major(ds, keys);
+        let (ds, dq) = (Mat::row_major(ds, keys), MatMut::row_major(dq, dim));
         gemm(
             rows,
             dim,

@@ -8,8 +8,7 @@ use super::problem::{Block, Problem, Tile};
 use super::products::{GradProducts, Products, Vectors};
 use super::stored::start;
 use crate::View;
-use crate::gemm::{self, Lines, MatMut, Operand, Packed, Side, Unit, multiply, stay_finite};
-use crate::scratch::Room;
+use crate::gemm::{self, Lines, MatMut, Operand, Side, Unit, multiply, stay_finite};
 use half::bf16;
 use std::ops::Range;
 
@@ -33,7 +32,9 @@ pub(super) struct Tiles<'a, 'b, 'c, U> {
     of_rows: OfRows,
     /// What is computed of a tile.
     computed: Operand,
-    sums: Room,
+    /// Gradients of the head's keys and values with rows and columns exchanged, so that what is computed need not be.
+    key_grads: Vec<f32>,
+    value_grads: Vec<f32>,
     wide: Vec<f32>,
 }
 
@@ -45,7 +46,7 @@ struct OfHead {
     value_dim: Operand,
 }
 
-/// Operands of some rows: on the left where a line is a row, otherwise on the right.
+/// Operands of some rows, on the left.
 struct OfRows {
     query: Operand,
     query_dim: Operand,
@@ -95,7 +96,8 @@ impl<'a, 'b, 'c, U: Unit> Tiles<'a, 'b, 'c, U> {
                 dout_dim: Operand::new(),
             },
             computed: Operand::new(),
-            sums: Room::new(),
+            key_grads: Vec::new(),
+            value_grads: Vec::new(),
             wide: Vec::new(),
         }
     }
@@ -129,6 +131,10 @@ impl<U: Unit> Products<f32> for Tiles<'_, '_, '_, U> {
             (to.key_dim).pack(lines(k, at, true), [dim, keys], 1, Side::Right);
             to.value
                 .pack(lines(v, at, false), [keys, width], 1, Side::Right);
+            for (sums, rows) in [(&mut self.key_grads, dim), (&mut self.value_grads, width)] {
+                sums.clear();
+                sums.resize(rows * keys, 0.0);
+            }
         } else {
             (to.value_dim).pack(lines(v, at, true), [width, keys], 1, Side::Right);
         }
@@ -142,10 +148,10 @@ impl<U: Unit> Products<f32> for Tiles<'_, '_, '_, U> {
         problem.pack(&problem.queries.q, self.head, rows.clone(), None, wide);
         (to.query).pack(of_matrix(wide, dim, false), [n, dim], 1, Side::Left);
         if let Some(dout) = self.dout {
-            (to.query_dim).pack(of_matrix(wide, dim, true), [dim, n], 1, Side::Right);
+            (to.query_dim).pack(of_matrix(wide, dim, true), [dim, n], 1, Side::Left);
             problem.pack(dout, self.head, rows, None, wide);
             (to.dout).pack(of_matrix(wide, width, false), [n, width], 1, Side::Left);
-            (to.dout_dim).pack(of_matrix(wide, width, true), [width, n], 1, Side::Right);
+            (to.dout_dim).pack(of_matrix(wide, width, true), [width, n], 1, Side::Left);
         }
     }
 
@@ -156,14 +162,14 @@ impl<U: Unit> Products<f32> for Tiles<'_, '_, '_, U> {
         self.problem.scale()
     }
 
-    fn add_values(&mut self, tile: &Tile, weights: &[f32], to: MatMut<'_, f32>) {
+    fn add_values(&mut self, tile: &Tile, weights: &[f32], to: &mut [f32]) {
         let extents = [tile.rows.len(), tile.keys.len()];
-        let lines = of_matrix(weights, tile.keys.len(), false);
-        (self.computed).pack_known(lines, extents, WEIGHTS, PARTS, Side::Left);
+        let by_row = of_matrix(weights, tile.keys.len(), false);
+        (self.computed).pack_known(by_row, extents, WEIGHTS, PARTS, Side::Left);
         let weights_packed = self.computed.packed();
         let v = self.of_head.value_dim.packed().numbers(tile.keys.clone());
         if stay_finite(weights_packed, v) {
-            add(&self.unit, &mut self.sums, weights_packed, v, 1.0, to);
+            multiply(&self.unit, weights_packed, v, to, v.count(), true);
         } else {
             self.by_vectors(tile).add_values(tile, weights, to);
         }
@@ -180,16 +186,18 @@ impl<U: Unit> GradProducts<f32> for Tiles<'_, '_, '_, U> {
         multiply(&self.unit, dout, v, to, tile.keys.len(), false);
     }
 
-    fn add_value_grads(&mut self, tile: &Tile, weights: &[f32], to: MatMut<'_, f32>) {
+    fn add_value_grads(&mut self, tile: &Tile, weights: &[f32], dv: MatMut<'_, f32>) {
         let extents = [tile.keys.len(), tile.rows.len()];
-        let lines = of_matrix(weights, tile.keys.len(), true);
-        (self.computed).pack_known(lines, extents, WEIGHTS, PARTS, Side::Left);
+        let by_key = of_matrix(weights, tile.keys.len(), true);
+        (self.computed).pack_known(by_key, extents, WEIGHTS, PARTS, Side::Right);
         let weights_packed = self.computed.packed();
         let dout = self.of_rows.dout_dim.packed().numbers(self.rows(tile));
         if stay_finite(weights_packed, dout) {
-            add(&self.unit, &mut self.sums, weights_packed, dout, 1.0, to);
+            let to = &mut self.value_grads[tile.keys.start..];
+            let apart = self.problem.extents.keys;
+            multiply(&self.unit, dout, weights_packed, to, apart, true);
         } else {
-            self.by_vectors(tile).add_value_grads(tile, weights, to);
+            self.by_vectors(tile).add_value_grads(tile, weights, dv);
         }
     }
 
@@ -197,7 +205,7 @@ impl<U: Unit> GradProducts<f32> for Tiles<'_, '_, '_, U> {
         &mut self,
         tile: &Tile,
         ds: &[f32],
-        dq: MatMut<'_, f32>,
+        dq: &mut [f32],
         dk: MatMut<'_, f32>,
     ) {
         let (rows, keys) = (tile.rows.len(), tile.keys.len());
@@ -209,40 +217,27 @@ impl<U: Unit> GradProducts<f32> for Tiles<'_, '_, '_, U> {
         if !(stay_finite(ds_packed, k) && stay_finite(ds_packed, q)) {
             return (self.by_vectors(tile)).add_query_and_key_grads(tile, ds, dq, dk);
         }
-        add(&self.unit, &mut self.sums, ds_packed, k, 1.0, dq);
+        multiply(&self.unit, ds_packed, k, dq, k.count(), true);
         let range = ds_packed.range();
-        (self.computed).pack_known(by_key, [keys, rows], range, PARTS, Side::Left);
-        let (ds_packed, scale) = (self.computed.packed(), self.problem.scale());
-        add(&self.unit, &mut self.sums, ds_packed, q, scale, dk);
+        (self.computed).pack_known(by_key, [keys, rows], range, PARTS, Side::Right);
+        let to = &mut self.key_grads[tile.keys.start..];
+        let apart = self.problem.extents.keys;
+        multiply(&self.unit, q, self.computed.packed(), to, apart, true);
+    }
+
+    fn leave_head(&mut self, dk: MatMut<'_, f32>, dv: MatMut<'_, f32>) {
+        let keys = self.problem.extents.keys;
+        add_turned(&self.key_grads, keys, self.problem.scale(), dk);
+        add_turned(&self.value_grads, keys, 1.0, dv);
     }
 }
 
-/// Adds sums of products times `factor`.
-fn add(
-    unit: &impl Unit,
-    sums: &mut Room,
-    a: Packed<'_>,
-    b: Packed<'_>,
-    factor: f32,
-    to: MatMut<'_, f32>,
-) {
-    let [rows, cols] = [a.count(), b.count()];
-    if factor == 1.0 && to.col_step == 1 && to.row_step >= cols as isize {
-        let (to, apart) = (&mut to.data[to.offset..], to.row_step as usize);
-        return multiply(unit, a, b, to, apart, true);
-    }
-    let sums = sums.numbers::<f32>(rows * cols).take(rows * cols);
-    multiply(unit, a, b, sums, cols, false);
-    for (i, row) in sums.chunks_exact(cols).enumerate() {
-        let at = to.offset.wrapping_add_signed(i as isize * to.row_step);
-        if to.col_step == 1 {
-            for (to, x) in to.data[at..at + cols].iter_mut().zip(row) {
-                *to += factor * *x;
-            }
-        } else {
-            for (j, x) in row.iter().enumerate() {
-                to.data[at.wrapping_add_signed(j as isize * to.col_step)] += factor * *x;
-            }
+/// Adds the transpose of a row-major matrix, times `factor`.
+fn add_turned(from: &[f32], cols: usize, factor: f32, to: MatMut<'_, f32>) {
+    for (i, row) in from.chunks_exact(cols.max(1)).enumerate() {
+        let at = to.offset.wrapping_add_signed(i as isize * to.col_step);
+        for (j, x) in row.iter().enumerate() {
+            to.data[at.wrapping_add_signed(j as isize * to.row_step)] += factor * *x;
         }
     }
 }
