@@ -24,7 +24,7 @@ mod unit;
 pub use self::by_unit::inside;
 pub(crate) use self::by_unit::of_processor;
 pub use self::halves::{gemm_halves, multiplies_halves};
-pub(crate) use self::packed::{Operand, Packed, multiply, stay_finite};
+pub(crate) use self::packed::{Operand, multiply, stay_finite};
 pub(crate) use self::parts::{Lines, Side};
 pub use self::product::Product;
 pub(crate) use self::range::Range;

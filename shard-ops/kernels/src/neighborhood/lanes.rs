@@ -69,13 +69,18 @@ impl<A: Real> WithSimd for Turn<'_, A> {
         for x in (0..whole).step_by(lanes) {
             // The last rows may be turned again with those before them.
             let x = x.min(whole - lanes);
-            let from: [&[[A; FOUR]]; UNIT] =
-                core::array::from_fn(|k| pulp::as_arrays(rows.row(x + order[k % lanes])).0);
-            let from = from.map(|row| &row[..fours]);
+            // Loops, as functions of arrays are not compiled for these instructions, nor into those that are.
+            let mut from: [&[[A; FOUR]]; UNIT] = [&[]; UNIT];
+            for (k, from) in from[..lanes].iter_mut().enumerate() {
+                *from = &pulp::as_arrays(rows.row(x + order[k])).0[..fours];
+            }
             for i in 0..fours {
-                let read: [[A; FOUR]; UNIT] = from.map(|row| row[i]);
+                let mut read = [[A::zero(); FOUR]; UNIT];
+                for (read, from) in read.iter_mut().zip(&from[..lanes]) {
+                    *read = from[i];
+                }
                 let read = A::vectors::<S>(read.as_flattened());
-                let columns = A::split_fours(simd, core::array::from_fn(|k| read[k]));
+                let columns = A::split_fours(simd, [read[0], read[1], read[2], read[3]]);
                 for (k, column) in columns.into_iter().enumerate() {
                     let to = &mut self.to[(i * FOUR + k) * wide + at + x..][..lanes];
                     A::vectors_mut::<S>(to)[0] = A::mul_add_vec(simd, column, factor, zero);
@@ -229,25 +234,35 @@ impl<A: Real> Products<'_, A> {
             ..
         } = self.block;
         let (lanes, size) = (A::lanes::<S>(), self.keys.len() / columns * wide);
-        let lines: [[usize; 2]; L] =
-            core::array::from_fn(|l| self.lines[(line + l).min(self.lines.len() - 1)]);
-        let slots: [usize; N] = core::array::from_fn(|j| (slot + j).min(shifts.len() - 1));
-        let at = slots.map(|slot| shifts[slot] + first);
-        let queries = lines.map(|[at, _]| &self.queries[at..at + size]);
-        let mut sums = [[A::splat(simd, A::zero()); N]; L];
+        // Loops over places, as in `Turn`: what goes through arrays' own functions is copied on its way.
+        let (mut queries, mut out) = ([&self.queries[..0]; L], [0; L]);
+        for l in 0..L {
+            let [from, to] = self.lines[(line + l).min(self.lines.len() - 1)];
+            (queries[l], out[l]) = (&self.queries[from..from + size], to + first);
+        }
+        let (mut slots, mut at) = ([0; N], [0; N]);
+        for j in 0..N {
+            slots[j] = (slot + j).min(shifts.len() - 1);
+            at[j] = shifts[slots[j]] + first;
+        }
+        let zero = A::splat(simd, A::zero());
+        let mut sums = [[zero; N]; L];
         for (i, row) in self.keys.chunks_exact(*columns).enumerate() {
-            let keys = at.map(|at| A::vectors::<S>(&row[at..at + lanes])[0]);
-            for (sums, queries) in sums.iter_mut().zip(queries) {
-                let query = A::vectors::<S>(&queries[i * wide + first..][..lanes])[0];
-                for (sum, key) in sums.iter_mut().zip(keys) {
-                    *sum = A::mul_add_vec(simd, query, key, *sum);
+            let mut keys = [zero; N];
+            for j in 0..N {
+                keys[j] = A::vectors::<S>(&row[at[j]..at[j] + lanes])[0];
+            }
+            for l in 0..L {
+                let query = A::vectors::<S>(&queries[l][i * wide + first..][..lanes])[0];
+                for j in 0..N {
+                    sums[l][j] = A::mul_add_vec(simd, query, keys[j], sums[l][j]);
                 }
             }
         }
-        for ([_, at], sums) in lines.iter().zip(sums) {
-            for (slot, sum) in slots.iter().zip(sums) {
-                let to = &mut self.out[at + slot * wide + first..][..lanes];
-                A::vectors_mut::<S>(to)[0] = sum;
+        for l in 0..L {
+            for j in 0..N {
+                let to = &mut self.out[out[l] + slots[j] * wide..][..lanes];
+                A::vectors_mut::<S>(to)[0] = sums[l][j];
             }
         }
     }
@@ -268,17 +283,16 @@ impl<A: Real> WithSimd for Softmax<'_, A> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let (sums, _) = pulp::as_arrays_mut::<UNIT, A>(self.sums);
         let (logits, _) = pulp::as_arrays_mut::<UNIT, A>(self.logits);
-        let units = sums.len();
+        let (units, one) = (sums.len(), A::splat(simd, A::one()));
         for (unit, lse) in sums.iter_mut().enumerate() {
+            let own = &mut logits[unit..];
             let mut most = [A::neg_infinity(); UNIT];
-            for logits in logits[unit..].iter().step_by(units) {
-                for (most, x) in most.iter_mut().zip(logits) {
-                    *most = if *x > *most { *x } else { *most };
-                }
-            }
+            fold::<S, A>(own, units, &mut most, |most, x| {
+                A::larger_vec(simd, most, x)
+            });
             for most in &mut most {
                 // A difference from -inf would not be a number.
                 *most = if *most == A::neg_infinity() {
@@ -287,13 +301,15 @@ impl<A: Real> WithSimd for Softmax<'_, A> {
                     *most
                 };
             }
-            let mut sums = [A::zero(); UNIT];
-            for logits in logits[unit..].iter_mut().step_by(units) {
-                for ((x, most), sum) in logits.iter_mut().zip(&most).zip(&mut sums) {
+            for logits in own.iter_mut().step_by(units) {
+                for (x, most) in logits.iter_mut().zip(&most) {
                     *x = exp_in::<S, A>(*x - *most);
-                    *sum += *x;
                 }
             }
+            let mut sums = [A::zero(); UNIT];
+            fold::<S, A>(own, units, &mut sums, |sum, x| {
+                A::mul_add_vec(simd, one, x, sum)
+            });
             let mut inverse = [A::zero(); UNIT];
             for (inverse, sum) in inverse.iter_mut().zip(&sums) {
                 *inverse = if *sum == A::zero() {
@@ -302,7 +318,7 @@ impl<A: Real> WithSimd for Softmax<'_, A> {
                     A::one() / *sum
                 };
             }
-            for logits in logits[unit..].iter_mut().step_by(units) {
+            for logits in own.iter_mut().step_by(units) {
                 for (x, inverse) in logits.iter_mut().zip(&inverse) {
                     *x *= *inverse;
                 }
@@ -315,6 +331,23 @@ impl<A: Real> WithSimd for Softmax<'_, A> {
                 };
             }
         }
+    }
+}
+
+/// Joins every so manieth unit to `to`, lane by lane, in registers.
+#[inline(always)]
+fn fold<S: Simd, A: Real>(
+    of: &[[A; UNIT]],
+    step: usize,
+    to: &mut [A; UNIT],
+    join: impl Fn(A::Vec<S>, A::Vec<S>) -> A::Vec<S>,
+) {
+    for (v, to) in A::vectors_mut::<S>(to).iter_mut().enumerate() {
+        let mut joined = *to;
+        for unit in of.iter().step_by(step) {
+            joined = join(joined, A::vectors::<S>(unit)[v]);
+        }
+        *to = joined;
     }
 }
 
