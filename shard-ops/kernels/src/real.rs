@@ -66,6 +66,18 @@ pub trait Real:
         c: Self::Vec<S>,
     ) -> Self::Vec<S>;
 
+    /// `a + b` per lane.
+    fn add_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
+
+    /// `a * b` per lane.
+    fn mul_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
+
+    /// `b` where it is greater than `a` or no number, `a` elsewhere, per lane.
+    fn larger_or_nan_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
+
+    /// `b` where it is less than `a` or no number, `a` elsewhere, per lane.
+    fn smaller_or_nan_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
+
     /// The larger of two numbers per lane, or the first where one is none.
     fn larger_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
 
@@ -81,7 +93,7 @@ pub trait Real:
 }
 
 macro_rules! real {
-    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident, $greater:ident, $select:ident, $sum:ident, $split:ident, $product:ident) => {
+    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident, $add:ident, $mul:ident, $equal:ident, $greater:ident, $select:ident, $sum:ident, $split:ident, $product:ident) => {
         impl Real for $t {
             type Vec<S: Simd> = S::$vec;
 
@@ -126,6 +138,38 @@ macro_rules! real {
             }
 
             #[inline(always)]
+            fn add_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S> {
+                simd.$add(a, b)
+            }
+
+            #[inline(always)]
+            fn mul_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S> {
+                simd.$mul(a, b)
+            }
+
+            #[inline(always)]
+            fn larger_or_nan_vec<S: Simd>(
+                simd: S,
+                a: Self::Vec<S>,
+                b: Self::Vec<S>,
+            ) -> Self::Vec<S> {
+                let number = simd.$equal(b, b);
+                let larger = simd.$select(simd.$greater(b, a), b, a);
+                simd.$select(number, larger, b)
+            }
+
+            #[inline(always)]
+            fn smaller_or_nan_vec<S: Simd>(
+                simd: S,
+                a: Self::Vec<S>,
+                b: Self::Vec<S>,
+            ) -> Self::Vec<S> {
+                let number = simd.$equal(b, b);
+                let smaller = simd.$select(simd.$greater(a, b), b, a);
+                simd.$select(number, smaller, b)
+            }
+
+            #[inline(always)]
             fn larger_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S> {
                 simd.$select(simd.$greater(b, a), b, a)
             }
@@ -156,6 +200,9 @@ real!(
     as_mut_simd_f32s,
     splat_f32s,
     mul_add_e_f32s,
+    add_f32s,
+    mul_f32s,
+    equal_f32s,
     greater_than_f32s,
     select_f32s,
     reduce_sum_f32s,
@@ -170,6 +217,9 @@ real!(
     as_mut_simd_f64s,
     splat_f64s,
     mul_add_e_f64s,
+    add_f64s,
+    mul_f64s,
+    equal_f64s,
     greater_than_f64s,
     select_f64s,
     reduce_sum_f64s,

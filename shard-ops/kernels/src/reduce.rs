@@ -67,10 +67,13 @@ fn reduce_here<T: Real>(op: Reduction, x: &View<'_, T>, dims: &[usize], out: &mu
 trait Fold {
     fn start<R: Real>() -> R;
     fn join<R: Real>(a: R, b: R) -> R;
+
+    /// The same per lane. Of choices between two elements in a loop the compiler makes branches, or stores under a mask.
+    fn join_vec<R: Real, S: Simd>(simd: S, a: R::Vec<S>, b: R::Vec<S>) -> R::Vec<S>;
 }
 
 macro_rules! folds {
-    ($($name:ident: $start:expr, |$a:ident, $b:ident| $join:expr;)*) => {$(
+    ($($name:ident: $start:expr, |$a:ident, $b:ident| $join:expr, $join_vec:ident;)*) => {$(
         struct $name;
         impl Fold for $name {
             #[inline(always)]
@@ -81,15 +84,19 @@ macro_rules! folds {
             fn join<R: Real>($a: R, $b: R) -> R {
                 $join
             }
+            #[inline(always)]
+            fn join_vec<R: Real, S: Simd>(simd: S, a: R::Vec<S>, b: R::Vec<S>) -> R::Vec<S> {
+                R::$join_vec(simd, a, b)
+            }
         }
     )*};
 }
 
 folds! {
-    Sum: R::zero(), |a, b| a + b;
-    Prod: R::one(), |a, b| a * b;
-    Max: R::neg_infinity(), |a, b| larger(a, b);
-    Min: R::infinity(), |a, b| smaller(a, b);
+    Sum: R::zero(), |a, b| a + b, add_vec;
+    Prod: R::one(), |a, b| a * b, mul_vec;
+    Max: R::neg_infinity(), |a, b| larger(a, b), larger_or_nan_vec;
+    Min: R::infinity(), |a, b| smaller(a, b), smaller_or_nan_vec;
 }
 
 /// How a reduction walks its view: dims split into kept and reduced, and whether columns run side by side.
@@ -273,14 +280,35 @@ impl<T: Real, F: Fold> WithSimd for Run<'_, T, F> {
     type Output = T;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> T {
+    fn with_simd<S: Simd>(self, simd: S) -> T {
         let mut lanes = [F::start::<T>(); LANES];
-        by_lanes(self.0, F::start::<T>(), |block| {
-            for (lane, x) in lanes.iter_mut().zip(block) {
-                *lane = F::join(*lane, *x);
+        let (whole, tail) = pulp::as_arrays::<LANES, T>(self.0);
+        let mut last = [F::start::<T>(); LANES];
+        last[..tail.len()].copy_from_slice(tail);
+        for (v, lanes) in T::vectors_mut::<S>(&mut lanes).iter_mut().enumerate() {
+            let mut joined = *lanes;
+            for block in whole {
+                joined = F::join_vec::<T, S>(simd, joined, T::vectors::<S>(block)[v]);
             }
-        });
-        halve(lanes, F::join)
+            *lanes = F::join_vec::<T, S>(simd, joined, T::vectors::<S>(&last)[v]);
+        }
+        // As [`halve`] does, in vectors as long as there are two.
+        let vectors = T::vectors_mut::<S>(&mut lanes);
+        let mut half = vectors.len() / 2;
+        while half > 0 {
+            for i in 0..half {
+                vectors[i] = F::join_vec::<T, S>(simd, vectors[i], vectors[i + half]);
+            }
+            half /= 2;
+        }
+        half = T::lanes::<S>() / 2;
+        while half > 0 {
+            for i in 0..half {
+                lanes[i] = F::join(lanes[i], lanes[i + half]);
+            }
+            half /= 2;
+        }
+        lanes[0]
     }
 }
 
@@ -361,7 +389,7 @@ impl<T: Real, F: Fold> WithSimd for Rows<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let width = self.totals.len();
         let row = |i: usize| {
             let at = self.at.wrapping_add_signed(i as isize * self.step);
@@ -369,22 +397,40 @@ impl<T: Real, F: Fold> WithSimd for Rows<'_, T, F> {
         };
         let mut columns = [F::start::<T>(); SUMMED];
         let columns = &mut columns[..width];
+        let vectors = T::vectors_mut::<S>(columns);
+        let whole = vectors.len() * T::lanes::<S>();
         if self.rows == ROWS {
             let rows: [&[T]; ROWS] = core::array::from_fn(row);
-            for (j, column) in columns.iter_mut().enumerate() {
-                for row in rows {
-                    *column = F::join(*column, row[j]);
+            for (v, column) in vectors.iter_mut().enumerate() {
+                let mut joined = *column;
+                for row in &rows {
+                    joined = F::join_vec::<T, S>(simd, joined, T::vectors::<S>(row)[v]);
                 }
+                *column = joined;
             }
         } else {
             for i in 0..self.rows {
-                for (column, x) in columns.iter_mut().zip(row(i)) {
-                    *column = F::join(*column, *x);
+                for (column, x) in vectors.iter_mut().zip(T::vectors::<S>(row(i))) {
+                    *column = F::join_vec::<T, S>(simd, *column, *x);
                 }
             }
         }
-        for (total, column) in self.totals.iter_mut().zip(columns) {
-            *total = F::join(*total, column.wide());
+        for i in 0..self.rows {
+            for (column, x) in columns[whole..].iter_mut().zip(&row(i)[whole..]) {
+                *column = F::join(*column, *x);
+            }
+        }
+        let mut wide = [F::start::<f64>(); SUMMED];
+        for (wide, column) in wide.iter_mut().zip(&*columns) {
+            *wide = column.wide();
+        }
+        let totals = f64::vectors_mut::<S>(self.totals);
+        let whole = totals.len() * f64::lanes::<S>();
+        for (total, x) in totals.iter_mut().zip(f64::vectors::<S>(&wide)) {
+            *total = F::join_vec::<f64, S>(simd, *total, *x);
+        }
+        for (total, x) in self.totals[whole..].iter_mut().zip(&wide[whole..]) {
+            *total = F::join(*total, *x);
         }
     }
 }
