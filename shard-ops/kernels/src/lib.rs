@@ -25,6 +25,7 @@
 
 #![deny(unsafe_code)]
 
+mod arrays;
 pub mod attention;
 pub mod best;
 pub mod cells;

@@ -150,22 +150,29 @@ impl<T: Real> WithSimd for Columns<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        self.join::<S>();
+    fn with_simd<S: Simd>(self, simd: S) {
+        self.join(simd);
     }
 }
 
 impl<T: Real> Columns<'_, T> {
     #[inline(always)]
-    fn join<S: Simd>(self) {
+    fn join<S: Simd>(self, simd: S) {
         let width = self.states.len();
         let row = |r: usize| {
             let from = self.at.wrapping_add_signed(r as isize * self.step);
             &self.data[from..from + width]
         };
         let mut most = [T::neg_infinity(); COLUMNS];
+        let vectors = T::vectors_mut::<S>(&mut most[..width]);
+        let whole = vectors.len() * T::lanes::<S>();
+        for (v, most) in vectors.iter_mut().enumerate() {
+            for r in 0..self.rows {
+                *most = T::larger_vec(simd, *most, T::vectors::<S>(row(r))[v]);
+            }
+        }
         for r in 0..self.rows {
-            for (most, x) in most.iter_mut().zip(row(r)) {
+            for (most, x) in most[whole..width].iter_mut().zip(&row(r)[whole..]) {
                 *most = above(*most, *x);
             }
         }

@@ -1,6 +1,7 @@
 //! Register tiles of the direct convolution: a few output channels by a few vectors of columns, summed over all taps.
 
 use crate::Real;
+use crate::arrays::{each, numbered};
 use pulp::Simd;
 
 /// Sums `MR` output channels by `NV` vectors of columns over all taps: `packed` starts at the first column of the output row,
@@ -20,7 +21,7 @@ pub(super) fn tile<T: Real, S: Simd, const MR: usize, const NV: usize>(
     let (weights, _) = pulp::as_arrays::<MR, T>(weights);
     for (w, &tap) in weights.iter().zip(taps) {
         let x = T::vectors::<S>(&packed[tap..tap + width]);
-        let x: [T::Vec<S>; NV] = core::array::from_fn(|j| x[j]);
+        let x: [T::Vec<S>; NV] = numbered(|j| x[j]);
         for i in 0..MR {
             let w = T::splat(simd, w[i]);
             for j in 0..NV {
@@ -77,7 +78,7 @@ pub(super) fn weight_tile<T: Real, S: Simd, const TT: usize, const NV: usize>(
     let dy = T::vectors::<S>(dy);
     let (dy, _) = pulp::as_arrays::<NV, T::Vec<S>>(dy);
     let cols = dy.len();
-    let x = x.map(|x| &x[..cols]);
+    let x = each(x, |x| &x[..cols]);
     let mut sums = *acc;
     for (o, dy) in dy.iter().enumerate() {
         for t in 0..TT {
@@ -99,7 +100,7 @@ pub(super) fn dot_tile<T: Real, S: Simd, const TT: usize>(
     acc: &mut [T::Vec<S>; TT],
 ) {
     let dy = T::vectors::<S>(dy);
-    let x = x.map(|x| &T::vectors::<S>(x)[..dy.len()]);
+    let x = each(x, |x| &T::vectors::<S>(x)[..dy.len()]);
     let mut sums = *acc;
     for (o, dy) in dy.iter().enumerate() {
         for t in 0..TT {

@@ -3,6 +3,7 @@
 use super::direct::{dot_tile, splats, tile};
 use super::lift::{Geometry, Slab, SlabMut};
 use crate::Real;
+use crate::arrays::{each, numbered};
 use crate::exp::fused;
 use crate::pointwise::vectorized;
 use crate::prefetch::prefetch;
@@ -337,10 +338,10 @@ impl<T: Real> WithSimd for Weights<'_, T> {
             run, inner, x, dy, ..
         } = self;
         let (cols, whole) = (inner.len(), inner.len() / UNIT * UNIT);
-        let counts: [bool; UNIT] = core::array::from_fn(|l| l >= UNIT - cols % UNIT);
+        let counts: [bool; UNIT] = numbered(|l| l >= UNIT - cols % UNIT);
         for (chunk, taps) in run.taps.chunks(AT_ONCE).enumerate() {
             // A short last chunk repeats its last tap and drops the copies.
-            let taps_here: [usize; AT_ONCE] = core::array::from_fn(|t| taps[t.min(taps.len() - 1)]);
+            let taps_here: [usize; AT_ONCE] = numbered(|t| taps[t.min(taps.len() - 1)]);
             let mut sums = [T::splat(simd, T::zero()); AT_ONCE];
             let mut ends = [[T::zero(); UNIT]; AT_ONCE];
             for row in 0..self.rows as isize {
@@ -352,8 +353,8 @@ impl<T: Real> WithSimd for Weights<'_, T> {
                     prefetch(dy, ahead(at, self.step), cols);
                     prefetch(x, ahead(from.wrapping_add(new), run.down), cols);
                     let dy = &dy[at + inner.start..at + inner.end];
-                    let x = taps_here.map(|tap| &x[from + tap..][..cols]);
-                    let before = x.map(|x| &x[..whole]);
+                    let x = each(taps_here, |tap| &x[from + tap..][..cols]);
+                    let before = each(x, |x| &x[..whole]);
                     dot_tile::<T, S, AT_ONCE>(simd, before, &dy[..whole], &mut sums);
                     if cols >= UNIT && cols > whole {
                         let end_of = |row: &[T]| -> [T; UNIT] {

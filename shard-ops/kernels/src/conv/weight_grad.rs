@@ -10,6 +10,7 @@ use super::lift::{Geometry, Slab};
 use super::lone;
 use super::pack::{Ahead, Block, Packing};
 use super::pairs::{self, PARTS};
+use crate::arrays::{each, numbered};
 use crate::pointwise::vectorized;
 use crate::prefetch::prefetch;
 use crate::scratch::Room;
@@ -240,14 +241,14 @@ impl<T: Real> OutputRows<'_, '_, T> {
                         false => 0,
                     };
                     for co in (0..whole).step_by(SIDE) {
-                        let rows: [&[T]; SIDE] = core::array::from_fn(|k| {
+                        let rows: [&[T]; SIDE] = numbered(|k| {
                             let from = from(co + k);
                             prefetch(self.dy.data, from + AHEAD * TURN, TURN);
                             &self.dy.data[from..from + TURN]
                         });
                         for col in (0..TURN).step_by(SIDE) {
                             let block =
-                                rows.map(|row| pulp::as_arrays::<SIDE, T>(&row[col..]).0[0]);
+                                each(rows, |row| pulp::as_arrays::<SIDE, T>(&row[col..]).0[0]);
                             for (j, lanes) in turned(block).iter().enumerate() {
                                 target[(col + j) * width + co..][..SIDE].copy_from_slice(lanes);
                             }
@@ -387,7 +388,7 @@ impl<T: Real> BlockJob<'_, T> {
                 .zip(totals.chunks_mut(TAPS * self.cout))
             {
                 // A short last chunk repeats its last tap and drops the copies.
-                let offset: [usize; TAPS] = core::array::from_fn(|t| taps[t.min(taps.len() - 1)]);
+                let offset: [usize; TAPS] = numbered(|t| taps[t.min(taps.len() - 1)]);
                 for from in (first..self.rows).step_by(together * every) {
                     // Before there are sums: a call would move them to memory.
                     ahead.some();
@@ -398,7 +399,7 @@ impl<T: Real> BlockJob<'_, T> {
                         let dy = &turned[row * self.cols * width..][..self.cols * width];
                         weight_tile::<T, S, TAPS, NV>(
                             simd,
-                            offset.map(|o| &packed[o..]),
+                            each(offset, |o| &packed[o..]),
                             dy,
                             &mut acc,
                         );
@@ -430,8 +431,7 @@ impl<T: Real> BlockJob<'_, T> {
                 .chunks(AT_ONCE)
                 .zip(totals.chunks_mut(AT_ONCE * self.cout))
             {
-                let offset: [usize; AT_ONCE] =
-                    core::array::from_fn(|t| taps[t.min(taps.len() - 1)]);
+                let offset: [usize; AT_ONCE] = numbered(|t| taps[t.min(taps.len() - 1)]);
                 for from in (0..self.rows).step_by(together) {
                     let mut acc = [T::splat(simd, T::zero()); AT_ONCE];
                     let mut tails = [[T::zero(); 16]; AT_ONCE];
@@ -440,7 +440,7 @@ impl<T: Real> BlockJob<'_, T> {
                         let dy = self.lines.line(co, row, self.cols);
                         dot_tile::<T, S, AT_ONCE>(
                             simd,
-                            offset.map(|o| &packed[o..]),
+                            each(offset, |o| &packed[o..]),
                             &dy[..full],
                             &mut acc,
                         );

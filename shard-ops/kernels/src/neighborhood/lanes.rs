@@ -2,6 +2,7 @@
 
 use super::block::{Block, UNIT};
 use crate::Real;
+use crate::arrays::{each, numbered};
 use crate::exp::exp_in;
 use crate::pointwise::vectorized;
 use crate::scratch::Scratch;
@@ -69,16 +70,10 @@ impl<A: Real> WithSimd for Turn<'_, A> {
         for x in (0..whole).step_by(lanes) {
             // The last rows may be turned again with those before them.
             let x = x.min(whole - lanes);
-            // Loops, as functions of arrays are not compiled for these instructions, nor into those that are.
-            let mut from: [&[[A; FOUR]]; UNIT] = [&[]; UNIT];
-            for (k, from) in from[..lanes].iter_mut().enumerate() {
-                *from = &pulp::as_arrays(rows.row(x + order[k])).0[..fours];
-            }
+            let from: [&[[A; FOUR]]; UNIT] =
+                numbered(|k| &pulp::as_arrays(rows.row(x + order[k % lanes])).0[..fours]);
             for i in 0..fours {
-                let mut read = [[A::zero(); FOUR]; UNIT];
-                for (read, from) in read.iter_mut().zip(&from[..lanes]) {
-                    *read = from[i];
-                }
+                let read: [[A; FOUR]; UNIT] = each(from, |row| row[i]);
                 let read = A::vectors::<S>(read.as_flattened());
                 let columns = A::split_fours(simd, [read[0], read[1], read[2], read[3]]);
                 for (k, column) in columns.into_iter().enumerate() {
@@ -234,7 +229,7 @@ impl<A: Real> Products<'_, A> {
             ..
         } = self.block;
         let (lanes, size) = (A::lanes::<S>(), self.keys.len() / columns * wide);
-        // Loops over places, as in `Turn`: what goes through arrays' own functions is copied on its way.
+        // Loops over places: iterators of arrays copy these on the way.
         let (mut queries, mut out) = ([&self.queries[..0]; L], [0; L]);
         for l in 0..L {
             let [from, to] = self.lines[(line + l).min(self.lines.len() - 1)];

@@ -3,6 +3,7 @@
 use super::block::Terms;
 use super::lanes::Rows;
 use crate::Real;
+use crate::arrays::{each, numbered};
 use crate::pointwise::vectorized;
 use pulp::{Simd, WithSimd};
 
@@ -137,9 +138,9 @@ impl<A: Real> WithSimd for Sums<'_, A> {
             let (to, run) = runs[i];
             if i + together <= runs.len() && (1..together).all(|k| beside(i, k)) {
                 if const { S::F32_LANES >= 16 } {
-                    self.rows::<S, 4>(simd, core::array::from_fn(|k| to + k), Of::Run(run));
+                    self.rows::<S, 4>(simd, numbered(|k| to + k), Of::Run(run));
                 } else {
-                    self.rows::<S, 2>(simd, core::array::from_fn(|k| to + k), Of::Run(run));
+                    self.rows::<S, 2>(simd, numbered(|k| to + k), Of::Run(run));
                 }
                 i += together;
             } else {
@@ -179,9 +180,9 @@ impl<A: Real> Sums<'_, A> {
     #[inline(always)]
     fn others<S: Simd, const N: usize>(&mut self, simd: S, first: usize) {
         let terms = self.terms;
-        let rows: [[usize; 3]; N] = core::array::from_fn(|k| terms.others[first + k]);
-        let lists = rows.map(|[_, begin, count]| &terms.list[begin..begin + count]);
-        self.rows::<S, N>(simd, rows.map(|[row, ..]| row), Of::Lists(lists));
+        let rows: [[usize; 3]; N] = numbered(|k| terms.others[first + k]);
+        let lists = each(rows, |[_, begin, count]| &terms.list[begin..begin + count]);
+        self.rows::<S, N>(simd, each(rows, |[row, ..]| row), Of::Lists(lists));
     }
 
     #[inline(always)]
@@ -203,7 +204,7 @@ impl<A: Real> Sums<'_, A> {
         of: Of<'_, N>,
     ) {
         let dim = self.to.dim;
-        let to = rows.map(|row| self.to.at[0] + row * self.to.at[1]);
+        let to = each(rows, |row| self.to.at[0] + row * self.to.at[1]);
         for (panel, at) in (0..dim).step_by(PANEL).enumerate() {
             let live = PANEL.min(dim - at);
             let mut sums = [[A::splat(simd, A::zero()); NV]; N];
@@ -259,7 +260,7 @@ impl<A: Real> Sums<'_, A> {
                 {
                     let mut weight = weights + weight;
                     let (first, rest) = data[row..][..count + N - 1].split_at(N - 1);
-                    let mut x: [[A::Vec<S>; NV]; N] = core::array::from_fn(|k| first[k.min(N - 2)]);
+                    let mut x: [[A::Vec<S>; NV]; N] = numbered(|k| first[k.min(N - 2)]);
                     for next in rest {
                         x[N - 1] = *next;
                         let weights = &from.weights[weight..][..N];
