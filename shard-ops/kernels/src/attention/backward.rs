@@ -82,11 +82,11 @@ compiled! { trait CompiledGrad for Stored: f32 f64 f16; {
     ) = fold_here;
 } }
 
-impl CompiledGrad<bf16> for bf16 {
+impl CompiledGrad<Self> for bf16 {
     fn fold(
-        grad: &mut AttentionGrad<'_, bf16>,
-        queries: &Queries<'_, bf16>,
-        block: &Block<'_, bf16>,
+        grad: &mut AttentionGrad<'_, Self>,
+        queries: &Queries<'_, Self>,
+        block: &Block<'_, Self>,
         grads: &mut BlockGrad<'_, f32>,
     ) {
         grad.check(queries, block, grads);

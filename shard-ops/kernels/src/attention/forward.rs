@@ -248,8 +248,8 @@ compiled! { trait CompiledState for Stored: f32 f64 f16; {
     ) = finish_here;
 } }
 
-impl CompiledState<bf16> for bf16 {
-    fn fold(state: &mut AttentionState<f32>, queries: &Queries<'_, bf16>, block: &Block<'_, bf16>) {
+impl CompiledState<Self> for bf16 {
+    fn fold(state: &mut AttentionState<f32>, queries: &Queries<'_, Self>, block: &Block<'_, Self>) {
         state.check(queries, block);
         let problem = Problem::new(queries, block);
         match tiles::fit(&problem, block)
@@ -261,7 +261,7 @@ impl CompiledState<bf16> for bf16 {
         }
     }
 
-    fn finish(state: &AttentionState<f32>, out: &mut ViewMut<'_, bf16>, lse: &mut [f32]) {
+    fn finish(state: &AttentionState<f32>, out: &mut ViewMut<'_, Self>, lse: &mut [f32]) {
         finish_here(state, out, lse);
     }
 }

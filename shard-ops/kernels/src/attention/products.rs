@@ -110,7 +110,7 @@ impl<E: Stored> Products<E::Acc> for Vectors<'_, '_, '_, E> {
 
     fn logits(&mut self, tile: &Tile, to: &mut [E::Acc]) -> E::Acc {
         let (rows, keys) = (tile.rows.len(), tile.keys.len());
-        let k = self.k.from_row(tile.keys.start).transposed();
+        let k = self.k.rows_below(tile.keys.start).transposed();
         let to = MatMut::row_major(to, keys);
         gemm(
             rows,
@@ -126,7 +126,7 @@ impl<E: Stored> Products<E::Acc> for Vectors<'_, '_, '_, E> {
 
     fn add_values(&mut self, tile: &Tile, weights: &[E::Acc], to: &mut [E::Acc]) {
         let (rows, keys) = (tile.rows.len(), tile.keys.len());
-        let v = self.v.from_row(tile.keys.start);
+        let v = self.v.rows_below(tile.keys.start);
         let weights = Mat::row_major(weights, keys);
         let to = MatMut::row_major(to, self.problem.extents.value_dim);
         gemm(
@@ -147,7 +147,7 @@ impl<E: Stored> GradProducts<E::Acc> for Vectors<'_, '_, '_, E> {
 
     fn weight_grads(&mut self, tile: &Tile, to: &mut [E::Acc]) {
         let (rows, keys) = (tile.rows.len(), tile.keys.len());
-        let v = self.v.from_row(tile.keys.start).transposed();
+        let v = self.v.rows_below(tile.keys.start).transposed();
         let to = MatMut::row_major(to, keys);
         gemm(
             rows,
@@ -181,7 +181,7 @@ impl<E: Stored> GradProducts<E::Acc> for Vectors<'_, '_, '_, E> {
             dim,
             keys,
             ds,
-            self.k.from_row(tile.keys.start),
+            self.k.rows_below(tile.keys.start),
             dq,
             true,
         );

@@ -140,8 +140,8 @@ impl<'v, 'b, E: Stored> Matrices<'v, 'b, E> {
         }
     }
 
-    /// Its rows from `row` on.
-    pub(super) fn from_row(&self, row: usize) -> Mat<'_, E::Acc> {
+    /// Its rows from one on.
+    pub(super) fn rows_below(&self, row: usize) -> Mat<'_, E::Acc> {
         let mut all = match E::as_acc(self.view.data()) {
             Some(data) => Mat {
                 data,

@@ -225,15 +225,15 @@ impl<U: Unit> GradProducts<f32> for Tiles<'_, '_, '_, U> {
         multiply(&self.unit, q, self.computed.packed(), to, apart, true);
     }
 
-    fn leave_head(&mut self, dk: MatMut<'_, f32>, dv: MatMut<'_, f32>) {
+    fn leave_head(&mut self, mut dk: MatMut<'_, f32>, mut dv: MatMut<'_, f32>) {
         let keys = self.problem.extents.keys;
-        add_turned(&self.key_grads, keys, self.problem.scale(), dk);
-        add_turned(&self.value_grads, keys, 1.0, dv);
+        add_turned(&self.key_grads, keys, self.problem.scale(), &mut dk);
+        add_turned(&self.value_grads, keys, 1.0, &mut dv);
     }
 }
 
 /// Adds the transpose of a row-major matrix, times `factor`.
-fn add_turned(from: &[f32], cols: usize, factor: f32, to: MatMut<'_, f32>) {
+fn add_turned(from: &[f32], cols: usize, factor: f32, to: &mut MatMut<'_, f32>) {
     for (i, row) in from.chunks_exact(cols.max(1)).enumerate() {
         let at = to.offset.wrapping_add_signed(i as isize * to.col_step);
         for (j, x) in row.iter().enumerate() {
