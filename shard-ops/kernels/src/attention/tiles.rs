@@ -16,8 +16,9 @@ use std::ops::Range;
 const PARTS: usize = 2;
 /// Weights are from 0 to 1, unless dropout makes the others of them larger, or no numbers.
 const WEIGHTS: gemm::Range = gemm::Range::UNIT;
-/// Rows, keys and dims from which on packing pays.
-const FEWEST: usize = 32;
+/// The fewest rows and keys, the fewest dims, and the fewest products of queries and keys of a head, from which on packing paid on a Xeon.
+const FEWEST: [usize; 2] = [64, 32];
+const FEW: f64 = (128 * 128 * 32) as f64;
 
 /// Products of a fold by a unit.
 pub(super) struct Tiles<'a, 'b, 'c, U> {
@@ -57,8 +58,11 @@ struct OfRows {
 /// Whether a unit takes the products of a fold, and that pays.
 pub(super) fn fit(problem: &Problem<'_, '_, bf16>, block: &Block<'_, bf16>) -> bool {
     let e = problem.extents;
-    are_taken(problem, block)
-        && [e.rows(), e.keys, e.dim, e.value_dim].into_iter().min() >= Some(FEWEST)
+    let [rows, dims] = [e.rows().min(e.keys), e.dim.min(e.value_dim)];
+    rows >= FEWEST[0]
+        && dims >= FEWEST[1]
+        && e.rows() as f64 * e.keys as f64 * dims as f64 >= FEW
+        && are_taken(problem, block)
 }
 
 /// Whether a unit takes the products of a fold.
