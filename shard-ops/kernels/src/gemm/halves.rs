@@ -18,7 +18,7 @@ pub fn multiplies_halves() -> bool {
 }
 
 /// As [`gemm`] of operands of `bf16`, whose products are summed in `f32`: by the processor's unit for them where it [has one](multiplies_halves), and
-/// otherwise of copies in `f32`.
+/// otherwise of copies in `f32`. That unit takes products below 2^-126 for zero.
 ///
 /// ```
 /// use half::bf16;

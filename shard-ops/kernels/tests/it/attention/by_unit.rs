@@ -144,6 +144,53 @@ fn random_problems_by_a_unit_match_the_formulas() {
     }
 }
 
+/// Heads that are large enough for a unit, by whatever this processor has: the same call in `bf16` and in `f32`, of the same numbers.
+#[test]
+fn large_heads_in_halves_match_those_in_single_precision() {
+    let mut rng = Rng::new(43);
+    let mut case = coarse(&mut rng, 40);
+    let n = |count: usize, rng: &mut Rng| -> Vec<f64> {
+        let number = |_| (rng.unit() * 64.0).round() / 64.0;
+        (0..count).map(number).collect()
+    };
+    (
+        case.batch,
+        case.kv_heads,
+        case.group,
+        case.queries,
+        case.keys,
+    ) = (1, 2, 2, 93, 170);
+    (case.dim, case.value_dim) = (40, 33);
+    (case.query_at, case.key_at) = ((0..93).map(|i| i + 77).collect(), (0..170).collect());
+    (case.allow, case.bias, case.dropped, case.band) = (None, None, None, Band::causal());
+    (case.q, case.dout) = (n(4 * 93 * 40, &mut rng), n(4 * 93 * 33, &mut rng));
+    (case.k, case.v) = (n(2 * 170 * 40, &mut rng), n(2 * 170 * 33, &mut rng));
+
+    fn folded<E: Stored<Acc = f32>>(case: &Case, rows: &Rows<E>) -> (Vec<f32>, Vec<f32>) {
+        let all: Vec<usize> = (0..case.keys).collect();
+        let mut state = AttentionState::new([1, 4, case.queries], case.value_dim);
+        let part: Part<E> = case.part(&all, false);
+        state.fold(&rows.queries(case, None), &part.block());
+        finished(case, &state)
+    }
+    let (halves, singles) = (Rows::<bf16>::new(&case), Rows::<f32>::new(&case));
+    let ((out, lse), (out_single, lse_single)) = (folded(&case, &halves), folded(&case, &singles));
+    let wide = |x: &[f32]| x.iter().map(|x| x.wide()).collect::<Vec<f64>>();
+    assert_close(&out, &wide(&out_single), TOLERANCE);
+    assert_close(&lse, &wide(&lse_single), TOLERANCE);
+
+    let saved: Vec<bf16> = out.iter().map(|&x| bf16::from_f32(x)).collect();
+    let got = grads(&case, &halves, None, (&saved, &lse), |grad, q, k, to| {
+        grad.fold(q, k, to);
+    });
+    let expected = grads(&case, &singles, None, (&saved, &lse), |grad, q, k, to| {
+        grad.fold(q, k, to);
+    });
+    for (got, expected) in got.iter().zip(&expected) {
+        assert_close(got, &wide(expected), TOLERANCE);
+    }
+}
+
 /// The rows of one head, `queries` and keys alike.
 fn one_head(n: usize, q: &[bf16], v: &[bf16], fold: Fold) -> Vec<f32> {
     let shape = [1, 1, n, 1];
