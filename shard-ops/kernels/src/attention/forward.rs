@@ -318,7 +318,8 @@ pub(super) fn row_tile(rows: usize, most: usize) -> usize {
     rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
 }
 
-/// Turns logits, which are still to be multiplied by a positive factor, into exponentials relative to the running maximum, and rescales earlier sums to a new maximum.
+/// Turns logits, which are still to be multiplied by a positive factor, into exponentials relative to the running maximum, and rescales
+/// earlier sums to a new maximum.
 struct Online<'a, A> {
     logits: &'a mut [A],
     factor: A,

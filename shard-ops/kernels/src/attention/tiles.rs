@@ -2,7 +2,7 @@
 //! queries per stripe of rows.
 //!
 //! Queries, keys, values and gradients of the output are multiplied as they are stored. Weights and gradients of logits, which are computed in
-//! `f32`, are sums of two numbers of `bf16` there, right to 2^-17. The unit takes products below 2^-126 for zero.
+//! `f32`, are sums of two numbers of `bf16` there, right to 2^-16. The unit takes products below 2^-126 for zero.
 
 use super::problem::{Block, Problem, Tile};
 use super::products::{GradProducts, Products, Vectors};

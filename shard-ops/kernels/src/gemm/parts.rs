@@ -284,7 +284,7 @@ fn split<S: Simd, const P: usize>(
     for (v, (&low, &high)) in low.iter().zip(high).enumerate() {
         let (mut low, mut high) = (low, high);
         for part in 0..P {
-            // What is left in the end has no more bits than a part.
+            // What is left in the end has no more bits than a part, or those beyond are cut off where fewer parts are asked for.
             let (x, y) = match part + 1 == P {
                 true => (low, high),
                 false => (rounded(simd, low), rounded(simd, high)),

@@ -6,7 +6,7 @@ use half::bf16;
 use shard_kernels::attention::*;
 use shard_kernels::{Positions, Real, View, ViewMut};
 
-/// Weights are right to 2^-17 here, and results are means of values below 1, or sums of at most 300 products below 1 of mixed signs.
+/// Weights are right to 2^-16 here, and results are means of values below 1, or sums of at most 300 products below 1 of mixed signs.
 const TOLERANCE: f64 = 6e-5;
 
 /// A random problem in numbers that are exact in `bf16`.
