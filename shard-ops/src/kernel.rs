@@ -293,7 +293,19 @@ pub struct DeviceCall<'a> {
 }
 
 /// In an op of this crate: defines its kernel for GPUs, which is the op itself, or the one in a field of it.
+/// `halves` says that the kernel reads and writes floats of 16 bits as they are stored.
 macro_rules! gpu_kernel {
+    (halves $($field:tt)?) => {
+        crate::kernel::gpu_kernel!($($field)?);
+
+        fn reads_halves(&self, _: shard_comm::DType, on: shard_comm::DeviceKind) -> &[usize] {
+            if on.is_cuda() { &[0, 1, 2, 3, 4, 5, 6] } else { &[] }
+        }
+
+        fn writes_halves(&self, _: shard_comm::DType, on: shard_comm::DeviceKind) -> bool {
+            on.is_cuda()
+        }
+    };
     ($($field:tt)?) => {
         #[cfg(feature = "cuda")]
         fn kernel(&self, on: shard_comm::DeviceKind) -> Option<&dyn crate::DeviceKernel> {

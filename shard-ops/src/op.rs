@@ -43,11 +43,19 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Every element of every output box must be written. `call.cx` says which global indices the boxes cover.
     fn host(&self, call: &mut HostCall<'_, '_>);
 
-    /// The operands that [`host`](Self::host) reads as they are where they are stored in this type of 16 bits, though the op's rule knows
-    /// `f32` alone: of the others it gets copies in `f32`. Its outputs are `f32` in either case, and rounded behind it. None by default.
-    fn reads_halves(&self, stored: DType) -> &[usize] {
-        let _ = stored;
+    /// The operands that the op's kernel for this kind of device reads as they are where they are stored in this type of 16 bits, though
+    /// the op's rule knows `f32` alone: of the others it gets copies in `f32`. None by default.
+    fn reads_halves(&self, stored: DType, on: DeviceKind) -> &[usize] {
+        let _ = (stored, on);
         &[]
+    }
+
+    /// Whether the op's kernel for this kind of device can round its results to a type of 16 bits itself, as it computes them in `f32`.
+    /// It is then given outputs of that type where a call's results are whole, and outputs in `f32` where they are terms of a sum. If
+    /// not, as by default, outputs are `f32` in either case, and rounded behind it.
+    fn writes_halves(&self, stored: DType, on: DeviceKind) -> bool {
+        let _ = (stored, on);
+        false
     }
 
     /// The op's kernel for devices of a kind that do not run jobs of the host, such as GPUs, if it has one. Without one,

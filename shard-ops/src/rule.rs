@@ -252,6 +252,8 @@ pub struct Rule {
     pub(crate) room: usize,
     /// Of such operands: those that kernels read as they are.
     pub(crate) as_stored: SmallVec<[usize; 2]>,
+    /// Whether kernels round outputs that are whole themselves.
+    pub(crate) rounds: bool,
     pub(crate) body: Body,
 }
 
@@ -294,6 +296,7 @@ impl Rule {
             narrows: SmallVec::new(),
             room: 0,
             as_stored: SmallVec::new(),
+            rounds: false,
             body: Body::Kernel,
         })
     }

@@ -7,7 +7,7 @@
 //! only then is there a result of 16 bits: a term of a sum that was rounded to 16 bits would round the sum as often as there are ranks.
 
 use crate::{Linearity, Meta, Op, OpError, Result, Rule};
-use shard_comm::{DType, DeviceRef};
+use shard_comm::{DType, DeviceKind, DeviceRef};
 use shard_spec::Layout;
 
 /// How many bytes the `f32` copies for one call take at most, where calls can be divided so far.
@@ -21,19 +21,18 @@ pub(crate) fn room(device: &DeviceRef) -> usize {
     }
 }
 
-/// The op's rule for these operands: its own, or if it refuses their 16-bit type that for `f32`, with copies in blocks of `room` bytes. On
-/// the host the op's kernel may read some operands as they are.
+/// The op's rule for these operands: its own, or if it refuses their 16-bit type that for `f32`, with copies in blocks of `room` bytes. The
+/// op's kernel for the kind of device may read some operands as they are, and write results as they are stored.
 ///
 /// # Errors
 /// What the op's rule reports.
-pub(crate) fn rule(op: &dyn Op, inputs: &[Meta], room: usize, on_host: bool) -> Result<Rule> {
+pub(crate) fn rule(op: &dyn Op, inputs: &[Meta], room: usize, on: DeviceKind) -> Result<Rule> {
     match (op.rule(inputs), stored(inputs)) {
         (Err(refused @ OpError::DType { .. }), Some(stored)) => match op.rule(&widened(inputs)) {
             Ok(rule) => {
                 let mut rule = narrowing(rule, inputs, stored, room);
-                if on_host {
-                    rule.as_stored = op.reads_halves(stored).into();
-                }
+                rule.as_stored = op.reads_halves(stored, on).into();
+                rule.rounds = op.writes_halves(stored, on);
                 Ok(rule)
             }
             // The type that the caller gave is what the message should name.
@@ -60,6 +59,7 @@ pub(crate) fn block_rules(
             Ok((rules.into_iter())
                 .map(|made| Rule {
                     as_stored: rule.as_stored.clone(),
+                    rounds: rule.rounds,
                     ..narrowing(made, inputs, stored, rule.room)
                 })
                 .collect())

@@ -201,7 +201,7 @@ def cases(torch, device, quick):
         points, queries = size(20_000, 1000), size(5000, 300)
         yield f"knn/{points}x{queries}k16", lambda: tree(points, queries)
 
-    yield "dispatch/add 16 elements", lambda: add(16)
+    yield "dispatch/add 16 elements", lambda: of(torch.add, (16,), (16,))
 
     def training(height, width):
         model = unet(torch, 4, 3, 16).to(device)

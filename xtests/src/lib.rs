@@ -3,7 +3,7 @@
 //!
 //! - [`case`]: reference cases in files, [`layouts`]: which layouts to try them on, [`dispatch`]: which op of
 //!   the workspace a case is about, [`made`]: cases that no file has.
-//! - [`trial`]: one case on one combination of layouts, [`run`]: many of them, [`report`]: what came out.
+//! - [`trial`]: one case on one combination of layouts, [`run`]: many of them, [`sixteen`]: in floats of 16 bits, [`report`]: what came out.
 //! - [`validate`]: every op's rule against brute force.
 //! - [`strategies`]: `proptest` strategies for meshes and layouts; [`generate`]: random cases of ops; [`parsers`]: what reads from outside, on any bytes; [`paths`]: tensors through random layouts;
 //!   [`harness`]: a function on the ranks of a mesh; [`differentiate`]: its results and gradients; [`properties`](mod@properties): runs them.
@@ -30,6 +30,7 @@ pub mod processes;
 pub mod properties;
 pub mod report;
 pub mod run;
+pub mod sixteen;
 pub mod step_memory;
 pub mod strategies;
 pub mod trial;

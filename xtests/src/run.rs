@@ -7,6 +7,7 @@ use crate::layouts::{Draft, Drafts, Operand, Plan, drafts};
 #[cfg(feature = "mpi")]
 use crate::processes::Group;
 use crate::report::{CaseReport, Incident, Report, Status};
+use crate::sixteen;
 use crate::trial::{Trial, Verdict, run_trials};
 use shard_comm::{DType, FaultKind};
 use shard_ops::testing as arrays;
@@ -36,6 +37,8 @@ pub struct Options {
     pub jobs: usize,
     /// Where all trials run; by default on the host, and some on the test device.
     pub device: Option<On>,
+    /// The type of floats, of 16 bits, of cases that are [in it](crate::sixteen); by default f64, and in some trials f32.
+    pub float: Option<DType>,
     /// Which kinds of faults a sweep of them tries.
     pub faults: Vec<FaultKind>,
 }
@@ -53,6 +56,7 @@ impl Default for Options {
                 .map_or(1, usize::from)
                 .min(8),
             device: None,
+            float: None,
             faults: FaultKind::ALL.to_vec(),
         }
     }
@@ -471,6 +475,9 @@ pub(crate) fn trial(
     trial.on = options.device.unwrap_or(trial.on);
     if rng.one_in(IN_F32) {
         (trial.float, trial.tolerance) = (DType::F32, Tolerance::F32);
+    }
+    if let Some(float) = options.float {
+        (trial.float, trial.tolerance) = (float, sixteen::tolerance(&case.name, float));
     }
     let gpus = !matches!(trial.on, On::Host | On::TestDevice);
     trial.libraries = !(gpus && rng.one_in(WITHOUT_LIBRARIES));

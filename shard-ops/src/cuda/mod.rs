@@ -8,6 +8,7 @@
 //! compute the result.
 
 pub(crate) mod kept;
+pub(crate) mod parts;
 pub(crate) mod source;
 pub(crate) mod view;
 pub(crate) mod windows;
@@ -154,6 +155,35 @@ impl CudaCall<'_> {
             });
         }
         Ok(self.input(i)?.data)
+    }
+
+    /// Input `i` in a type: itself, if it is of that type, or else a copy; and where it lies.
+    pub(crate) fn converted(&self, i: usize, to: DType) -> Result<(Buffer, Strided)> {
+        let (buffer, at) = (&self.inputs[i], view::strided(&self.cx.inputs[i]));
+        if buffer.dtype() == to {
+            return Ok((buffer.clone(), at));
+        }
+        let dense = Strided::contiguous(&at.shape);
+        let mut copy = self.scratch(to, at.numel())?;
+        (self.gpu)
+            .copy(buffer, &at, &mut copy, &dense)
+            .in_op(self.op)?;
+        Ok((copy.freeze(), dense))
+    }
+
+    /// Input `i` in a type, its elements in a row: its memory, which is to be kept until the kernel is queued, and the address.
+    pub(crate) fn in_a_row(&self, i: usize, to: DType) -> Result<(Buffer, u64)> {
+        let (mut buffer, mut at) = self.converted(i, to)?;
+        if !at.is_contiguous() {
+            let dense = Strided::contiguous(&at.shape);
+            let mut copy = self.scratch(to, at.numel())?;
+            (self.gpu)
+                .copy(&buffer, &at, &mut copy, &dense)
+                .in_op(self.op)?;
+            (buffer, at) = (copy.freeze(), dense);
+        }
+        let address = self.gpu.address(&buffer).in_op(self.op)?;
+        Ok((buffer, address + (at.offset * to.size()) as u64))
     }
 
     /// Copies another view of input 0's memory to output 0's box, by the copy that every device has.

@@ -466,7 +466,7 @@ fn make_ready(
         .collect();
     let device = first.cx().device();
     let room = room.unwrap_or_else(|| wide::room(device));
-    let rule = wide::rule(&**op, &metas, room, device.runs_host_jobs())?;
+    let rule = wide::rule(&**op, &metas, room, device.kind())?;
     let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
     let model = first.cx().planner().model_or_default();
     let wanted = match (pin, rule.outputs.first()) {

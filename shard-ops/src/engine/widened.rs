@@ -35,6 +35,8 @@ pub(super) fn submit(
     // Kernels of ops without windows rely on boxes that are all of their memory, which blocks are not.
     let divided = whole.len() > 1 || blocks.count() > 1;
     let as_it_is = Applied { wide: None, ..op };
+    // A call that is the only one makes whole results.
+    let rounds = rule.rounds && !divided && stage == Stage::Compute;
     let mut calls = (whole.iter())
         .flat_map(|call| blocks.calls(rule, call))
         .filter(|call| Work::needs(work, call))
@@ -65,7 +67,7 @@ pub(super) fn submit(
         let mut homes: SmallVec<[(usize, BufferMut, Strided); 2]> = SmallVec::new();
         for o in 0..call.outputs.len() {
             let (stored, len, at) = (outputs[o].dtype(), outputs[o].len(), &call.outputs[o]);
-            if stored.is_half() || is_term(o) || divided && is_part(at, len) {
+            if stored.is_half() && !rounds || is_term(o) || divided && is_part(at, len) {
                 let made = device.alloc(partial_type(stored), numel(&at.shape));
                 let made = made.in_op(name)?;
                 homes.push((o, std::mem::replace(&mut outputs[o], made), strided(at)));

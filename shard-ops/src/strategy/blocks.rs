@@ -125,7 +125,7 @@ impl Site<'_> {
         let read = call.inputs.iter().enumerate();
         let read = read.filter(|(i, _)| self.rule.widens(*i));
         let written = call.outputs.iter().enumerate();
-        let written = written.filter(|(o, _)| self.rule.narrows(*o).is_some());
+        let written = written.filter(|(o, _)| self.rule.narrows(*o).is_some() && !self.rule.rounds);
         let elements: usize = read.chain(written).map(|(_, at)| numel(&at.shape)).sum();
         elements * DType::F32.size()
     }

@@ -2,7 +2,7 @@
 
 use crate::ranks::on_ranks;
 use half::{bf16, f16};
-use shard_comm::DType;
+use shard_comm::{DType, DeviceKind};
 use shard_kernels::View;
 use shard_kernels::pointwise::zip;
 use shard_kernels::unary::Unary;
@@ -222,7 +222,7 @@ impl Op for ReadsHalves {
         Rule::pointwise("reads_halves", inputs, got, Linearity::None)
     }
 
-    fn reads_halves(&self, stored: DType) -> &[usize] {
+    fn reads_halves(&self, stored: DType, _: DeviceKind) -> &[usize] {
         if stored == DType::BF16 { &[0] } else { &[] }
     }
 

@@ -1,11 +1,13 @@
 //! Runs reference cases on many layouts and says which agree.
 
 use clap::{Parser, ValueEnum};
+use shard_comm::DType;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use xtests::case::{self, Case};
+use xtests::dispatch;
 use xtests::harness::{On, on_mesh};
 use xtests::made::project_cases;
 use xtests::paths::{Path, paths};
@@ -15,6 +17,7 @@ use xtests::report::{CaseReport, Report};
 #[cfg(feature = "mpi")]
 use xtests::run::run_on_processes;
 use xtests::run::{Options, run};
+use xtests::sixteen;
 use xtests::trial::LIBRARY_CALLS;
 
 /// Checks every built op against reference results, on many layouts and rank counts, forward and backward.
@@ -35,6 +38,9 @@ struct Cli {
     /// Where arrays live; on GPUs an op without a kernel fails.
     #[arg(long, value_enum, default_value_t = Device::Host)]
     device: Device,
+    /// Floats of 16 bits, in place of f64 and f32.
+    #[arg(long, value_enum)]
+    float: Option<Half>,
     /// Instead of cases, so many tensors through random layouts, on at most as many ranks as the largest count.
     #[arg(long, value_name = "N")]
     moves: Option<usize>,
@@ -86,6 +92,22 @@ impl Backend {
     }
 }
 
+/// Types of 16 bits.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Half {
+    F16,
+    Bf16,
+}
+
+impl Half {
+    fn dtype(self) -> DType {
+        match self {
+            Self::F16 => DType::F16,
+            Self::Bf16 => DType::BF16,
+        }
+    }
+}
+
 /// Where arrays live.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Device {
@@ -108,6 +130,14 @@ impl Device {
             (Self::Cuda, _) => Some(On::Cuda),
             (Self::EmulatedCuda, _) => Some(On::EmulatedCuda),
         }
+    }
+}
+
+/// The case in a type of 16 bits, if one was asked for and the case's op is built.
+fn in_type(case: Case, float: Option<DType>) -> Result<Case, String> {
+    match (float, dispatch::find(&case)) {
+        (Some(float), Ok(apply)) => sixteen::case(case, apply, float),
+        _ => Ok(case),
     }
 }
 
@@ -150,10 +180,14 @@ fn main() -> ExitCode {
     let mut unreadable = Vec::new();
     let mut cases: Vec<Case> = Vec::new();
     for result in loaded {
-        match result {
+        let float = cli.float.map(Half::dtype);
+        match result
+            .map_err(|e| e.to_string())
+            .and_then(|case| in_type(case, float))
+        {
             Ok(case) => cases.push(case),
             Err(error) => {
-                unreadable.push(CaseReport::failed("(unreadable)", "", &error.to_string()));
+                unreadable.push(CaseReport::failed("(unreadable)", "", &error));
             }
         }
     }
@@ -171,6 +205,7 @@ fn main() -> ExitCode {
         budget,
         patience: Duration::from_secs(cli.patience),
         device: cli.device.on(cli.backend),
+        float: cli.float.map(Half::dtype),
         ..Options::default()
     };
     if let Some(jobs) = cli.jobs {

@@ -44,7 +44,7 @@ static CONTEXTS: LazyLock<Mutex<HashMap<usize, Weak<Context>>>> = LazyLock::new(
 static LOADED: LazyLock<Mutex<Vec<Loaded>>> = LazyLock::new(Mutex::default);
 /// The context that a kernel was loaded into, and the kernel's address.
 type Loaded = (Weak<Context>, usize);
-static COMPILED: LazyLock<Compiled<Context>> = LazyLock::new(Compiled::default);
+static COMPILED: LazyLock<Compiled<Context, &'static Library>> = LazyLock::new(Compiled::default);
 
 impl Emulated {
     /// A queue of an emulated GPU. The first queue of a GPU decides whether the GPU `reaches` the memory of others.
@@ -177,8 +177,8 @@ impl Driver for Emulated {
 
     fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function> {
         let gpu = (self.context.gpu, &self.context);
-        COMPILED.get(gpu, source, defines, name, || {
-            let library = library(source, defines)?;
+        let load = || library(source, defines);
+        COMPILED.get(gpu, source, defines, name, load, |library| {
             let symbol = format!("launch_{name}\0");
             // SAFETY: every kernel of an emulated source has a function of this type by this name.
             let found = unsafe { library.get::<Launch>(symbol.as_bytes()) };
@@ -279,6 +279,7 @@ fn library(source: &KernelSource, defines: &str) -> Answer<&'static Library> {
     let folder = folder()?;
     let path = folder.join(format!("{}-{hash:016x}.so", source.name));
     if !path.exists() {
+        accepted_by_nvidia(source, defines)?;
         compile(&path, &text, source.exact)?;
     }
     // SAFETY: the library was made from a text of this crate or of its user; it has no initialisers.
@@ -286,6 +287,14 @@ fn library(source: &KernelSource, defines: &str) -> Answer<&'static Library> {
     let library = Box::leak(Box::new(library));
     libraries.insert(hash, library);
     Ok(library)
+}
+
+/// NVIDIA's compiler must accept a text too, where it is installed: it finds other functions for the same names than the host's.
+fn accepted_by_nvidia(source: &KernelSource, defines: &str) -> Answer<()> {
+    match super::nvidia::compile(source, defines, "compute_80") {
+        Err(Refusal::Failed { call: "nvrtc", .. }) => Ok(()),
+        answer => answer.map(drop),
+    }
 }
 
 /// The folder of the compiled texts.

@@ -178,6 +178,9 @@ pub struct Cuda {
     block: u32,
 }
 
+/// Threads that are a warp, and their number on an emulated device. As in `prelude.cuh`.
+const LANES: u32 = 32;
+const EMULATED_LANES: u32 = 4;
 /// Threads of a block.
 const BLOCK: u32 = 256;
 /// Threads of a block on an emulated device, where each is a fiber of the host.
@@ -363,6 +366,16 @@ impl Cuda {
     pub fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Result<Kernel> {
         let kernel = self.driver.kernel(source, defines, name);
         kernel.map(Kernel).map_err(|r| self.refused(r))
+    }
+
+    /// How many threads exchange values without waiting for the rest of their block: `LANES` in kernels, which divides the threads of
+    /// a [block](Self::block).
+    pub fn lanes(&self) -> u32 {
+        if self.block < LANES {
+            EMULATED_LANES
+        } else {
+            LANES
+        }
     }
 
     /// How many threads a block has, unless a kernel asks for another number.

@@ -59,8 +59,11 @@ pub(super) struct Nvidia {
     architecture: String,
 }
 
+/// A module's handle.
+type Loaded = usize;
+
 /// Compiled kernels; modules are never unloaded.
-static COMPILED: LazyLock<Compiled<CudaContext>> = LazyLock::new(Compiled::default);
+static COMPILED: LazyLock<Compiled<CudaContext, Loaded>> = LazyLock::new(Compiled::default);
 
 /// Whether a GPU reaches the memory of another, by reader and owner. That memory was opened to the reader when it was found out.
 static REACHED: LazyLock<Mutex<HashMap<(usize, usize), bool>>> = LazyLock::new(Mutex::default);
@@ -325,18 +328,18 @@ impl Driver for Nvidia {
     fn kernel(&self, source: &KernelSource, defines: &str, name: &str) -> Answer<Function> {
         self.bind()?;
         let gpu = (self.context.ordinal(), &self.context);
-        COMPILED.get(gpu, source, defines, name, || {
+        let load = || {
             let image = compile(source, defines, &self.architecture)?;
+            // SAFETY: the image is complete; the module is never unloaded.
+            let module = unsafe { result::module::load_data(image.as_ptr().cast()) };
+            Ok(module.map_err(refused("cuModuleLoadData"))? as Loaded)
+        };
+        COMPILED.get(gpu, source, defines, name, load, |module| {
             let text =
                 CString::new(name).map_err(|e| Refusal::new("kernel name", e.to_string()))?;
-            // SAFETY: the image is complete, and text ends in a zero byte; the module is never unloaded.
-            let function = unsafe {
-                let module = result::module::load_data(image.as_ptr().cast())
-                    .map_err(refused("cuModuleLoadData"))?;
-                result::module::get_function(module, text)
-                    .map_err(refused("cuModuleGetFunction"))?
-            };
-            Ok(function as usize)
+            // SAFETY: the module is loaded, and the text ends in a zero byte.
+            let function = unsafe { result::module::get_function(module as sys::CUmodule, text) };
+            Ok(function.map_err(refused("cuModuleGetFunction"))? as usize)
         })
     }
 

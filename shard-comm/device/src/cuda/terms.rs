@@ -70,7 +70,10 @@ impl fmt::Display for Libraries {
 /// A product in the terms of cuBLASLt: `D = op(A) op(B)`, plus a bias along every column of `D`. All matrices lie by columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Gemm {
+    /// The type of A and B.
     pub(super) dtype: DType,
+    /// The type of D and of the bias: that of A and B, or `f32` if they are of 16 bits.
+    pub(super) result: DType,
     pub(super) precision: MatmulPrecision,
     pub(super) a: Matrix,
     pub(super) b: Matrix,

@@ -186,7 +186,7 @@ impl Op for Sum {
         self.0.rule(inputs)
     }
 
-    crate::kernel::gpu_kernel!(0);
+    crate::kernel::gpu_kernel!(halves 0);
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         self.0.host(call);

@@ -1,4 +1,5 @@
-// Convolution, its gradient by the input and by the weight. T: the type. x, y: (N, C, spatial); w: (O, C / groups, kernel).
+// Convolution, its gradient by the input and by the weight. T: the type of what is read; W: that of the arithmetic; R: that of what is
+// written and of the bias. x, y: (N, C, spatial); w: (O, C / groups, kernel).
 struct Conv { View x, w, y; u64 bias; i64 groups; Window window; };
 
 KERNEL(forward, Conv) {
@@ -6,7 +7,7 @@ KERNEL(forward, Conv) {
     for (i64 i = first_thread(); i < n; i += threads()) {
         const Index o = index_of(p.y, i);
         const i64 co = o.at[1], c0 = co / per * ci;
-        T sum = 0;
+        W sum = 0;
         for (i64 c = 0; c < ci; c++)
             for (i64 a = 0; a < p.w.shape[2]; a++) {
                 const i64 i0 = meets(p.window, 0, o.at[2], a);
@@ -17,21 +18,23 @@ KERNEL(forward, Conv) {
                     for (i64 k = 0; k < p.w.shape[4]; k++) {
                         const i64 i2 = meets(p.window, 2, o.at[4], k);
                         if (!inside(i2, p.x.shape[4])) continue;
-                        sum += element<T>(p.w, place5(p.w, co, c, a, b, k)) * element<T>(p.x, place5(p.x, o.at[0], c0 + c, i0, i1, i2));
+                        sum += widen(element<T>(p.w, place5(p.w, co, c, a, b, k))) * widen(element<T>(p.x, place5(p.x, o.at[0], c0 + c, i0, i1, i2)));
                     }
                 }
             }
-        if (p.bias) sum += ((const T*)p.bias)[co];
-        element<T>(p.y, place5(p.y, o.at[0], co, o.at[2], o.at[3], o.at[4])) = sum;
+        if (p.bias) sum += widen(((const R*)p.bias)[co]);
+        element<R>(p.y, place5(p.y, o.at[0], co, o.at[2], o.at[3], o.at[4])) = As<R>::of(sum);
     }
 }
 
-// Adds the bias, which a library leaves out of y.
-KERNEL(add_bias, Conv) {
+// Adds the bias, which a library leaves out of y: one number for `length` elements in a row.
+struct Bias { View y; u64 bias; i64 channels, length; };
+KERNEL(add_bias, Bias) {
     const i64 n = numel(p.y);
     for (i64 i = first_thread(); i < n; i += threads()) {
-        const Index o = index_of(p.y, i);
-        element<T>(p.y, place5(p.y, o.at[0], o.at[1], o.at[2], o.at[3], o.at[4])) += ((const T*)p.bias)[o.at[1]];
+        const i64 row = over(i, p.length), channel = row - over(row, p.channels) * p.channels;
+        R& y = element<R>(p.y, place(p.y, i));
+        y = As<R>::of(widen(y) + widen(((const R*)p.bias)[channel]));
     }
 }
 
@@ -41,7 +44,7 @@ KERNEL(input_grad, Conv) {
     for (i64 i = first_thread(); i < n; i += threads()) {
         const Index at = index_of(p.x, i);
         const i64 group = ci ? at.at[1] / ci : 0, c = at.at[1] - group * ci;
-        T sum = 0;
+        W sum = 0;
         for (i64 o = group * per; o < (group + 1) * per; o++)
             for (i64 a = 0; a < p.w.shape[2]; a++) {
                 const i64 o0 = met_by(p.window, 0, at.at[2], a, p.y.shape[2]);
@@ -52,24 +55,23 @@ KERNEL(input_grad, Conv) {
                     for (i64 k = 0; k < p.w.shape[4]; k++) {
                         const i64 o2 = met_by(p.window, 2, at.at[4], k, p.y.shape[4]);
                         if (o2 < 0) continue;
-                        sum += element<T>(p.w, place5(p.w, o, c, a, b, k)) * element<T>(p.y, place5(p.y, at.at[0], o, o0, o1, o2));
+                        sum += widen(element<T>(p.w, place5(p.w, o, c, a, b, k))) * widen(element<T>(p.y, place5(p.y, at.at[0], o, o0, o1, o2)));
                     }
                 }
             }
-        element<T>(p.x, place5(p.x, at.at[0], at.at[1], at.at[2], at.at[3], at.at[4])) = sum;
+        element<R>(p.x, place5(p.x, at.at[0], at.at[1], at.at[2], at.at[3], at.at[4])) = As<R>::of(sum);
     }
 }
 
 // dw: a block of threads per element; its threads divide samples and outputs among themselves.
 BLOCK_KERNEL(weight_grad, Conv) {
-    SHARED(T, part, 1024);
     const u32 t = threadIdx.x;
     const i64 n = numel(p.w), per = p.groups ? p.w.shape[0] / p.groups : 1;
     const i64 spatial = p.y.shape[2] * p.y.shape[3] * p.y.shape[4], count = p.y.shape[0] * spatial;
     for (i64 e = blockIdx.x; e < n; e += gridDim.x) {
         const Index w = index_of(p.w, e);
         const i64 c = w.at[0] / per * p.w.shape[1] + w.at[1];
-        T sum = 0;
+        W sum = 0;
         for (i64 i = t; i < count; i += blockDim.x) {
             const i64 sample = over(i, spatial);
             i64 rest = i - sample * spatial;
@@ -77,15 +79,9 @@ BLOCK_KERNEL(weight_grad, Conv) {
             const i64 o0 = over(q, p.y.shape[3]), o1 = q - o0 * p.y.shape[3];
             const i64 i0 = meets(p.window, 0, o0, w.at[2]), i1 = meets(p.window, 1, o1, w.at[3]), i2 = meets(p.window, 2, o2, w.at[4]);
             if (inside(i0, p.x.shape[2]) && inside(i1, p.x.shape[3]) && inside(i2, p.x.shape[4]))
-                sum += element<T>(p.y, place5(p.y, sample, w.at[0], o0, o1, o2)) * element<T>(p.x, place5(p.x, sample, c, i0, i1, i2));
+                sum += widen(element<T>(p.y, place5(p.y, sample, w.at[0], o0, o1, o2))) * widen(element<T>(p.x, place5(p.x, sample, c, i0, i1, i2)));
         }
-        part[t] = sum;
-        SYNC();
-        for (u32 half = blockDim.x / 2; half > 0; half /= 2) {
-            if (t < half) part[t] += part[t + half];
-            SYNC();
-        }
-        if (t == 0) element<T>(p.w, place5(p.w, w.at[0], w.at[1], w.at[2], w.at[3], w.at[4])) = part[0];
-        SYNC();
+        sum = team_sum(sum);
+        if (t == 0) element<R>(p.w, place5(p.w, w.at[0], w.at[1], w.at[2], w.at[3], w.at[4])) = As<R>::of(sum);
     }
 }

@@ -8,12 +8,14 @@ use crate::cuda::windows::{Meeting, lift};
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
 use crate::error::InOp;
+use crate::host::partial_type;
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::{ConvCall, ConvKind, KernelSource};
 
 const SOURCE: KernelSource = cuda_source!("conv", WINDOWS, include_str!("conv.cu"));
 /// What tests compile its text for.
-pub(crate) const TRIED: &[(KernelSource, &str)] = &[(SOURCE, "#define T f32\n")];
+pub(crate) const TRIED: &[(KernelSource, &str)] =
+    &[(SOURCE, "#define T bf16\n#define W f32\n#define R f32\n")];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -43,8 +45,22 @@ impl Params {
             groups,
             window: Meeting::new(&w_at.shape[2..], &window),
         };
-        (params, define(&[("T", call.outputs[0].dtype())]))
+        (params, defines(call))
     }
+}
+
+fn defines(call: &CudaCall<'_>) -> String {
+    let (of, to) = (call.inputs[0].dtype(), call.outputs[0].dtype());
+    define(&[("T", of), ("W", partial_type(to)), ("R", to)])
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct BiasParams {
+    y: CudaView,
+    bias: u64,
+    channels: i64,
+    length: i64,
 }
 
 /// Lets cuDNN compute the convolution without its bias; returns whether it did.
@@ -67,8 +83,10 @@ fn by_library(geometry: &Geometry, call: &mut CudaCall<'_>, kind: ConvKind) -> R
         groups: local_groups(geometry, x.shape[1], w),
         precision: call.policy.precision,
     };
-    let [a, b] = [strided(&inputs[0]), strided(&inputs[1])];
-    let reads = [(&call.inputs[0], &a), (&call.inputs[1], &b)];
+    // The library knows one type for all. Terms of a sum are `f32`.
+    let to = call.outputs[0].dtype();
+    let [a, b] = [call.converted(0, to)?, call.converted(1, to)?];
+    let reads = [(&a.0, &a.1), (&b.0, &b.1)];
     let write = (&mut call.outputs[0], &strided(output));
     let did = call
         .gpu
@@ -84,14 +102,26 @@ impl CudaKernel for Conv {
         if done && !biased {
             return Ok(());
         }
-        let views = [call.input(0)?, call.input(1)?, call.output(0)?];
+        let y = call.output(0)?;
+        let bias = match biased {
+            true => Some(call.in_a_row(2, call.outputs[0].dtype())?),
+            false => None,
+        };
+        let bias = bias.as_ref().map_or(0, |(_, address)| *address);
+        if done {
+            let params = BiasParams {
+                y: y.merged(),
+                bias,
+                channels: y.shape[1],
+                length: y.shape[2..y.ndim as usize].iter().product(),
+            };
+            return call.launch_own(&SOURCE, &defines(call), "add_bias", y.numel(), &params);
+        }
+        let views = [call.input(0)?, call.input(1)?, y];
         let at = [&call.cx.inputs[0], &call.cx.outputs[0], &call.cx.inputs[1]];
         let (mut params, defines) = Params::new(&self.geometry, call, views, at);
-        if biased {
-            params.bias = call.dense(2)?;
-        }
-        let kernel = if done { "add_bias" } else { "forward" };
-        call.launch_own(&SOURCE, &defines, kernel, params.y.numel(), &params)
+        params.bias = bias;
+        call.launch_own(&SOURCE, &defines, "forward", params.y.numel(), &params)
     }
 }
 

@@ -391,7 +391,7 @@ impl Op for Conv {
             .build()
     }
 
-    crate::kernel::gpu_kernel!();
+    crate::kernel::gpu_kernel!(halves);
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.inputs[0], &call.cx.outputs[0]);
@@ -501,7 +501,7 @@ impl Op for ConvInputGrad {
             .build()
     }
 
-    crate::kernel::gpu_kernel!();
+    crate::kernel::gpu_kernel!(halves);
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.outputs[0], &call.cx.inputs[0]);
@@ -585,7 +585,7 @@ impl Op for ConvWeightGrad {
             .build()
     }
 
-    crate::kernel::gpu_kernel!();
+    crate::kernel::gpu_kernel!(halves);
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.inputs[0], &call.cx.inputs[1]);

@@ -1,5 +1,5 @@
-// Maps of two numbers. T: the type, u8 for truth values; U: as many bits without a sign; R: the result's. FORMULA: an expression of a
-// and b, or one of the words below. WHOLE: T is an integer.
+// Maps of two numbers. S: the stored type; T: that of the arithmetic, u8 for truth values; U: as many bits without a sign; R: the result's. FORMULA: an expression of a
+// and b, or one of the words below. WHOLE: T is an integer. GRAIN: how many elements a thread takes at once.
 
 struct Binary { View a, b, y; };
 // A zero is above its negative.
@@ -59,10 +59,33 @@ DEVICE T logaddexp2(T a, T b) {
 }
 #endif
 
+DEVICE R joined(S left, S right) {
+    const T a = widen(left), b = widen(right);
+    return RESULT(FORMULA);
+}
+
 KERNEL(binary, Binary) {
     const i64 n = numel(p.y);
-    for (i64 i = first_thread(); i < n; i += threads()) {
-        const T a = element<T>(p.a, place(p.a, i)), b = element<T>(p.b, place(p.b, i));
-        element<R>(p.y, place(p.y, i)) = (R)(FORMULA);
+    for (i64 i = first_thread(); i < n; i += threads())
+        element<R>(p.y, place(p.y, i)) = joined(element<S>(p.a, place(p.a, i)), element<S>(p.b, place(p.b, i)));
+}
+
+// Where all lie one behind the other; an operand of one element goes with all of the other.
+typedef Pack<S, GRAIN> Grain;
+DEVICE Grain grain(const View& v, i64 i) {
+    if (v.strides[0]) return element<Grain>(v, i);
+    Grain same;
+    for (i32 k = 0; k < GRAIN; k++) same.at[k] = element<S>(v, 0);
+    return same;
+}
+KERNEL(binary_line, Binary) {
+    const i64 n = numel(p.y), grains = n / GRAIN;
+    for (i64 i = first_thread(); i < grains; i += threads()) {
+        const Grain a = grain(p.a, i), b = grain(p.b, i);
+        Pack<R, GRAIN> y;
+        for (i32 k = 0; k < GRAIN; k++) y.at[k] = joined(a.at[k], b.at[k]);
+        element<Pack<R, GRAIN>>(p.y, i) = y;
     }
+    for (i64 i = grains * GRAIN + first_thread(); i < n; i += threads())
+        element<R>(p.y, i) = joined(element<S>(p.a, i * p.a.strides[0]), element<S>(p.b, i * p.b.strides[0]));
 }

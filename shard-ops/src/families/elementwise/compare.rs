@@ -93,7 +93,7 @@ impl Op for Comparison {
         });
     }
 
-    crate::kernel::gpu_kernel!();
+    crate::kernel::gpu_kernel!(halves);
 
     fn keeps(&self) -> Keeps {
         Keeps::NOTHING

@@ -5,8 +5,9 @@ use super::mask::{MaskedFill, Where};
 use super::{Arithmetic, Cast, Map};
 use crate::Result;
 use crate::cuda::view::{define, strided};
-use crate::cuda::{CudaCall, CudaKernel, CudaView, VIEW};
+use crate::cuda::{AXES, CudaCall, CudaKernel, CudaView, VIEW};
 use crate::cuda_source;
+use crate::host::partial_type;
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
 use shard_comm::{DType, Element, dispatch_dtype};
@@ -31,7 +32,8 @@ const SELECT: KernelSource = cuda_source!("select", include_str!("select.cu"));
 pub(crate) const TRIED: &[(KernelSource, &str)] = &[
     (
         BINARY,
-        "#define T f32\n#define R f32\n#define U u32\n#define FORMULA larger\n",
+        "#define S bf16\n#define T f32\n#define R f32\n#define U u32\n#define FORMULA larger\n#define GRAIN 8\n\
+         #define RESULT(v) (R)(v)\n",
     ),
     (SELECT, "#define T u32\n"),
 ];
@@ -104,20 +106,30 @@ impl CudaKernel for Map {
         let x = call.input(0)?;
         let [a, b] = self.map.numbers();
         let g = if self.order > 0 { call.input(1)? } else { x };
+        let views = [x, g, y].map(|v| v.merged());
+        let [x, g, y] = views;
         let params = UnaryParams { x, g, y, a, b };
         let scaled = if self.order > 0 {
             "#define SCALED\n"
         } else {
             ""
         };
-        let dtype = call.outputs[0].dtype();
+        let (of, to) = (call.inputs[0].dtype(), call.outputs[0].dtype());
         let defines = format!(
-            "#define FORMULA {}_{}\n{scaled}{}",
+            "#define FORMULA {}_{}\n{scaled}{}#define GRAIN {}\n",
             self.map.name(),
             self.order,
-            define(&[("T", dtype)])
+            define(&[("S", of), ("T", partial_type(of)), ("R", to)]),
+            grain(of)
         );
-        call.launch_own(&UNARY, &defines, "unary", y.numel(), &params)
+        let lies = |view: &CudaView| goes_by_grains(view, of);
+        match views.iter().all(lies) && goes_by_grains(&y, to) {
+            true => {
+                let count = y.numel().div_ceil(grain(of));
+                call.launch_own(&UNARY, &defines, "unary_line", count, &params)
+            }
+            false => call.launch_own(&UNARY, &defines, "unary", y.numel(), &params),
+        }
     }
 }
 
@@ -142,7 +154,7 @@ struct FillParams {
 
 impl CudaKernel for Arithmetic {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let dtype = call.outputs[0].dtype();
+        let dtype = call.inputs[0].dtype();
         binary(call, formula(self.kind, dtype), dtype)
     }
 }
@@ -209,19 +221,43 @@ fn formula(kind: Binary, dtype: DType) -> &'static str {
 fn binary(call: &mut CudaCall<'_>, formula: &str, of: DType) -> Result<()> {
     let y = call.output(0)?;
     let (a, b) = (call.input(0)?, call.input(1)?);
-    let params = BinaryParams {
-        a: a.broadcast_to(&y),
-        b: b.broadcast_to(&y),
-        y,
-    };
+    let [a, b] = [a, b].map(|v| v.broadcast_to(&y).merged());
+    let y = y.merged();
+    let params = BinaryParams { a, b, y };
+    let to = call.outputs[0].dtype();
     let whole = if of.is_float() { "" } else { "#define WHOLE\n" };
     let types = define(&[
-        ("T", as_number(of)),
-        ("R", as_number(call.outputs[0].dtype())),
+        ("S", as_number(of)),
+        ("T", as_number(partial_type(of))),
+        ("R", as_number(to)),
     ]);
-    let unsigned = unsigned(of.size());
-    let defines = format!("{types}#define U {unsigned}\n{whole}#define FORMULA {formula}\n");
-    call.launch_own(&BINARY, &defines, "binary", y.numel(), &params)
+    let result = match to.is_half() {
+        true => "As<R>::of",
+        false => "(R)",
+    };
+    let (unsigned, grain) = (unsigned(of.size()), grain(of));
+    let defines = format!(
+        "{types}#define U {unsigned}\n{whole}#define FORMULA {formula}\n#define GRAIN {grain}\n\
+         #define RESULT(v) {result}(v)\n"
+    );
+    let n = y.numel();
+    // One element for all has a step of 0.
+    let lies = |v: &CudaView| v.strides == [0; AXES] || goes_by_grains(v, of);
+    match lies(&a) && lies(&b) && goes_by_grains(&y, to) {
+        true => call.launch_own(&BINARY, &defines, "binary_line", n.div_ceil(grain), &params),
+        false => call.launch_own(&BINARY, &defines, "binary", n, &params),
+    }
+}
+
+/// How many elements of a type a thread takes at once: 16 bytes.
+fn grain(of: DType) -> usize {
+    16 / of.size()
+}
+
+/// Whether elements of a type, in a view of as few dims as it takes, can be taken as many at once as fill 16 bytes.
+fn goes_by_grains(view: &CudaView, of: DType) -> bool {
+    let lies = view.ndim == 0 || (view.ndim, view.strides[0]) == (1, 1);
+    lies && view.data.is_multiple_of((grain(of) * of.size()) as u64)
 }
 
 /// The type as kernels compute in it: truth values are bytes.

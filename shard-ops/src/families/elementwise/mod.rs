@@ -317,7 +317,7 @@ impl Op for Map {
         });
     }
 
-    crate::kernel::gpu_kernel!();
+    crate::kernel::gpu_kernel!(halves);
 
     fn keeps(&self) -> Keeps {
         match self.map.form() {
@@ -461,7 +461,7 @@ impl Op for Arithmetic {
         }
     }
 
-    crate::kernel::gpu_kernel!();
+    crate::kernel::gpu_kernel!(halves);
 
     fn keeps(&self) -> Keeps {
         match self.kind {

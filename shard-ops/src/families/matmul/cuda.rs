@@ -5,6 +5,7 @@ use crate::cuda::view::{define, strided};
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
 use crate::error::InOp;
+use crate::host::partial_type;
 use crate::{OperandBox, Result};
 use bytemuck::{Pod, Zeroable};
 use shard_comm::Strided;
@@ -13,7 +14,10 @@ use shard_spec::{Dims, Strides};
 
 const SOURCE: KernelSource = cuda_source!("matmul", include_str!("matmul.cu"));
 /// What tests compile its text for.
-pub(crate) const TRIED: &[(KernelSource, &str)] = &[(SOURCE, "#define T f32\n#define TILE 16\n")];
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(
+    SOURCE,
+    "#define T bf16\n#define W f32\n#define R f32\n#define TILE 16\n",
+)];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -47,11 +51,14 @@ pub(in crate::families) fn multiply(
     y: &Strided,
     bias: Option<usize>,
 ) -> Result<()> {
+    let (of, to) = (call.inputs[0].dtype(), call.outputs[0].dtype());
+    // Of terms of a sum, which are `f32`, the bias is `f32` too.
+    let bias = match bias {
+        Some(i) => Some(call.converted(i, to)?),
+        None => None,
+    };
     if call.policy.libraries {
-        let view = bias.map(|i| strided(&call.cx.inputs[i]));
-        let bias = bias
-            .zip(view.as_ref())
-            .map(|(i, view)| (&call.inputs[i], view));
+        let bias = bias.as_ref().map(|(bias, view)| (bias, view));
         let (left, right) = ((&call.inputs[0], a), (&call.inputs[1], b));
         let into = (&mut call.outputs[0], y);
         let did = (call.gpu).matmul(left, right, bias, into, call.policy.precision);
@@ -65,7 +72,13 @@ pub(in crate::families) fn multiply(
         a: call.input_as(0, a)?,
         b: call.input_as(1, b)?,
         y: into,
-        bias: bias.map_or(Ok(into), |i| call.input(i))?,
+        bias: match &bias {
+            Some((bias, view)) => {
+                let address = call.gpu.address(bias).in_op(call.op)?;
+                CudaView::new(call.op, address, to, view)?
+            }
+            None => into,
+        },
         batches: y.shape[..last - 1].iter().product::<usize>() as i64,
         m: into.shape[last - 1],
         n: into.shape[last],
@@ -75,7 +88,7 @@ pub(in crate::families) fn multiply(
     let tile = call.gpu.block().isqrt();
     let defines = format!(
         "{}#define TILE {tile}\n",
-        define(&[("T", call.outputs[0].dtype())])
+        define(&[("T", of), ("W", partial_type(to)), ("R", to)])
     );
     let tiles = |n: i64| (n as u64).div_ceil(u64::from(tile)) as u32;
     let batches = params.batches.min(1 << 15) as u32;

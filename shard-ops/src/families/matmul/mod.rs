@@ -18,7 +18,7 @@ use crate::host::with_float;
 use crate::{
     Exec, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved, Value, key_of,
 };
-use shard_comm::{DType, Element};
+use shard_comm::{DType, DeviceKind, Element};
 use shard_kernels::gemm::{self, Mat, MatMut};
 use shard_kernels::{Real, View, ViewMut};
 use shard_spec::Layout;
@@ -168,11 +168,16 @@ impl Op for MatMul {
 
     crate::kernel::gpu_kernel!();
 
-    fn reads_halves(&self, stored: DType) -> &[usize] {
-        match stored == DType::BF16 && gemm::multiplies_halves() {
-            true => &[0, 1],
+    fn reads_halves(&self, stored: DType, on: DeviceKind) -> &[usize] {
+        match on.is_cuda() {
+            true => &[0, 1, 2],
+            false if stored == DType::BF16 && gemm::multiplies_halves() => &[0, 1],
             false => &[],
         }
+    }
+
+    fn writes_halves(&self, _: DType, on: DeviceKind) -> bool {
+        on.is_cuda()
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

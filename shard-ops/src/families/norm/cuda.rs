@@ -3,17 +3,20 @@
 use super::grad::{GradOp, Part};
 use super::{Cells, MomentsOp, Normalise, Statistics};
 use crate::Result;
+use crate::cuda::parts::Division;
 use crate::cuda::view::define;
 use crate::cuda::{CudaCall, CudaKernel};
 use crate::cuda_source;
 use crate::error::InOp;
+use crate::host::partial_type;
 use bytemuck::{Pod, Zeroable};
-use shard_comm::DType;
 use shard_comm::cuda::KernelSource;
+use shard_comm::{BufferMut, DType};
 
 const SOURCE: KernelSource = cuda_source!("norm", include_str!("norm.cu"));
 /// What tests compile its text for.
-pub(crate) const TRIED: &[(KernelSource, &str)] = &[(SOURCE, "#define T f32\n")];
+pub(crate) const TRIED: &[(KernelSource, &str)] =
+    &[(SOURCE, "#define S bf16\n#define T f32\n#define R bf16\n")];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -26,6 +29,8 @@ struct Params {
     bias: u64,
     y: u64,
     units: u64,
+    rstd: u64,
+    found: u64,
     cells: i64,
     length: i64,
     inner: i64,
@@ -35,7 +40,13 @@ struct Params {
     across: i64,
     about_zero: i64,
     apart: i64,
+    parts: i64,
     eps: f64,
+}
+
+fn defines(call: &CudaCall<'_>) -> String {
+    let (of, to) = (call.inputs[0].dtype(), call.outputs[0].dtype());
+    define(&[("S", of), ("T", partial_type(of)), ("R", to)])
 }
 
 impl Params {
@@ -74,31 +85,66 @@ impl Params {
     }
 
     fn launch(&self, call: &CudaCall<'_>, name: &str, count: i64) -> Result<()> {
-        let defines = define(&[("T", call.inputs[0].dtype())]);
+        let defines = defines(call);
         call.launch_own(&SOURCE, &defines, name, count as usize, self)
     }
 
-    /// Sums of weights, which are `apart` from each other.
-    fn launch_weights(&self, call: &CudaCall<'_>) -> Result<()> {
-        let weights = match self.channels {
-            0 => self.inner,
-            channels => channels,
-        };
-        self.launch_blocks(call, "weight_sums", weights)
+    /// Finds moments, or sums, of every cell, and puts them at `y`.
+    fn of_cells(&self, call: &CudaCall<'_>, names: [&str; 3], numbers: usize) -> Result<()> {
+        let division = Division::of(call, self.cells as usize, self.length as usize, false);
+        self.divided(call, division, names, numbers)
     }
 
-    fn launch_blocks(&self, call: &CudaCall<'_>, name: &str, count: i64) -> Result<()> {
-        let defines = define(&[("T", call.inputs[0].dtype())]);
-        let blocks = [count.min(1 << 16) as u32, 1, 1];
-        call.launch_own_blocks(&SOURCE, &defines, name, blocks, call.gpu.block(), self)
+    /// Sums of weights, which are `apart` from each other.
+    fn of_weights(&self, call: &CudaCall<'_>) -> Result<()> {
+        let names = ["element_sums", "channel_sums", "joined_weight_sums"];
+        let division = match self.channels {
+            0 => Division::of_threads(call, self.inner as usize, self.rows as usize),
+            channels => {
+                let each = (self.rows * self.inner) as usize;
+                Division::of(call, channels as usize, each, false)
+            }
+        };
+        self.divided(call, division, names, 2)
+    }
+
+    /// Finds so many numbers for every part, by one of the first two kernels, and joins them by the third.
+    fn divided(
+        &self,
+        call: &CudaCall<'_>,
+        division: Division,
+        names: [&str; 3],
+        numbers: usize,
+    ) -> Result<()> {
+        let mut found = call.scratch(DType::F64, numbers * division.found())?;
+        let params = Self {
+            found: call.gpu.address_mut(&mut found).in_op(call.op)?,
+            parts: division.parts as i64,
+            ..*self
+        };
+        let defines = defines(call);
+        let [by_threads, by_teams, joined] = names;
+        division.launch_as(call, &SOURCE, &defines, [by_threads, by_teams], &params)?;
+        division.join_as(call, &SOURCE, &defines, joined, &params)
+    }
+
+    /// Memory for the inverse deviations of cells, which are found now.
+    fn rstds(&mut self, call: &CudaCall<'_>) -> Result<BufferMut> {
+        let mut memory = call.scratch(DType::F64, self.cells as usize)?;
+        self.rstd = call.gpu.address_mut(&mut memory).in_op(call.op)?;
+        self.launch(call, "rstds", self.cells)?;
+        Ok(memory)
     }
 }
+
+const MOMENTS: [&str; 3] = ["", "moments", "joined_moments"];
+const CELL_SUMS: [&str; 3] = ["", "cell_sums", "joined_cell_sums"];
 
 impl CudaKernel for MomentsOp {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let mut params = Params::new(call, self.cells, 0.0)?;
         params.about_zero = i64::from(self.squares);
-        params.launch_blocks(call, "moments", params.cells)
+        params.of_cells(call, MOMENTS, 3)
     }
 }
 
@@ -113,7 +159,7 @@ impl CudaKernel for Normalise {
                 about_zero: i64::from(self.by == Statistics::Squares),
                 ..params
             };
-            moments.launch_blocks(call, "moments", params.cells)?;
+            moments.of_cells(call, MOMENTS, 3)?;
         } else {
             params.stats = call.dense(1)?;
         }
@@ -123,6 +169,7 @@ impl CudaKernel for Normalise {
         if self.bias {
             params.bias = call.dense(weight + usize::from(self.weight))?;
         }
+        let _rstds = params.rstds(call)?;
         params.launch(call, "normalise", params.cells * params.length)
     }
 }
@@ -136,16 +183,17 @@ impl CudaKernel for GradOp {
         if self.weight && self.part != Part::WeightSums {
             params.weight = call.dense(weight_at)?;
         }
+        let _rstds = params.rstds(call)?;
         match self.part {
-            Part::CellSums => params.launch_blocks(call, "cell_sums", params.cells),
+            Part::CellSums => params.of_cells(call, CELL_SUMS, 2),
             Part::WeightSums => {
-                let units = params.y + call.inputs[0].dtype().size() as u64;
+                let units = params.y + call.outputs[0].dtype().size() as u64;
                 Params {
                     units,
                     apart: 2,
                     ..params
                 }
-                .launch_weights(call)
+                .of_weights(call)
             }
             Part::Input => {
                 if self.takes_sums() {
@@ -160,13 +208,13 @@ impl CudaKernel for GradOp {
                     y: params.sums,
                     ..params
                 }
-                .launch_blocks(call, "cell_sums", params.cells)?;
+                .of_cells(call, CELL_SUMS, 2)?;
                 params.launch(call, "input_grad", params.cells * params.length)?;
                 if !weights {
                     return Ok(());
                 }
                 (params.units, params.y) = (call.output(1)?.data, call.output(2)?.data);
-                Params { apart: 1, ..params }.launch_weights(call)
+                Params { apart: 1, ..params }.of_weights(call)
             }
         }
     }

@@ -72,7 +72,7 @@ impl Op for GradOp {
         self.cells.rule(self.name(), inputs, whole, &sides, &to)
     }
 
-    crate::kernel::gpu_kernel!();
+    crate::kernel::gpu_kernel!(halves);
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.inputs[0].dtype(), T => self.compute::<T>(call));

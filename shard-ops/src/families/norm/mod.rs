@@ -422,7 +422,7 @@ impl Op for MomentsOp {
         self.cells.rule("moments", inputs, false, &[Like::X], &to)
     }
 
-    crate::kernel::gpu_kernel!();
+    crate::kernel::gpu_kernel!(halves);
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.inputs[0].dtype(), T => {
@@ -535,7 +535,7 @@ impl Op for Normalise {
             .rule("normalise", inputs, self.finds, &self.sides(), outputs)
     }
 
-    crate::kernel::gpu_kernel!();
+    crate::kernel::gpu_kernel!(halves);
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => {

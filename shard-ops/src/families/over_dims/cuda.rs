@@ -2,10 +2,13 @@
 
 use super::OverDims;
 use crate::Result;
+use crate::cuda::parts::Division;
 use crate::cuda::view::define;
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
+use crate::error::InOp;
 use crate::families::elementwise::as_number;
+use crate::host::partial_type;
 use bytemuck::{Pod, Zeroable};
 use shard_comm::DType;
 use shard_comm::cuda::KernelSource;
@@ -25,10 +28,9 @@ struct Params {
     cells: CudaView,
     along: CudaView,
     y: CudaView,
+    found: u64,
+    parts: i64,
 }
-
-/// Cells from which on each thread has one of its own, if they lie side by side.
-const COLUMNS: usize = 4096;
 
 impl CudaKernel for OverDims {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
@@ -36,22 +38,36 @@ impl CudaKernel for OverDims {
         let (cells, along) = x.split(&self.dims);
         let (of, to) = (call.inputs[0].dtype(), call.outputs[0].dtype());
         let defines = self.defines(of, to);
-        let params = Params { cells, along, y };
-        let count = cells.numel();
-        let last = (cells.ndim - 1).max(0) as usize;
-        if cells.strides[last] == 1 && count >= COLUMNS {
-            return call.launch_own(&SOURCE, &defines, "columns", count, &params);
-        }
-        let threads = call.gpu.block();
-        let blocks = count.min(1 << 16) as u32;
-        call.launch_own_blocks(&SOURCE, &defines, "cells", [blocks, 1, 1], threads, &params)
+        let division = Division::new(call, &cells, &along);
+        let mut found = call.scratch(self.wide(of), division.found())?;
+        let params = Params {
+            cells: cells.merged(),
+            along: along.merged(),
+            y: y.merged(),
+            found: call.gpu.address_mut(&mut found).in_op(call.op)?,
+            parts: division.parts as i64,
+        };
+        division.launch(call, &SOURCE, &defines, &params)?;
+        division.join(call, &SOURCE, &defines, &params)
     }
 }
 
 impl OverDims {
+    fn is_whole(&self, of: DType) -> bool {
+        self.truths || !of.is_float()
+    }
+
+    /// The type that elements are reduced in.
+    fn wide(&self, of: DType) -> DType {
+        match self.is_whole(of) {
+            true => DType::I64,
+            false => partial_type(of),
+        }
+    }
+
     /// The monoid on a type, in CUDA's language. Whole numbers are reduced as `i64`, which holds them all.
     fn defines(&self, of: DType, to: DType) -> String {
-        let whole = self.truths || !of.is_float();
+        let whole = self.is_whole(of);
         let (start, join) = match (self.op, whole) {
             (ReduceOp::Sum, true) => ("0", "(W)((u64)(a) + (u64)(b))"),
             (ReduceOp::Prod, true) => ("1", "(W)((u64)(a) * (u64)(b))"),
@@ -68,6 +84,7 @@ impl OverDims {
         };
         // Of nothing, an extreme is the end of the result's type.
         let lower = match (self.op, to) {
+            (_, to) if to.is_half() => "As<R>::of(w)".to_owned(),
             (ReduceOp::Sum | ReduceOp::Prod, _) => "(R)(w)".to_owned(),
             (_, DType::Bool) => "(R)(w > 0)".to_owned(),
             (_, DType::U8) => "(R)(w < 0 ? 0 : w > 255 ? 255 : w)".to_owned(),
@@ -77,8 +94,11 @@ impl OverDims {
             }
             _ => "(R)(w)".to_owned(),
         };
-        let wide = if whole { DType::I64 } else { of };
-        let types = define(&[("T", as_number(of)), ("W", wide), ("R", as_number(to))]);
+        let types = define(&[
+            ("T", as_number(of)),
+            ("W", self.wide(of)),
+            ("R", as_number(to)),
+        ]);
         format!(
             "{types}#define START {start}\n#define LIFT(x) {lift}\n#define LOWER(w) {lower}\n#define JOIN(a, b) {join}\n"
         )

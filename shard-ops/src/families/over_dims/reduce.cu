@@ -1,44 +1,49 @@
 // Reductions of some dims. T: the type; W: the one it is reduced in, R: the result's; JOIN(a, b), LIFT(x), LOWER(w), START: the monoid.
 
-struct Reduce { View cells, along, y; };
+// Of several `parts` of a cell's elements, `found` has what each came to, for all cells part by part.
+struct Reduce { View cells, along, y; u64 found; i64 parts; };
 
 // A zero is above its negative: of two zeros, one of each sign sum to the one above.
 DEVICE W larger(W a, W b) { return a == b && a == 0 ? a + b : a != a || a > b ? a : b; }
 DEVICE W smaller(W a, W b) { return a == b && a == 0 ? -(-a - b) : a != a || a < b ? a : b; }
 
-// A thread per cell: where there are many cells side by side.
+DEVICE void put(const Reduce& p, i64 n, i64 c, i64 part, W all) {
+    if (p.parts > 1) ((W*)p.found)[part * n + c] = all;
+    else element<R>(p.y, place(p.y, c)) = LOWER(all);
+}
+DEVICE i64 begin(const Reduce& p, i64 m, i64 part) { return p.parts > 1 ? m * part / p.parts : m * part; }
+DEVICE W lifted(const Reduce& p, i64 base, i64 i) { const auto x = widen(element<T>(p.cells, base + place(p.along, i))); return LIFT(x); }
+
+// A thread per part of a cell: where there are many cells side by side.
 KERNEL(columns, Reduce) {
     const i64 n = numel(p.cells), m = numel(p.along);
-    for (i64 c = first_thread(); c < n; c += threads()) {
-        const i64 base = place(p.cells, c);
+    for (i64 at = first_thread(); at < n * p.parts; at += threads()) {
+        const i64 part = over(at, n), c = at - part * n, base = place(p.cells, c), end = begin(p, m, part + 1);
         W sum = START;
-        for (i64 i = 0; i < m; i++) {
-            T x = element<T>(p.cells, base + place(p.along, i));
-            sum = JOIN(sum, LIFT(x));
-        }
-        element<R>(p.y, place(p.y, c)) = LOWER(sum);
+        for (i64 i = begin(p, m, part); i < end; i++) sum = JOIN(sum, lifted(p, base, i));
+        put(p, n, c, part, sum);
     }
 }
 
-// A block per cell: threads take every so many elements, and join in pairs. The order is the same in every run.
+// A team per part of a cell: members take every so many elements, and join. The order is the same in every run.
 BLOCK_KERNEL(cells, Reduce) {
-    SHARED(W, part, 1024);
     const i64 n = numel(p.cells), m = numel(p.along);
-    const u32 t = threadIdx.x;
-    for (i64 c = blockIdx.x; c < n; c += gridDim.x) {
-        const i64 base = place(p.cells, c);
+    for (i64 at = first_team(); at < n * p.parts; at += teams()) {
+        const i64 part = over(at, n), c = at - part * n, base = place(p.cells, c), end = begin(p, m, part + 1);
         W sum = START;
-        for (i64 i = t; i < m; i += blockDim.x) {
-            T x = element<T>(p.cells, base + place(p.along, i));
-            sum = JOIN(sum, LIFT(x));
-        }
-        part[t] = sum;
-        SYNC();
-        for (u32 half = blockDim.x / 2; half > 0; half /= 2) {
-            if (t < half) { W a = part[t], b = part[t + half]; part[t] = JOIN(a, b); }
-            SYNC();
-        }
-        if (t == 0) element<R>(p.y, place(p.y, c)) = LOWER(part[0]);
-        SYNC();
+        for (i64 i = begin(p, m, part) + member(); i < end; i += members()) sum = JOIN(sum, lifted(p, base, i));
+        sum = over_team(sum, [](W a, W b) { return (W)(JOIN(a, b)); });
+        if (member() == 0) put(p, n, c, part, sum);
+    }
+}
+
+// A team per cell, of whose parts something was found.
+BLOCK_KERNEL(joined, Reduce) {
+    const i64 n = numel(p.y);
+    for (i64 c = first_team(); c < n; c += teams()) {
+        W sum = START;
+        for (i64 k = member(); k < p.parts; k += members()) sum = JOIN(sum, ((const W*)p.found)[k * n + c]);
+        sum = over_team(sum, [](W a, W b) { return (W)(JOIN(a, b)); });
+        if (member() == 0) element<R>(p.y, place(p.y, c)) = LOWER(sum);
     }
 }

@@ -18,8 +18,9 @@ struct Scan {
 };
 
 #if KIND == VALUES
-DEVICE W log_add_exp(W a, W b) {
-    const W low = a < b ? a : b, high = a < b ? b : a;
+// Of any type, since a text with whole numbers must compile too, for which there is no exponential.
+template <class V> DEVICE V log_add_exp(V a, V b) {
+    const V low = a < b ? a : b, high = a < b ? b : a;
     return low == high && (low - low != 0) ? low : high + log1p(exp(low - high));
 }
 #ifdef TRUTHS

@@ -131,7 +131,7 @@ impl Op for Softmax {
             .build()
     }
 
-    crate::kernel::gpu_kernel!();
+    crate::kernel::gpu_kernel!(halves);
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => {
@@ -204,7 +204,7 @@ impl Op for SoftmaxGrad {
             .build()
     }
 
-    crate::kernel::gpu_kernel!();
+    crate::kernel::gpu_kernel!(halves);
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let log = self.0.log;

@@ -2,9 +2,11 @@
 
 use super::states::{States, StatesGrad};
 use crate::Result;
+use crate::cuda::parts::Division;
 use crate::cuda::view::define;
 use crate::cuda::{AXES, CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
+use crate::error::InOp;
 use crate::families::elementwise::as_number;
 use crate::host::is_whole;
 use bytemuck::{Pod, Zeroable};
@@ -13,8 +15,10 @@ use shard_comm::{DType, Monoid};
 
 const SOURCE: KernelSource = cuda_source!("statistics", include_str!("statistics.cu"));
 /// What tests compile its text for.
-pub(crate) const TRIED: &[(KernelSource, &str)] =
-    &[(SOURCE, "#define T f32\n#define W f64\n#define KIND 0\n")];
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[(
+    SOURCE,
+    "#define T f32\n#define R f32\n#define W f64\n#define KIND 0\n",
+)];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -23,7 +27,9 @@ struct Params {
     along: CudaView,
     numbers: CudaView,
     y: u64,
+    found: u64,
     first: i64,
+    parts: i64,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -35,13 +41,14 @@ struct GradParams {
     y: CudaView,
 }
 
-/// Cells from which on each thread has one of its own, if they lie side by side.
-const COLUMNS: usize = 4096;
+/// The type of the numbers of a state.
+fn wide(of: DType) -> DType {
+    if is_whole(of) { DType::I64 } else { DType::F64 }
+}
 
 impl States {
-    fn defines(&self, of: DType) -> String {
+    fn defines(&self, of: DType, to: DType) -> String {
         let whole = is_whole(of);
-        let wide = if whole { DType::I64 } else { DType::F64 };
         let least = "(W)(1ull << 63)";
         let most = "(W)(~0ull >> 1)";
         let (kind, none) = match (self.monoid, whole) {
@@ -53,7 +60,7 @@ impl States {
             (_, false) => (2, "-INFINITE"),
         };
         let end = if whole { most } else { "INFINITE" };
-        let types = define(&[("T", as_number(of)), ("W", wide)]);
+        let types = define(&[("T", as_number(of)), ("R", as_number(to)), ("W", wide(of))]);
         format!("{types}#define KIND {kind}\n#define NONE {none}\n#define END {end}\n")
     }
 
@@ -82,21 +89,22 @@ impl CudaKernel for States {
             *to = step as i64;
         }
         let y = call.output(0)?.data;
+        let of = call.inputs[0].dtype();
+        let division = Division::new(call, &cells, &along);
+        // A state has at most three numbers.
+        let mut found = call.scratch(wide(of), 3 * division.found())?;
         let params = Params {
-            cells,
-            along,
-            numbers,
+            cells: cells.merged(),
+            along: along.merged(),
+            numbers: numbers.merged(),
             y,
+            found: call.gpu.address_mut(&mut found).in_op(call.op)?,
             first,
+            parts: division.parts as i64,
         };
-        let defines = self.defines(call.inputs[0].dtype());
-        let count = cells.numel();
-        let last = (cells.ndim - 1).max(0) as usize;
-        if cells.strides[last] == 1 && count >= COLUMNS {
-            return call.launch_own(&SOURCE, &defines, "columns", count, &params);
-        }
-        let (threads, blocks) = (call.gpu.block(), count.min(1 << 16) as u32);
-        call.launch_own_blocks(&SOURCE, &defines, "cells", [blocks, 1, 1], threads, &params)
+        let defines = self.defines(of, of);
+        division.launch(call, &SOURCE, &defines, &params)?;
+        division.join(call, &SOURCE, &defines, &params)
     }
 }
 
@@ -109,7 +117,9 @@ impl CudaKernel for StatesGrad {
             dy: self.0.beside(&x, &call.input(2)?),
             y,
         };
-        let defines = self.0.defines(call.inputs[0].dtype());
+        let defines = self
+            .0
+            .defines(call.inputs[0].dtype(), call.outputs[0].dtype());
         call.launch_own(&SOURCE, &defines, "states_grad", y.numel(), &params)
     }
 }

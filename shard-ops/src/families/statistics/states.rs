@@ -185,7 +185,7 @@ impl Op for States {
             .build()
     }
 
-    crate::kernel::gpu_kernel!();
+    crate::kernel::gpu_kernel!(halves);
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let of = call.inputs[0].dtype();
@@ -285,7 +285,7 @@ impl Op for StatesGrad {
             .build()
     }
 
-    crate::kernel::gpu_kernel!();
+    crate::kernel::gpu_kernel!(halves);
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => self.compute::<T>(call));

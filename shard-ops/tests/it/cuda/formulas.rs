@@ -44,14 +44,18 @@ static EVERY: LazyLock<KernelSource> = LazyLock::new(|| {
     );
     KernelSource {
         name: "every",
-        text: format!("#define FORMULA neg_0\n{}\n{kernel}", UNARY.text).leak(),
+        text: format!(
+            "#define FORMULA neg_0\n#define GRAIN 1\n#define S T\n#define R T\n{}\n{kernel}",
+            UNARY.text
+        )
+        .leak(),
         exact: false,
     }
 });
 
 #[test]
 fn sources_compile_to_ptx() {
-    let defines = "#define T f32\n#define FORMULA mish_3\n#define SCALED\n";
+    let defines = "#define S bf16\n#define T f32\n#define R bf16\n#define FORMULA mish_3\n#define SCALED\n#define GRAIN 8\n";
     assert_compiles(&UNARY, defines);
     assert_compiles(&EVERY, "#define T f64\n");
 }

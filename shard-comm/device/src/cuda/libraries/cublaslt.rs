@@ -294,12 +294,12 @@ impl Described {
             set_product(raw, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
             set_product(raw, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)?;
         }
-        let dtype = type_of(gemm.dtype)?;
+        let (dtype, result) = (type_of(gemm.dtype)?, type_of(gemm.result)?);
         Ok(Self {
             product,
             a: layout(dtype, &gemm.a, gemm.batches)?,
             b: layout(dtype, &gemm.b, gemm.batches)?,
-            d: layout(dtype, &gemm.d, gemm.batches)?,
+            d: layout(result, &gemm.d, gemm.batches)?,
         })
     }
 }

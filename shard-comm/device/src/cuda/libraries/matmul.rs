@@ -7,7 +7,7 @@ use crate::{Buffer, BufferMut, DType, DeviceError, MatmulPrecision, Result};
 impl Cuda {
     /// `y = a b`, plus a bias in every row, by cuBLASLt. The views are (batch..., m, k), (batch..., k, n), (batch..., m, n) and
     /// (n), with equal batch dims; along some of these `a` and `b` may repeat with a stride of 0. `y` must overlap none of the
-    /// operands, nor itself.
+    /// operands, nor itself. All are of one type; of operands of 16 bits `y` and the bias may also be `f32`.
     ///
     /// Returns false, and does nothing, if the library is [not there](Self::libraries), or its terms do not describe the views:
     /// it takes floats, matrices whose rows or whose columns are contiguous (for `y` the rows), and one regular stride from
@@ -24,31 +24,33 @@ impl Cuda {
         (y, at): (&mut BufferMut, &Strided),
         precision: MatmulPrecision,
     ) -> Result<bool> {
-        let dtype = y.dtype();
+        let (dtype, result) = (a.0.dtype(), y.dtype());
         let given = [Some(a), Some(b), bias];
-        for (buffer, view) in given.iter().flatten() {
+        let rounded = dtype == result || (dtype.is_half() && result == DType::F32);
+        for ((buffer, view), expected) in (given.iter().flatten()).zip([dtype, dtype, result]) {
             view.validate(buffer.len())?;
-            if buffer.dtype() != dtype {
-                return Err(DeviceError::dtype("matmul", dtype, buffer.dtype()));
+            if buffer.dtype() != expected || !rounded {
+                return Err(DeviceError::dtype("matmul", result, buffer.dtype()));
             }
         }
         at.validate(y.len())?;
         check_shapes(a.1, b.1, bias.map(|bias| bias.1), at)?;
-        let Some(mut gemm) = described(dtype, a.1, b.1, bias.map(|bias| bias.1), at) else {
+        let Some(mut gemm) = described([dtype, result], a.1, b.1, bias.map(|bias| bias.1), at)
+        else {
             return Ok(false);
         };
         gemm.precision = precision;
         // Only now, because asking for the address to write to makes this stream wait for the buffer's readers.
-        let size = dtype.size() as u64;
         let place = |buffer: &Buffer, view: &Strided| {
-            Ok::<u64, DeviceError>(self.address(buffer)? + view.offset as u64 * size)
+            let offset = view.offset * buffer.dtype().size();
+            Ok::<u64, DeviceError>(self.address(buffer)? + offset as u64)
         };
         gemm.a.address = place(b.0, b.1)?;
         gemm.b.address = place(a.0, a.1)?;
         if let Some((buffer, view)) = bias {
             gemm.bias = Some(place(buffer, view)?);
         }
-        gemm.d.address = self.address_mut(y)? + at.offset as u64 * size;
+        gemm.d.address = self.address_mut(y)? + (at.offset * result.size()) as u64;
         let Some(bytes) = self.driver.plan_gemm(&gemm).map_err(|r| self.refused(r))? else {
             return Ok(false);
         };
@@ -92,7 +94,7 @@ fn check_shapes(a: &Strided, b: &Strided, bias: Option<&Strided>, y: &Strided) -
 /// To the library, which stores matrices by columns, a matrix stored by rows is its transpose. So it is asked for
 /// `yᵀ = bᵀ aᵀ`, whose columns are the rows of `y`, and the bias of `y`'s columns lies along the columns of the result.
 fn described(
-    dtype: DType,
+    [dtype, result]: [DType; 2],
     a: &Strided,
     b: &Strided,
     bias: Option<&Strided>,
@@ -119,17 +121,18 @@ fn described(
         }
         let (left, transpose_a) = stored([n, k], [b.strides[nd - 1], b.strides[nd - 2]])?;
         let (right, transpose_b) = stored([k, m], [a.strides[nd - 1], rows.of_a])?;
-        let (result, false) = stored([n, m], [y.strides[nd - 1], rows.of_y])? else {
+        let (product, false) = stored([n, m], [y.strides[nd - 1], rows.of_y])? else {
             return None;
         };
         let [step_a, step_b, step_y] = batch.steps.map(|step| step as i64);
         let with = |step: i64, matrix: Matrix| Matrix { step, ..matrix };
         Some(Gemm {
             dtype,
+            result,
             precision: MatmulPrecision::Full,
             a: with(step_b, left),
             b: with(step_a, right),
-            d: with(step_y, result),
+            d: with(step_y, product),
             transpose_a,
             transpose_b,
             bias: bias.map(|_| 0),

@@ -56,29 +56,31 @@ pub(in crate::cuda) unsafe fn gemm(gemm: &Gemm, workspace: (u64, usize)) -> Answ
     }
     // SAFETY: the caller's promise.
     unsafe {
-        match gemm.dtype {
-            DType::F64 => multiply::<f64>(gemm),
-            DType::F32 => multiply::<f32>(gemm),
-            DType::F16 => multiply::<f16>(gemm),
-            DType::BF16 => multiply::<bf16>(gemm),
+        match (gemm.dtype, gemm.result) {
+            (DType::F64, DType::F64) => multiply::<f64, f64>(gemm),
+            (DType::F32, DType::F32) => multiply::<f32, f32>(gemm),
+            (DType::F16, DType::F16) => multiply::<f16, f16>(gemm),
+            (DType::BF16, DType::BF16) => multiply::<bf16, bf16>(gemm),
+            (DType::F16, DType::F32) => multiply::<f16, f32>(gemm),
+            (DType::BF16, DType::F32) => multiply::<bf16, f32>(gemm),
             _ => return Err(Refusal::new("cublasLtMatmul", "not supported")),
         }
     }
     Ok(())
 }
 
-unsafe fn multiply<T: Float>(gemm: &Gemm) {
+unsafe fn multiply<T: Float, R: Float<Sum = T::Sum>>(gemm: &Gemm) {
     let inner = if gemm.transpose_a {
         gemm.a.rows
     } else {
         gemm.a.columns
     };
+    let place = |of: &Matrix, batch: i64, i: u64, j: u64| {
+        batch * of.step + i as i64 + j as i64 * of.leading
+    };
     let at = |of: &Matrix, turned: bool, batch: i64, i: u64, j: u64| {
         let (i, j) = if turned { (j, i) } else { (i, j) };
-        Place::<T>::new(
-            of.address,
-            batch * of.step + i as i64 + j as i64 * of.leading,
-        )
+        Place::<T>::new(of.address, place(of, batch, i, j))
     };
     for batch in 0..i64::from(gemm.batches) {
         for j in 0..gemm.d.columns {
@@ -91,14 +93,17 @@ unsafe fn multiply<T: Float>(gemm: &Gemm) {
                     sum = unsafe { T::add_product(sum, a.read(), b.read(), gemm.precision) };
                 }
                 if let Some(bias) = gemm.bias {
-                    let one = T::narrow(T::ONE);
-                    let bias = Place::<T>::new(bias, i as i64);
+                    let one = R::narrow(R::ONE);
+                    let bias = Place::<R>::new(bias, i as i64);
                     // SAFETY: as above.
                     let bias = unsafe { bias.read() };
-                    sum = T::add_product(sum, bias, one, MatmulPrecision::Full);
+                    sum = R::add_product(sum, bias, one, MatmulPrecision::Full);
                 }
                 // SAFETY: as above.
-                unsafe { at(&gemm.d, false, batch, i, j).write(T::narrow(sum)) };
+                unsafe {
+                    Place::<R>::new(gemm.d.address, place(&gemm.d, batch, i, j))
+                        .write(R::narrow(sum));
+                }
             }
         }
     }

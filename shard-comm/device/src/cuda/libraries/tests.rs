@@ -17,10 +17,13 @@ fn the_libraries_take_descriptions_and_agree_on_the_extents_of_outputs() {
             leading,
             step: 100,
         };
-        for dtype in FLOATS {
+        let alike = FLOATS.map(|dtype| (dtype, dtype));
+        let sums = [DType::F16, DType::BF16].map(|dtype| (dtype, DType::F32));
+        for (dtype, result) in alike.into_iter().chain(sums) {
             for precision in [MatmulPrecision::Full, MatmulPrecision::Tf32] {
                 let gemm = Gemm {
                     dtype,
+                    result,
                     precision,
                     a: matrix(4, 3, 5),
                     b: matrix(4, 7, 4),

@@ -93,3 +93,65 @@ template <> struct As<b8> { static DEVICE b8 of(b8 v) { return v; } };
 // The number of this thread among all threads of a launch.
 DEVICE i64 first_thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 DEVICE i64 threads() { return (i64)gridDim.x * blockDim.x; }
+
+// Lanes are threads with consecutive numbers that join what they have without waiting for the rest of their block. JOIN joins two
+// values; what comes out is the same for all, and in every run.
+#ifndef EMULATED
+#define LANES 32
+template <class V> DEVICE V of_lane(V v, u32 lane, bool away) {
+    static_assert(sizeof(V) % 4 == 0, "lanes exchange words");
+    union Words { V v; u32 w[sizeof(V) / 4]; DEVICE Words() {} } words;
+    words.v = v;
+    for (u32 i = 0; i < sizeof(V) / 4; i++)
+        words.w[i] = away ? __shfl_xor_sync(0xffffffffu, words.w[i], lane) : __shfl_sync(0xffffffffu, words.w[i], lane);
+    return words.v;
+}
+template <class V, class Join> DEVICE V over_lanes(V v, Join join) {
+    for (u32 away = LANES / 2; away > 0; away /= 2) v = join(v, of_lane(v, away, true));
+    // The order in which two lanes join may show in what is no number.
+    return of_lane(v, 0, false);
+}
+template <class V, class Join> DEVICE V over_block(V v, Join join) {
+    __shared__ V part[LANES];
+    v = over_lanes(v, join);
+    if (threadIdx.x % LANES == 0) part[threadIdx.x / LANES] = v;
+    SYNC();
+    V all = part[0];
+    for (u32 k = 1; k < blockDim.x / LANES; k++) all = join(all, part[k]);
+    SYNC();
+    return all;
+}
+#else
+#define LANES 4
+template <class V, class Join> DEVICE V over_some(V v, u32 from, u32 to, Join join) {
+    static thread_local V part[1024];
+    part[threadIdx.x] = v;
+    SYNC();
+    V all = part[from];
+    for (u32 k = from + 1; k < to; k++) all = join(all, part[k]);
+    SYNC();
+    return all;
+}
+template <class V, class Join> DEVICE V over_lanes(V v, Join join) {
+    const u32 from = threadIdx.x / LANES * LANES;
+    return over_some(v, from, from + LANES, join);
+}
+template <class V, class Join> DEVICE V over_block(V v, Join join) { return over_some(v, 0, blockDim.x, join); }
+#endif
+
+// A team takes an item at a time, and its members join what they found: a block, or LANES threads if BY_LANES is defined.
+#ifdef BY_LANES
+#define TEAM ((u32)LANES)
+#define over_team over_lanes
+#else
+#define TEAM blockDim.x
+#define over_team over_block
+#endif
+DEVICE i64 first_team() { return (i64)blockIdx.x * (blockDim.x / TEAM) + threadIdx.x / TEAM; }
+DEVICE i64 teams() { return (i64)gridDim.x * (blockDim.x / TEAM); }
+DEVICE i64 member() { return threadIdx.x % TEAM; }
+DEVICE i64 members() { return TEAM; }
+template <class V> DEVICE V team_sum(V v) { return over_team(v, [](V a, V b) { return a + b; }); }
+
+// Elements side by side, which are read or written at once.
+template <class E, i32 N> struct alignas(sizeof(E) * N) Pack { E at[N]; };
