@@ -68,9 +68,21 @@ impl Cuda {
             let Some(terms) = Terms::new(call, views, pack) else {
                 continue;
             };
-            let Some(convolution) = terms.convolution(call, dtype) else {
+            let Some(mut convolution) = terms.convolution(call, dtype) else {
                 continue;
             };
+            // What the library reads and writes as it lies; new memory is aligned.
+            let (from, to) = terms.by_role(call.kind);
+            for ((tensor, place), (buffer, _)) in
+                convolution.read().into_iter().zip(from).zip(reads)
+            {
+                if place.packed.is_none() {
+                    tensor.address = self.address(buffer)? + place.offset(dtype);
+                }
+            }
+            if to.packed.is_none() {
+                convolution.written().address = self.address_mut(write.0)? + to.offset(dtype);
+            }
             let plan = self.driver.plan_convolution(&convolution);
             if let Some(bytes) = plan.map_err(|r| self.refused(r))? {
                 self.run(&terms, convolution, bytes, reads, write)?;
@@ -89,30 +101,21 @@ impl Cuda {
         reads: [(&Buffer, &Strided); 2],
         write: (&mut BufferMut, &Strided),
     ) -> Result<()> {
-        let (dtype, size) = (write.0.dtype(), write.0.dtype().size() as u64);
-        let [x, w, y] = &terms.places;
-        let (from, to) = match convolution.kind {
-            ConvKind::Forward => ([x, w], y),
-            ConvKind::InputGrad => ([y, w], x),
-            ConvKind::WeightGrad => ([x, y], w),
-        };
+        let dtype = write.0.dtype();
+        let (from, to) = terms.by_role(convolution.kind);
         let mut packed: SmallVec<[Buffer; 2]> = SmallVec::new();
         for ((tensor, place), (buffer, _)) in convolution.read().into_iter().zip(from).zip(reads) {
-            tensor.address = match &place.packed {
-                None => self.address(buffer)? + place.view.offset as u64 * size,
-                Some(inside) => {
-                    let mut dense = self.alloc(dtype, place.elements())?;
-                    if inside.numel() < place.elements() {
-                        let all = Strided::contiguous(&[place.elements()]);
-                        self.fill(&mut dense, &all, Scalar::ZERO)?;
-                    }
-                    self.copy(buffer, &place.view, &mut dense, inside)?;
-                    let dense = dense.freeze();
-                    let address = self.address(&dense)?;
-                    packed.push(dense);
-                    address
+            if let Some(inside) = &place.packed {
+                let mut dense = self.alloc(dtype, place.elements())?;
+                if inside.numel() < place.elements() {
+                    let all = Strided::contiguous(&[place.elements()]);
+                    self.fill(&mut dense, &all, Scalar::ZERO)?;
                 }
-            };
+                self.copy(buffer, &place.view, &mut dense, inside)?;
+                let dense = dense.freeze();
+                tensor.address = self.address(&dense)?;
+                packed.push(dense);
+            }
         }
         let (buffer, whole) = write;
         if to.view.numel() < whole.numel() {
@@ -120,15 +123,11 @@ impl Cuda {
             self.fill(buffer, whole, Scalar::ZERO)?;
         }
         let mut spread = None;
-        convolution.written().address = match &to.packed {
-            None => self.address_mut(buffer)? + to.view.offset as u64 * size,
-            Some(_) => {
-                let mut dense = self.alloc(dtype, to.elements())?;
-                let address = self.address_mut(&mut dense)?;
-                spread = Some(dense);
-                address
-            }
-        };
+        if to.packed.is_some() {
+            let mut dense = self.alloc(dtype, to.elements())?;
+            convolution.written().address = self.address_mut(&mut dense)?;
+            spread = Some(dense);
+        }
         let mut workspace = self.workspace(bytes)?;
         let at = self.address_mut(&mut workspace)?;
         // SAFETY: addresses, extents and strides are those of views that were checked against their buffers, which are this
@@ -189,6 +188,11 @@ impl Place {
 
     fn elements(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// The bytes in front of the part, where it is not packed.
+    fn offset(&self, dtype: DType) -> u64 {
+        (self.view.offset * dtype.size()) as u64
     }
 
     /// The tensor, without its address; one spatial dim becomes two.
@@ -285,6 +289,16 @@ impl Terms {
             ],
             pad,
         })
+    }
+
+    /// What is read, in the order of an op's operands, and what is written.
+    fn by_role(&self, kind: ConvKind) -> ([&Place; 2], &Place) {
+        let [x, w, y] = &self.places;
+        match kind {
+            ConvKind::Forward => ([x, w], y),
+            ConvKind::InputGrad => ([y, w], x),
+            ConvKind::WeightGrad => ([x, y], w),
+        }
     }
 
     /// The call, without addresses; `None` where its numbers are too large.

@@ -1,11 +1,14 @@
 //! cuDNN itself, loaded when it is first asked for. All calls to it are here.
 //!
-//! Algorithms are named, not searched for. The named ones multiply and add in the type of the computation, without transforms,
-//! and give the same bits every time.
+//! Convolutions are planned as graphs (`plan.rs`), by the engine that the library's heuristics expect to be the fastest of those that
+//! multiply and add in the type of the computation, without transforms, and give the same bits every time. Where there is none, such
+//! an algorithm is named.
 #![expect(
     unsafe_code,
     reason = "calls into cuDNN, whose handles this file alone holds"
 )]
+
+pub(super) mod plan;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
@@ -81,7 +84,7 @@ pub(super) fn found() -> &'static Library {
         if version < OLDEST {
             return Library::missing(format!("version {version} is older than {OLDEST}"));
         }
-        match CALLED.iter().find(|name| !has(name)) {
+        match (CALLED.iter().chain(&plan::CALLED)).find(|name| !has(name)) {
             Some(name) => Library::missing(format!("version {version} has no {name}")),
             None => Library::Found { version },
         }
@@ -94,8 +97,23 @@ pub(in crate::cuda) struct Dnn {
     /// The pointer. Only one thread at a time uses it, because this is behind a lock.
     handle: usize,
     context: Arc<CudaContext>,
-    /// The choices by call, without addresses; `None` where the library cannot compute the convolution.
-    choices: HashMap<Convolution, Option<Choice>>,
+    /// The choices by call, with alignments in place of addresses; `None` where the library cannot compute the convolution.
+    choices: HashMap<Convolution, Option<Way>>,
+}
+
+/// How a convolution is done.
+enum Way {
+    Plan(plan::Plan),
+    Named(Choice),
+}
+
+impl Way {
+    fn workspace(&self) -> usize {
+        match self {
+            Self::Plan(plan) => plan.workspace,
+            Self::Named(choice) => choice.workspace,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -152,23 +170,36 @@ impl Dnn {
 
     /// The bytes of workspace that a convolution needs; `None` if the library cannot compute it.
     pub(in crate::cuda) fn plan(&mut self, call: &Convolution) -> Answer<Option<usize>> {
-        Ok(self.choice(call)?.map(|choice| choice.workspace))
+        Ok(self.way(call)?.map(Way::workspace))
     }
 
-    fn choice(&mut self, call: &Convolution) -> Answer<Option<Choice>> {
+    fn way(&mut self, call: &Convolution) -> Answer<Option<&Way>> {
         let mut key = call.clone();
         for tensor in [&mut key.x, &mut key.w, &mut key.y] {
-            tensor.address = 0;
+            tensor.address = plan::alignment(tensor.address);
         }
-        if let Some(&choice) = self.choices.get(&key) {
-            return Ok(choice);
+        if !self.choices.contains_key(&key) {
+            let way = match self.planned(&key) {
+                Some(plan) => Some(Way::Plan(plan)),
+                None => self.choose(&key)?.map(Way::Named),
+            };
+            if self.choices.len() >= CHOICES {
+                self.choices.clear();
+            }
+            self.choices.insert(key.clone(), way);
         }
-        let choice = self.choose(&key)?;
-        if self.choices.len() >= CHOICES {
-            self.choices.clear();
+        Ok(self.choices.get(&key).and_then(Option::as_ref))
+    }
+
+    /// The library's own plan. That it makes none is no error: there are the named algorithms.
+    fn planned(&self, key: &Convolution) -> Option<plan::Plan> {
+        match plan::Plan::new(self.handle as cudnnHandle_t, key) {
+            Ok(plan) => plan,
+            Err(refusal) => {
+                tracing::debug!(target: "shard_device::cuda", ?refusal, "no plan of cuDNN's");
+                None
+            }
         }
-        self.choices.insert(key, choice);
-        Ok(choice)
     }
 
     fn choose(&self, call: &Convolution) -> Answer<Option<Choice>> {
@@ -256,10 +287,14 @@ impl Dnn {
         call: &Convolution,
         (workspace, bytes): (u64, usize),
     ) -> Answer<()> {
-        let choice = self.choice(call)?.filter(|c| c.workspace <= bytes);
-        let choice =
-            choice.ok_or_else(|| Refusal::new("cudnn", "a convolution that was not planned"))?;
         let handle = self.handle as cudnnHandle_t;
+        let way = self.way(call)?.filter(|way| way.workspace() <= bytes);
+        let choice = match way {
+            // SAFETY: the caller's promise.
+            Some(Way::Plan(plan)) => return unsafe { plan.run(handle, call, workspace) },
+            Some(Way::Named(choice)) => *choice,
+            None => return Err(Refusal::new("cudnn", "a convolution that was not planned")),
+        };
         let described = Described::new(call)?;
         let Described {
             x, w, y, window, ..
@@ -347,6 +382,7 @@ impl Drop for Dnn {
     fn drop(&mut self) {
         // A context that is gone has ended everything in it.
         if self.context.bind_to_thread().is_ok() {
+            self.choices.clear();
             // SAFETY: made by `new`, ended once.
             let _ = unsafe { sys::cudnnDestroy(self.handle as cudnnHandle_t) };
         }
