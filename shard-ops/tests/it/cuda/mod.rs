@@ -1,5 +1,6 @@
 //! Kernels for GPUs: their texts compile, and on the emulated GPU, or a real one where there is one, they do what the host does.
 
+mod attention;
 #[cfg(feature = "cuda-emulated")]
 mod fft;
 #[cfg(feature = "cuda-emulated")]
