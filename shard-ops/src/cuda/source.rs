@@ -6,6 +6,8 @@ pub const VIEW: &str = include_str!("view.cuh");
 pub(crate) const POSITIONS: &str = include_str!("positions.cuh");
 /// Random numbers by position: the generator of [`Stream`](crate::rng::Stream).
 pub(crate) const PHILOX: &str = include_str!("philox.cuh");
+/// Products of tiles by units for matrices.
+pub(crate) const TILES: &str = include_str!("tiles.cuh");
 /// Windows of convolutions and pools: `Window`.
 pub(crate) const WINDOWS: &str = include_str!("windows.cuh");
 

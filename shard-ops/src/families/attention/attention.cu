@@ -1,54 +1,17 @@
-// Attention as a fold over blocks of keys, and its gradient. T: the stored type; A: the type of the arithmetic; DIM, VDIM:
-// elements of a key and of a value; KEYS: keys of a tile.
+// Attention as a fold over blocks of keys, and its gradient, for any numbers. KEYS: keys of a tile.
 //
 // A thread has a query and streams tiles of keys and values past it: of each row only one logit exists at a time.
-
-struct Attention {
-    View q, k, v;            // (batch, heads, queries, DIM), (batch, kv heads, keys, DIM or VDIM)
-    View mask;               // broadcast to (batch, heads, queries, keys)
-    View out, dout;          // (batch, heads, queries, VDIM)
-    View dk, dv, dmask;      // of A
-    u64 max, sum, acc, lse, delta, dq;  // of A, rows in row-major order
-    Positions queries, keys, batches, heads;
-    i64 low, high;           // a query sees keys with low <= key - query <= high
-    i64 masked;              // 0: no mask, 1: which count, 2: added
-    i64 dropping, least, all_heads, all_queries, all_keys;
-    Stream stream;
-    f64 scale, kept;
-};
-
-// An array has at least one element.
-#define SOME(n) ((n) > 0 ? (n) : 1)
-#define GROUP (p.q.shape[1] / p.k.shape[1])
-#define ROW(name, i) ((A*)p.name)[i]
-
-// The scaled and masked logit of a pair, from its product; -inf where the key is hidden.
-DEVICE A logit(const Attention& p, i64 b, i64 h, i64 r, i64 j, i64 query, A product) {
-    const i64 away = at(p.keys, j) - query;
-    if (away < p.low || away > p.high) return A(-INFINITE);
-    A t = product * (A)p.scale;
-    if (p.masked) {
-        const i64 m = b * p.mask.strides[0] + h * p.mask.strides[1] + r * p.mask.strides[2] + j * p.mask.strides[3];
-        if (p.masked == 1) { if (!element<b8>(p.mask, m).byte) return A(-INFINITE); }
-        else t += widen(element<T>(p.mask, m));
-    }
-    return t;
-}
-// The factor of a probability: 0 if it is dropped.
-DEVICE A factor(const Attention& p, i64 b, i64 h, i64 query, i64 j) {
-    if (!p.dropping) return A(1);
-    const u64 row = ((u64)at(p.batches, b) * (u64)p.all_heads + (u64)at(p.heads, h)) * (u64)p.all_queries + (u64)query;
-    const u64 place = row * (u64)p.all_keys + (u64)at(p.keys, j);
-    return words(p.stream, place / 4).at[place % 4] >= (u32)p.least ? (A)(1.0 / p.kept) : A(0);
-}
-DEVICE i64 place4(const View& v, i64 b, i64 h, i64 r) { return b * v.strides[0] + h * v.strides[1] + r * v.strides[2]; }
 
 // Copies a tile of rows, of WIDTH elements each, to memory that all threads of the block share.
 #define BRING(tile, view, WIDTH, b, h, first, count)                                                         \
     for (i64 e = threadIdx.x; e < (count) * WIDTH; e += blockDim.x)                                           \
         tile[e] = widen(element<T>(view, place4(view, b, h, (first) + e / SOME(WIDTH)) + e % SOME(WIDTH) * view.strides[3]));
 
+// Kernels of tiles and these are both launched, and all but one leave at once.
+#define LEAVE_TO_TILES if (p.apart && !*(const u32*)p.apart) return
+
 BLOCK_KERNEL(start, Attention) {
+    if (p.apart && first_thread() == 0) *(u32*)p.apart = 0;
     const i64 rows = p.q.shape[0] * p.q.shape[1] * p.q.shape[2];
     for (i64 i = first_thread(); i < rows; i += threads()) {
         ROW(max, i) = A(-INFINITE);
@@ -58,6 +21,7 @@ BLOCK_KERNEL(start, Attention) {
 }
 
 BLOCK_KERNEL(fold, Attention) {
+    LEAVE_TO_TILES;
     SHARED(A, keys, SOME(KEYS * DIM));
     SHARED(A, values, SOME(KEYS * VDIM));
     const i64 b = blockIdx.z, h = blockIdx.y, r = (i64)blockIdx.x * blockDim.x + threadIdx.x, n = p.q.shape[2];
@@ -114,6 +78,7 @@ KERNEL(finish, Attention) {
 
 // Computes D = dO . O for each row, and sets the gradients to zero.
 KERNEL(start_grad, Attention) {
+    if (p.apart && first_thread() == 0) *(u32*)p.apart = 0;
     const i64 n = p.q.shape[2], rows = p.q.shape[0] * p.q.shape[1] * n;
     for (i64 row = first_thread(); row < rows; row += threads()) {
         const i64 r = row % n, h = row / n % p.q.shape[1], b = row / n / p.q.shape[1];
@@ -125,11 +90,9 @@ KERNEL(start_grad, Attention) {
     }
 }
 
-// The probability of a pair, recomputed; 0 for queries that see no key.
-DEVICE A probability(A t, A lse) { return lse == A(-INFINITE) || t == A(-INFINITE) ? A(0) : exp(t - lse); }
-
 // A thread per query; the keys come in tiles.
 BLOCK_KERNEL(grad_queries, Attention) {
+    LEAVE_TO_TILES;
     SHARED(A, keys, SOME(KEYS * DIM));
     SHARED(A, values, SOME(KEYS * VDIM));
     const i64 b = blockIdx.z, h = blockIdx.y, r = (i64)blockIdx.x * blockDim.x + threadIdx.x, n = p.q.shape[2];
@@ -163,6 +126,7 @@ BLOCK_KERNEL(grad_queries, Attention) {
 
 // A thread per key; the queries of its group come in tiles.
 BLOCK_KERNEL(grad_keys, Attention) {
+    LEAVE_TO_TILES;
     SHARED(A, rows, SOME(KEYS * DIM));
     SHARED(A, gos, SOME(KEYS * VDIM));
     const i64 b = blockIdx.z, kv = blockIdx.y, j = (i64)blockIdx.x * blockDim.x + threadIdx.x, n = p.q.shape[2];

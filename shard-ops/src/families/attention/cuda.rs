@@ -1,8 +1,11 @@
 //! Attention and its gradient on GPUs.
+//!
+//! Numbers of up to 32 bits are multiplied by the GPU's units for matrices, as sums of parts ([`Tiled`]). Only the GPU sees whether
+//! there are infinities or other numbers that have no parts. So both kernels are queued, and either leaves at once.
 
 use super::{Attention, Backward, Forward};
 use crate::cuda::kept::{Kept, Lists, Positions};
-use crate::cuda::source::{PHILOX, POSITIONS};
+use crate::cuda::source::{PHILOX, POSITIONS, TILES};
 use crate::cuda::view::define;
 use crate::cuda::{AXES, CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
@@ -11,21 +14,113 @@ use crate::host::partial_type;
 use crate::{OperandBox, Result};
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
-use shard_comm::{DType, Device};
+use shard_comm::{BufferMut, DType, Device};
+use std::iter::once;
 
-const SOURCE: KernelSource =
-    cuda_source!("attention", POSITIONS, PHILOX, include_str!("attention.cu"));
-/// What tests compile its text for.
-pub(crate) const TRIED: &[(KernelSource, &str)] = &[(
-    SOURCE,
-    "#define T f16\n#define A f32\n#define OUT f16\n#define DIM 64\n\
-     #define VDIM 64\n#define KEYS 32\n#define ADDS 0\n",
-)];
+const CALL: &str = include_str!("attention.cuh");
+const SOURCE: KernelSource = cuda_source!(
+    "attention",
+    POSITIONS,
+    PHILOX,
+    CALL,
+    include_str!("attention.cu")
+);
+const TILED: KernelSource = cuda_source!(
+    "attention_tiles",
+    POSITIONS,
+    PHILOX,
+    TILES,
+    CALL,
+    include_str!("tiles.cu")
+);
+/// A text of [`TILED`] for tests: the type, the dims, and what the kernel is for.
+macro_rules! tried {
+    ($stored:literal, $dim:literal, $masked:literal, $drops:literal, $kernel:literal) => {
+        (
+            TILED,
+            concat!(
+                "#define T ",
+                $stored,
+                "\n#define A f32\n#define DIM ",
+                $dim,
+                "\n#define VDIM ",
+                $dim,
+                "\n#define MASKED ",
+                $masked,
+                "\n#define DROPS ",
+                $drops,
+                "\n#define KERNEL_OF ",
+                $kernel,
+                "\n",
+            ),
+        )
+    };
+}
+/// What tests compile its texts for.
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[
+    (
+        SOURCE,
+        "#define T f16\n#define A f32\n#define OUT f16\n#define DIM 64\n\
+         #define VDIM 64\n#define KEYS 32\n#define ADDS 0\n",
+    ),
+    (
+        SOURCE,
+        "#define T f64\n#define A f64\n#define OUT f64\n#define DIM 64\n\
+         #define VDIM 72\n#define KEYS 16\n#define ADDS 1\n",
+    ),
+    tried!("f32", "64", "0", "0", "0"),
+    tried!("f32", "64", "0", "0", "1"),
+    tried!("bf16", "64", "0", "0", "1"),
+    tried!("f16", "128", "1", "1", "1"),
+    tried!("f32", "64", "2", "1", "2"),
+    tried!("bf16", "128", "0", "0", "2"),
+    tried!("f32", "128", "0", "0", "3"),
+    tried!("bf16", "64", "2", "1", "3"),
+];
 
 /// Threads of a block; each has a query or a key.
 const THREADS: u32 = 128;
 /// Bytes of a block's tiles.
-const TILES: usize = 32 << 10;
+const SHARED: usize = 32 << 10;
+/// Rows of a block of the kernels of tiles, which has [`THREADS`] threads on any GPU.
+const ROWS: i64 = 64;
+/// The most elements of a key or a value for which these kernels have enough registers.
+const MOST_DIMS: i64 = 128;
+/// The scales for which logits of numbers that have parts, and their gradients, are finite.
+const SCALES: std::ops::Range<f64> = 1e-6..1e6;
+
+/// The kernels of `tiles.cu`.
+#[derive(Clone, Copy)]
+enum Tiled {
+    Pack,
+    Fold,
+    GradQueries,
+    GradKeys,
+}
+
+impl Tiled {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pack => "pack",
+            Self::Fold => "fold_tiles",
+            Self::GradQueries => "grad_queries_tiles",
+            Self::GradKeys => "grad_keys_tiles",
+        }
+    }
+}
+
+/// Where kernels of a fold tell each other that there are numbers that have no parts.
+const APART: (DType, usize) = (DType::I32, 1);
+
+/// Of how many parts a number is the sum; `None` for numbers that kernels of tiles do not take.
+fn parts(stored: DType) -> Option<usize> {
+    match stored {
+        DType::BF16 => Some(1),
+        DType::F16 => Some(2),
+        DType::F32 => Some(3),
+        _ => None,
+    }
+}
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -45,6 +140,8 @@ struct Params {
     lse: u64,
     delta: u64,
     dq: u64,
+    parts: [u64; 4],
+    apart: u64,
     queries: Positions,
     keys: Positions,
     batches: Positions,
@@ -78,6 +175,8 @@ struct Problem {
     params: Params,
     defines: String,
     stored: DType,
+    /// The call's operands as parts, if kernels of tiles take it.
+    packed: Vec<BufferMut>,
     /// Lists of positions, which live until the kernels are queued.
     _lists: Lists,
 }
@@ -123,7 +222,7 @@ impl Problem {
         }
         let (dim, value_dim) = (params.k.shape[3] as usize, params.v.shape[3] as usize);
         let wide = partial_type(stored);
-        let keys = (TILES / ((dim + value_dim).max(1) * wide.size())).clamp(1, 64);
+        let keys = (SHARED / ((dim + value_dim).max(1) * wide.size())).clamp(1, 64);
         let defines = format!(
             "{}#define DIM {dim}\n#define VDIM {value_dim}\n#define KEYS {keys}\n",
             define(&[("T", stored), ("A", wide)])
@@ -132,6 +231,7 @@ impl Problem {
             params,
             defines,
             stored,
+            packed: Vec::new(),
             _lists: lists,
         })
     }
@@ -142,6 +242,62 @@ impl Problem {
 
     fn rows(&self) -> usize {
         self.params.q.shape[..3].iter().product::<i64>() as usize
+    }
+
+    /// Packs the operands for kernels of tiles, if these take the call. `apart` is where they tell the other kernels of numbers that
+    /// have no parts; it is zero before the first block of a fold.
+    fn pack(&mut self, call: &CudaCall<'_>, apart: u64) -> Result<()> {
+        let Params { q, k, v, dout, .. } = self.params;
+        let Some(parts) = parts(self.stored) else {
+            return Ok(());
+        };
+        let widths = 1..=MOST_DIMS;
+        let fit = [&k, &v].iter().all(|x| widths.contains(&x.shape[3]));
+        if !(fit && SCALES.contains(&self.params.scale)) {
+            return Ok(());
+        }
+        let operands = [q, k, v, dout];
+        let operands = &operands[..3 + usize::from(dout.data != 0)];
+        let mut most = 0;
+        for (operand, at) in operands.iter().zip(&mut self.params.parts) {
+            let [batch, heads, rows, width] = operand.shape[..4] else {
+                unreachable!("operands have four dims")
+            };
+            let len = batch * heads * whole(rows, ROWS) * whole(width, 16);
+            let mut buffer = call.scratch(DType::BF16, parts * len as usize)?;
+            *at = call.gpu.address_mut(&mut buffer).in_op(call.op)?;
+            self.packed.push(buffer);
+            most = most.max(len as u64 / 8);
+        }
+        self.params.apart = apart;
+        let threads = call.gpu.block();
+        let blocks = most.div_ceil(u64::from(threads)).min(1 << 16) as u32;
+        let grid = [blocks, 1, operands.len() as u32];
+        self.launch_tiled(call, Tiled::Pack, grid, threads)
+    }
+
+    fn launch_tiled(
+        &self,
+        call: &CudaCall<'_>,
+        kernel: Tiled,
+        grid: [u32; 3],
+        threads: u32,
+    ) -> Result<()> {
+        let Params {
+            k,
+            v,
+            masked,
+            dropping,
+            ..
+        } = &self.params;
+        let texts = format!(
+            "{}#define DIM {}\n#define VDIM {}\n#define MASKED {masked}\n#define DROPS {dropping}\n#define KERNEL_OF {}\n",
+            define(&[("T", self.stored), ("A", self.wide())]),
+            k.shape[3],
+            v.shape[3],
+            kernel as u32,
+        );
+        call.launch_own_blocks(&TILED, &texts, kernel.name(), grid, threads, &self.params)
     }
 
     /// Launches a kernel over rows, each computed by a thread.
@@ -156,8 +312,21 @@ impl Problem {
         call.launch_own(&SOURCE, &self.texts(out, adds), name, n, &self.params)
     }
 
-    /// Launches a kernel on blocks of threads that share tiles, with a thread for each of `rows` rows of each of `heads` heads.
-    fn tiles(&self, call: &CudaCall<'_>, name: &str, rows: i64, heads: i64) -> Result<()> {
+    /// Launches a kernel on blocks of threads that share tiles, with a thread for each of `rows` rows of each of `heads` heads; and
+    /// the one by the units for matrices, if the operands are packed.
+    fn tiles(
+        &self,
+        call: &CudaCall<'_>,
+        name: &str,
+        tiled: Tiled,
+        rows: i64,
+        heads: i64,
+    ) -> Result<()> {
+        if self.params.apart != 0 {
+            let blocks = whole(rows, ROWS) / ROWS;
+            let grid = [blocks as u32, heads as u32, self.params.q.shape[0] as u32];
+            self.launch_tiled(call, tiled, grid, THREADS)?;
+        }
         let threads = THREADS.min(call.gpu.block());
         let blocks = (rows as u64).div_ceil(u64::from(threads)) as u32;
         let grid = [blocks, heads as u32, self.params.q.shape[0] as u32];
@@ -186,16 +355,19 @@ impl CudaKernel for Forward {
             Some(kept) => kept,
             None => Kept::new(
                 call,
-                [rows, rows, rows * width].map(|len| (problem.wide(), len)),
+                once(APART).chain([rows, rows, rows * width].map(|len| (problem.wide(), len))),
             )?,
         };
-        let [max, sum, acc] = kept.addresses(call)?;
+        let [apart, max, sum, acc] = kept.addresses(call)?;
         (problem.params.max, problem.params.sum, problem.params.acc) = (max, sum, acc);
         if fresh {
+            problem.params.apart = apart;
             problem.each(call, "start", problem.stored, false, rows)?;
+            problem.params.apart = 0;
         }
+        problem.pack(call, apart)?;
         let (queries, heads) = (problem.params.q.shape[2], problem.params.q.shape[1]);
-        problem.tiles(call, "fold", queries, heads)?;
+        problem.tiles(call, "fold", Tiled::Fold, queries, heads)?;
         if call.cx.fold.last {
             problem.params.out = call.output(0)?;
             problem.params.lse = call.output(1)?.data;
@@ -243,21 +415,27 @@ impl CudaKernel for Backward {
         let dim = problem.params.q.shape[3] as usize;
         let mut kept = match found {
             Some(kept) => kept,
-            None => Kept::new(call, [rows, rows * dim].map(|len| (problem.wide(), len)))?,
+            None => Kept::new(
+                call,
+                once(APART).chain([rows, rows * dim].map(|len| (problem.wide(), len))),
+            )?,
         };
-        let [delta, dq] = kept.addresses(call)?;
+        let [apart, delta, dq] = kept.addresses(call)?;
         let params = &mut problem.params;
         (params.delta, params.dq) = (delta, dq);
         (params.out, params.dout) = (call.input(first)?, call.input(first + 2)?);
         params.lse = call.input(first + 1)?.data;
         (params.dk, params.dv) = (call.output(1)?, call.output(2)?);
         if fresh {
+            problem.params.apart = apart;
             problem.each(call, "start_grad", problem.stored, false, rows)?;
+            problem.params.apart = 0;
         }
+        problem.pack(call, apart)?;
         let (heads, kv_heads) = (problem.params.q.shape[1], problem.params.k.shape[1]);
         let (queries, keys) = (problem.params.q.shape[2], problem.params.k.shape[2]);
-        problem.tiles(call, "grad_queries", queries, heads)?;
-        problem.tiles(call, "grad_keys", keys, kv_heads)?;
+        problem.tiles(call, "grad_queries", Tiled::GradQueries, queries, heads)?;
+        problem.tiles(call, "grad_keys", Tiled::GradKeys, keys, kv_heads)?;
         if self.wants_mask {
             problem.params.dmask = four(&call.output(3)?);
             let adds = !call.cx.fold.first && shared(&call.cx.outputs[3], &call.cx.inputs[1]);
@@ -278,6 +456,11 @@ impl CudaKernel for Backward {
             .copy(&dq.freeze(), &all, &mut call.outputs[0], &to)
             .in_op(call.op)
     }
+}
+
+/// The least multiple of a number that is not less.
+fn whole(n: i64, of: i64) -> i64 {
+    (n + of - 1) / of * of
 }
 
 /// A view with four dims; missing ones are added in front.
