@@ -162,9 +162,9 @@ say "commit: $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
 
 # How much, on a GPU and where there is none.
 if [ $real = 1 ]; then
-    many=(1 2 3 4) meshes=(1 2 3x1 2x2) budget=40 verified=() long=(--steps 200) quick=() turns=3 job=240 moves=(comm --ranks 1,2,4)
+    many=(1 2 3 4) halves=(bf16 f16) meshes=(1 2 3x1 2x2) budget=40 verified=() long=(--steps 200) quick=() turns=3 job=240 moves=(comm --ranks 1,2,4)
 else
-    many=(2) meshes=(2) budget=2 verified=(--steps 1 --dtype f64) long=(--steps 1) quick=(--quick) turns=1 job=1800 moves=(--ranks 1,2)
+    many=(2) halves=(bf16) meshes=(2) budget=2 verified=(--steps 1 --dtype f64) long=(--steps 1) quick=(--quick) turns=1 job=1800 moves=(--ranks 1,2)
 fi
 fields=shard-tensor/examples/data
 
@@ -184,6 +184,10 @@ for ranks in "${many[@]}"; do
     beside "conformance, $ranks ranks on one GPU" 120 \
         "$binaries/conformance" --device "$device" --ranks "$ranks" --budget "$budget"
 done
+for float in "${halves[@]}"; do
+    beside "conformance in $float, 2 ranks on one GPU" 120 \
+        "$binaries/conformance" --device "$device" --ranks 2 --float "$float" --budget "$budget"
+done
 for mesh in "${meshes[@]}"; do
     main_job "main job, mesh $mesh" "$mesh" "$binaries/downscale" --device "$device"
 done
@@ -193,6 +197,14 @@ beside "NCCL: contract with one rank per GPU" 120 "$binaries/shard-comm-tests" n
 beside "conformance over NCCL, 1 rank" 120 \
     "$binaries/conformance" --device "$device" --backend nccl --ranks 1 --budget "$budget"
 main_job "main job over NCCL, 1 rank" 1 "$binaries/downscale" --device "$device" --backend nccl
+if command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck; do
+        beside "$tool on the kernels" 300 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+            "$binaries/conformance" --device "$device" --ranks 2 --jobs 1 --patience 250 --budget "$budget"
+    done
+else
+    say "skip  compute-sanitizer is not installed"
+fi
 wait
 if [ $real = 1 ]; then
     nccl=$(grep -aom1 'NCCL version [0-9.]*' "$links/libnccl.so" 2>/dev/null | grep -o '[0-9.]*$')
@@ -238,14 +250,6 @@ if [ -s "$work/torch.json" ] && [ -s "$work/ours.json" ]; then
     for file in ours torch; do cp "$work/$file.json" "${report%.txt}-$file.json"; done
 fi
 
-if command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck; do
-        try "$tool on the kernels" 300 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-            "$binaries/conformance" --device "$device" --ranks 2 --jobs 1 --patience 250 --budget "$budget"
-    done
-else
-    say "skip  compute-sanitizer is not installed"
-fi
 [ ! -e "$work/failed" ] || {
     say "something FAILED"
     exit 1

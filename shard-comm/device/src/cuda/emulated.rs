@@ -7,15 +7,16 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::any::Any;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use libloading::Library;
 
 use super::KernelSource;
+use super::cache;
 use super::compiled::Compiled;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
 use super::libraries::played;
@@ -276,7 +277,7 @@ fn library(source: &KernelSource, defines: &str) -> Answer<&'static Library> {
     if let Some(&library) = libraries.get(&hash) {
         return Ok(library);
     }
-    let folder = folder()?;
+    let folder = cache::folder().map_err(failed("mkdir"))?;
     let path = folder.join(format!("{}-{hash:016x}.so", source.name));
     if !path.exists() {
         accepted_by_nvidia(source, defines)?;
@@ -295,67 +296,6 @@ fn accepted_by_nvidia(source: &KernelSource, defines: &str) -> Answer<()> {
         Err(Refusal::Failed { call: "nvrtc", .. }) => Ok(()),
         answer => answer.map(drop),
     }
-}
-
-/// The folder of the compiled texts.
-fn folder() -> Answer<&'static Path> {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    if FOLDER.get().is_none() {
-        let folder = private_folder(&std::env::temp_dir()).map_err(failed("mkdir"))?;
-        drop(FOLDER.set(folder));
-    }
-    let folder = FOLDER.get().map(PathBuf::as_path);
-    folder.ok_or_else(|| Refusal::new("mkdir", "no folder for kernels"))
-}
-
-/// A folder inside `shared`, a folder that everybody may write to. Nobody else can have put files into it, which matters because
-/// its files are executed. All processes of a user share it, unless somebody else has taken its name: then this process gets a
-/// folder of its own.
-pub(super) fn private_folder(shared: &Path) -> std::io::Result<PathBuf> {
-    let user = std::env::var("USER").unwrap_or_default();
-    let user: String = user.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
-    let folder = shared.join(format!("shard-cuda-emulated-{user}"));
-    if make_private(&folder).is_ok() || is_private(&folder)? {
-        return Ok(folder);
-    }
-    // The standard library draws the keys at random.
-    let number = RandomState::new().hash_one(std::process::id());
-    let folder = shared.join(format!("shard-cuda-emulated-{number:016x}"));
-    make_private(&folder)?;
-    Ok(folder)
-}
-
-/// Makes a folder that nobody else may write to; an error if the name is taken.
-fn make_private(folder: &Path) -> std::io::Result<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder)
-}
-
-/// Whether this is a folder that belongs to this user and that nobody else may write to.
-#[cfg(unix)]
-fn is_private(folder: &Path) -> std::io::Result<bool> {
-    use std::os::unix::fs::MetadataExt;
-    let found = std::fs::symlink_metadata(folder)?;
-    if !found.is_dir() || found.mode() & 0o077 != 0 {
-        return Ok(false);
-    }
-    // A file that this process makes belongs to its user.
-    let number = RandomState::new().hash_one(std::process::id());
-    let mine = folder.join(format!("{number:016x}.tmp"));
-    let Ok(file) = std::fs::File::create_new(&mine) else {
-        return Ok(false);
-    };
-    let owner = file.metadata()?.uid();
-    std::fs::remove_file(&mine)?;
-    Ok(found.uid() == owner)
-}
-
-/// On systems whose folders have no owners.
-#[cfg(not(unix))]
-fn is_private(folder: &Path) -> std::io::Result<bool> {
-    Ok(folder.is_dir())
 }
 
 fn compile(path: &Path, text: &str, exact: bool) -> Answer<()> {

@@ -27,6 +27,7 @@
 //! not support, these methods do nothing and return false, and the caller launches a kernel of its own. On an emulated device
 //! plain loops on the host take the place of the libraries.
 
+mod cache;
 mod compiled;
 mod driver;
 #[cfg(feature = "cuda-emulated")]

@@ -15,6 +15,7 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use cudarc::nvrtc;
 use cudarc::nvrtc::result::NvrtcError;
 
+use super::cache;
 use super::compiled::Compiled;
 use super::driver::{Answer, Driver, Function, Mark, Refusal};
 use super::libraries::{Dnn, FftPlans, Handles, Lt};
@@ -329,10 +330,17 @@ impl Driver for Nvidia {
         self.bind()?;
         let gpu = (self.context.ordinal(), &self.context);
         let load = || {
-            let image = compile(source, defines, &self.architecture)?;
             // SAFETY: the image is complete; the module is never unloaded.
-            let module = unsafe { result::module::load_data(image.as_ptr().cast()) };
-            Ok(module.map_err(refused("cuModuleLoadData"))? as Loaded)
+            let loaded = |image: &[u8]| unsafe { result::module::load_data(image.as_ptr().cast()) };
+            let text = kept_as(source, defines, &self.architecture);
+            let kept = cache::read(source.name, &text);
+            if let Some(module) = kept.and_then(|image| loaded(&image).ok()) {
+                return Ok(module as Loaded);
+            }
+            let image = compile(source, defines, &self.architecture)?;
+            let module = loaded(&image).map_err(refused("cuModuleLoadData"))?;
+            cache::write(source.name, &text, &image);
+            Ok(module as Loaded)
         };
         COMPILED.get(gpu, source, defines, name, load, |module| {
             let text =
@@ -450,9 +458,19 @@ pub(super) fn known_architectures() -> Vec<i32> {
     known
 }
 
+/// All that the compiler's result depends on, as a text.
+fn kept_as(source: &KernelSource, defines: &str, architecture: &str) -> String {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the library is there, as a device is; the pointers are to locals.
+    let _ = unsafe { nvrtc::sys::nvrtcVersion(&raw mut major, &raw mut minor) };
+    let text = super::text_of(source, defines);
+    let exact = source.exact;
+    format!("NVRTC {major}.{minor} {architecture} exact {exact}\n{text}")
+}
+
 /// Compiles a source to a GPU's own code for an architecture such as `sm_90`, or to PTX for one such as `compute_90`. Needs the
 /// compiler's library, but no GPU.
-pub(super) fn compile(source: &KernelSource, defines: &str, architecture: &str) -> Answer<Vec<i8>> {
+pub(super) fn compile(source: &KernelSource, defines: &str, architecture: &str) -> Answer<Vec<u8>> {
     // SAFETY: loads a library of the system.
     if !unsafe { nvrtc::sys::is_culib_present() } {
         return Err(Refusal::new("nvrtc", "libnvrtc is not installed"));
@@ -488,7 +506,7 @@ pub(super) fn compile(source: &KernelSource, defines: &str, architecture: &str) 
             }
         };
         let _ = nvrtc::result::destroy_program(program);
-        ptx
+        ptx.map(|image| image.into_iter().map(|c| c as u8).collect())
     }
 }
 

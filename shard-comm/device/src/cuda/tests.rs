@@ -124,8 +124,7 @@ fn kernels_are_compiled_for_the_gpu_itself() {
     for (capability, is_code) in [(newest, true), (newest + 1, false)] {
         let architecture = nvidia::architecture(capability, &known);
         let image = nvidia::compile(&strided::SOURCE, defines, &architecture).unwrap();
-        let magic: Vec<u8> = image[..4].iter().map(|&c| c as u8).collect();
-        assert_eq!(magic == b"\x7fELF", is_code, "{architecture}");
+        assert_eq!(image.starts_with(b"\x7fELF"), is_code, "{architecture}");
     }
 }
 
@@ -147,25 +146,58 @@ fn memory_remembers_readers_in_flight_only() {
 }
 
 /// Kernels are not loaded from folders that others can write to.
-#[cfg(all(feature = "cuda-emulated", unix))]
+#[cfg(unix)]
 #[test]
 fn kernels_are_loaded_from_a_folder_of_ones_own() {
     use std::os::unix::fs::PermissionsExt;
     let shared = std::env::temp_dir().join(format!("shard-test-{}", std::process::id()));
     std::fs::create_dir(&shared).unwrap();
-    let first = emulated::private_folder(&shared).unwrap();
+    let first = cache::private_folder(&shared).unwrap();
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode();
     assert_eq!(mode(&first) & 0o777, 0o700);
     // Another process of the same user shares it.
-    assert_eq!(emulated::private_folder(&shared).unwrap(), first);
+    assert_eq!(cache::private_folder(&shared).unwrap(), first);
     // Somebody else was there before, and left the folder open to all.
     std::fs::set_permissions(&first, PermissionsExt::from_mode(0o777)).unwrap();
-    let other = emulated::private_folder(&shared).unwrap();
+    let other = cache::private_folder(&shared).unwrap();
     assert_ne!(other, first);
     assert_eq!(mode(&other) & 0o777, 0o700);
     // Or the name is a symbolic link to elsewhere.
     std::fs::remove_dir(&first).unwrap();
     std::os::unix::fs::symlink(&other, &first).unwrap();
-    assert_ne!(emulated::private_folder(&shared).unwrap(), first);
+    assert_ne!(cache::private_folder(&shared).unwrap(), first);
     std::fs::remove_dir_all(&shared).unwrap();
+}
+
+/// Of texts that are kept, each gives what was made of it; one that was cut short gives nothing.
+#[test]
+fn what_was_compiled_is_kept_for_its_text_alone() {
+    let text = |k: u32| format!("text {k} of process {}", std::process::id());
+    for (k, made) in [(1, &b"one"[..]), (2, b"two"), (3, b"")] {
+        assert_eq!(cache::read("kept", &text(k)), None);
+        cache::write("kept", &text(k), made);
+    }
+    assert_eq!(cache::read("kept", &text(1)).unwrap(), b"one");
+    assert_eq!(cache::read("kept", &text(2)).unwrap(), b"two");
+    assert_eq!(cache::read("kept", &text(3)).unwrap(), b"");
+    let folder = cache::folder().unwrap();
+    let of_test = |entry: &std::fs::DirEntry| {
+        let bytes = std::fs::read(entry.path()).unwrap_or_default();
+        let mine = format!("of process {}", std::process::id());
+        bytes
+            .windows(mine.len())
+            .any(|part| part == mine.as_bytes())
+    };
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        if entry.file_name().to_string_lossy().starts_with("kept-") && of_test(&entry) {
+            let whole = std::fs::read(entry.path()).unwrap();
+            std::fs::write(entry.path(), &whole[..whole.len() - 1]).unwrap();
+            assert_eq!(
+                cache::read("kept", &text(1)).and(cache::read("kept", &text(2))),
+                None
+            );
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    assert_eq!(cache::read("kept", &text(1)), None);
 }

@@ -69,11 +69,7 @@ fn the_libraries_take_descriptions_and_agree_on_the_extents_of_outputs() {
             let described = cudnn::Described::new(&call).unwrap();
             assert_eq!(described.outputs().unwrap()[..], [1, 4, 3, 3, 7]);
             // As an operation of a graph, whatever is read and written.
-            for kind in [
-                ConvKind::Forward,
-                ConvKind::InputGrad,
-                ConvKind::WeightGrad,
-            ] {
+            for kind in [ConvKind::Forward, ConvKind::InputGrad, ConvKind::WeightGrad] {
                 call.kind = kind;
                 cudnn::plan::operation(&call).unwrap();
             }
