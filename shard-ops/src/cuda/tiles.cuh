@@ -6,6 +6,18 @@
 // The lanes of a warp hold a matrix together. Of 16 x 8 sums, lane l has those of rows l / 4 and l / 4 + 8, and of columns
 // 2 (l % 4) and the next. Two such matrices side by side are, as pairs of bf16, what the unit takes on its left: what was
 // computed is multiplied on without a way through memory. All lanes of a block call these functions together.
+
+// A kernel for blocks of THREADS, of which so many share a multiprocessor: that limits its registers.
+#ifdef EMULATED
+#define TILE_KERNEL(name, Params, THREADS, BLOCKS) BLOCK_KERNEL(name, Params)
+#define CALLED inline
+#else
+// A long function that is not written out in each of its many places.
+#define CALLED __device__ __noinline__
+#define TILE_KERNEL(name, Params, THREADS, BLOCKS) \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) name(const __grid_constant__ Params p)
+#endif
+
 namespace tiles {
 
 // Sums of 16 x 8: rows l / 4 (first two) and l / 4 + 8.
@@ -185,32 +197,49 @@ template <i32 APART, i32 BEHIND> struct InShared {
     DEVICE Pairs operator()(i32 part, i32 step) const { return left(rows + part * BEHIND + step * 16, APART); }
 };
 
-// What is left of a product if its operands have these parts: are the products of these parts formed?
-#define MATTERS(i, j, most) ((i) + (j) < (most))
+// Lines that tiles are multiplied by: two right operands, from line `n` on. Of a tile in shared memory, or from anywhere.
+template <i32 APART, i32 BEHIND> struct Lines {
+    const u16* tile;
+    DEVICE Pairs operator()(i32 part, i32 n, i32 step) const { return right(tile + part * BEHIND + n * APART + step * 16, APART); }
+};
+template <i32 WIDTH> struct FarLines {
+    const u16* rows;
+    i64 behind;
+    DEVICE Pairs operator()(i32 part, i32 n, i32 step) const {
+        Pairs to;
+        const u16* at = rows + part * behind + (n + lane() / 4) * WIDTH + step * 16 + lane() % 4 * 2;
+        #pragma unroll
+        for (i32 i = 0; i < 4; i++) to.at[i] = *(const u32*)(at + i / 2 * 8 * WIDTH + i % 2 * 8);
+        return to;
+    }
+};
 
-// Adds products of 16 rows, of which left(part, step) gives 16 columns, with the rows of a tile: to STRIPS x 8 of them.
-// Sums of three parts begin anew, and large products and small ones are summed apart: the unit cuts off what it sums.
-template <i32 STRIPS, i32 STEPS, i32 COUNT, i32 APART, i32 BEHIND, class L>
-DEVICE void by_lines(Sums* to, const u16* tile, const L& left) {
+// Whether the product of these parts matters, of parts of which so many are enough.
+#define MATTERS(i, j, enough) ((i) + (j) < (enough))
+
+// The products of 16 rows, of which left(part, step) gives 16 columns, with STRIPS x 8 lines. Large products and small ones are
+// summed apart: the unit cuts off what it sums. Products are summed in the same order if LINES_FIRST and the operands change
+// places, so that both gradients find the same sums.
+template <i32 STRIPS, i32 STEPS, i32 COUNT, bool LINES_FIRST, class L, class R>
+DEVICE void by_lines(Sums* to, const L& left, const R& lines) {
     #pragma unroll
     for (i32 n = 0; n < STRIPS; n += 2) {
         Sums large[2] = {}, small[2] = {};
         #pragma unroll
         for (i32 step = 0; step < STEPS; step++) {
-            Pairs right[COUNT];
+            Pairs a[COUNT], right[COUNT];
             #pragma unroll
-            for (i32 j = 0; j < COUNT; j++) right[j] = tiles::right(tile + j * BEHIND + n * 8 * APART + step * 16, APART);
+            for (i32 part = 0; part < COUNT; part++) { a[part] = left(part, step); right[part] = lines(part, n * 8, step); }
             #pragma unroll
-            for (i32 i = COUNT - 1; i >= 0; i--) {
-                const Pairs a = left(i, step);
+            for (i32 u = COUNT - 1; u >= 0; u--)
                 #pragma unroll
-                for (i32 j = COUNT - 1; j >= 0; j--) {
-                    if (!MATTERS(i, j, 3)) continue;
-                    Sums* sums = i + j ? small : large;
-                    multiply(sums[0], a, right[j].at[0], right[j].at[1]);
-                    multiply(sums[1], a, right[j].at[2], right[j].at[3]);
+                for (i32 w = COUNT - 1; w >= 0; w--) {
+                    if (!MATTERS(u, w, 3)) continue;
+                    const i32 i = LINES_FIRST ? w : u, j = LINES_FIRST ? u : w;
+                    Sums* sums = u + w ? small : large;
+                    multiply(sums[0], a[i], right[j].at[0], right[j].at[1]);
+                    multiply(sums[1], a[i], right[j].at[2], right[j].at[3]);
                 }
-            }
         }
         #pragma unroll
         for (i32 i = 0; i < 8; i++) to[n + i / 4].at[i % 4] = COUNT > 1 ? large[i / 4].at[i % 4] + small[i / 4].at[i % 4] : large[i / 4].at[i % 4];

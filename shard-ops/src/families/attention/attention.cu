@@ -10,14 +10,14 @@
 // Kernels of tiles and these are both launched, and all but one leave at once.
 #define LEAVE_TO_TILES if (p.apart && !*(const u32*)p.apart) return
 
-BLOCK_KERNEL(start, Attention) {
+KERNEL(start, Attention) {
     if (p.apart && first_thread() == 0) *(u32*)p.apart = 0;
     const i64 rows = p.q.shape[0] * p.q.shape[1] * p.q.shape[2];
     for (i64 i = first_thread(); i < rows; i += threads()) {
         ROW(max, i) = A(-INFINITE);
         ROW(sum, i) = 0;
-        for (i32 d = 0; d < VDIM; d++) ROW(acc, i * VDIM + d) = 0;
     }
+    for (i64 i = first_thread(); i < rows * VDIM; i += threads()) ROW(acc, i) = 0;
 }
 
 BLOCK_KERNEL(fold, Attention) {
@@ -66,19 +66,29 @@ BLOCK_KERNEL(fold, Attention) {
 
 // Writes the output, in OUT, and the logarithm of the sum of exponentials. Queries that saw no key get zeros and -inf.
 KERNEL(finish, Attention) {
-    const i64 n = p.q.shape[2], rows = p.q.shape[0] * p.q.shape[1] * n;
+    const i64 n = p.q.shape[2], heads = p.q.shape[1], rows = p.q.shape[0] * heads * n;
     for (i64 row = first_thread(); row < rows; row += threads()) {
-        const i64 r = row % n, h = row / n % p.q.shape[1], b = row / n / p.q.shape[1];
-        const A s = ROW(sum, row), inverse = s == 0 ? A(0) : A(1) / s;
-        for (i32 d = 0; d < VDIM; d++)
-            element<OUT>(p.out, place4(p.out, b, h, r) + d * p.out.strides[3]) = As<OUT>::of(ROW(acc, row * VDIM + d) * inverse);
+        const A s = ROW(sum, row);
         ROW(lse, row) = s == 0 ? A(-INFINITE) : ROW(max, row) + log(s);
+    }
+    // A thread per element, so that neighbours write side by side.
+    for (i64 i = first_thread(); i < rows * VDIM; i += threads()) {
+        const i64 row = over(i, SOME(VDIM)), head = over(row, n), b = over(head, heads), d = i - row * VDIM;
+        const A s = ROW(sum, row), inverse = s == 0 ? A(0) : A(1) / s;
+        const i64 to = place4(p.out, b, head - b * heads, row - head * n) + d * p.out.strides[3];
+        element<OUT>(p.out, to) = As<OUT>::of(ROW(acc, i) * inverse);
     }
 }
 
-// Computes D = dO . O for each row, and sets the gradients to zero.
 KERNEL(start_grad, Attention) {
     if (p.apart && first_thread() == 0) *(u32*)p.apart = 0;
+    const i64 all = p.q.shape[0] * p.q.shape[1] * p.q.shape[2] * DIM;
+    for (i64 i = first_thread(); i < all; i += threads()) ROW(dq, i) = 0;
+}
+
+// Computes D = dO . O for each row.
+KERNEL(products, Attention) {
+    LEAVE_TO_TILES;
     const i64 n = p.q.shape[2], rows = p.q.shape[0] * p.q.shape[1] * n;
     for (i64 row = first_thread(); row < rows; row += threads()) {
         const i64 r = row % n, h = row / n % p.q.shape[1], b = row / n / p.q.shape[1];
@@ -86,7 +96,6 @@ KERNEL(start_grad, Attention) {
         for (i32 i = 0; i < VDIM; i++)
             d += widen(element<T>(p.out, place4(p.out, b, h, r) + i * p.out.strides[3])) * widen(element<T>(p.dout, place4(p.dout, b, h, r) + i * p.dout.strides[3]));
         ROW(delta, row) = d;
-        for (i32 i = 0; i < DIM; i++) ROW(dq, row * DIM + i) = 0;
     }
 }
 

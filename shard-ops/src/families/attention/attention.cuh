@@ -7,7 +7,7 @@ struct Attention {
     View out, dout;          // (batch, heads, queries, VDIM)
     View dk, dv, dmask;      // of A
     u64 max, sum, acc, lse, delta, dq;  // of A, rows in row-major order
-    u64 parts[4];            // of q, k, v and dout, as they are packed for the kernels of tiles; or 0
+    u64 parts[5];            // of q, k, v, dout and out, as they are packed for the kernels of tiles; or 0
     u64 apart;               // a u32: not 0 if numbers have no parts, so that the kernels of tiles leave the call to these
     Positions queries, keys, batches, heads;
     i64 low, high;           // a query sees keys with low <= key - query <= high

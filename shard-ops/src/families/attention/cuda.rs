@@ -140,7 +140,7 @@ struct Params {
     lse: u64,
     delta: u64,
     dq: u64,
-    parts: [u64; 4],
+    parts: [u64; 5],
     apart: u64,
     queries: Positions,
     keys: Positions,
@@ -247,7 +247,9 @@ impl Problem {
     /// Packs the operands for kernels of tiles, if these take the call. `apart` is where they tell the other kernels of numbers that
     /// have no parts; it is zero before the first block of a fold.
     fn pack(&mut self, call: &CudaCall<'_>, apart: u64) -> Result<()> {
-        let Params { q, k, v, dout, .. } = self.params;
+        let Params {
+            q, k, v, dout, out, ..
+        } = self.params;
         let Some(parts) = parts(self.stored) else {
             return Ok(());
         };
@@ -256,8 +258,9 @@ impl Problem {
         if !(fit && SCALES.contains(&self.params.scale)) {
             return Ok(());
         }
-        let operands = [q, k, v, dout];
-        let operands = &operands[..3 + usize::from(dout.data != 0)];
+        let operands = [q, k, v, dout, out];
+        // A gradient has them all.
+        let operands = &operands[..if dout.data == 0 { 3 } else { 5 }];
         let mut most = 0;
         for (operand, at) in operands.iter().zip(&mut self.params.parts) {
             let [batch, heads, rows, width] = operand.shape[..4] else {
@@ -362,7 +365,7 @@ impl CudaKernel for Forward {
         (problem.params.max, problem.params.sum, problem.params.acc) = (max, sum, acc);
         if fresh {
             problem.params.apart = apart;
-            problem.each(call, "start", problem.stored, false, rows)?;
+            problem.each(call, "start", problem.stored, false, rows * width.max(1))?;
             problem.params.apart = 0;
         }
         problem.pack(call, apart)?;
@@ -373,7 +376,7 @@ impl CudaKernel for Forward {
             problem.params.lse = call.output(1)?.data;
             // Partial results that are merged later are kept in the type of the sums.
             let out = call.outputs[0].dtype();
-            problem.each(call, "finish", out, false, rows)
+            problem.each(call, "finish", out, false, rows * width.max(1))
         } else {
             *call.state = Some(Box::new(kept));
             Ok(())
@@ -428,10 +431,13 @@ impl CudaKernel for Backward {
         (params.dk, params.dv) = (call.output(1)?, call.output(2)?);
         if fresh {
             problem.params.apart = apart;
-            problem.each(call, "start_grad", problem.stored, false, rows)?;
+            problem.each(call, "start_grad", problem.stored, false, rows * dim.max(1))?;
             problem.params.apart = 0;
         }
         problem.pack(call, apart)?;
+        if fresh {
+            problem.each(call, "products", problem.stored, false, rows)?;
+        }
         let (heads, kv_heads) = (problem.params.q.shape[1], problem.params.k.shape[1]);
         let (queries, keys) = (problem.params.q.shape[2], problem.params.k.shape[2]);
         problem.tiles(call, "grad_queries", Tiled::GradQueries, queries, heads)?;
@@ -440,6 +446,9 @@ impl CudaKernel for Backward {
             problem.params.dmask = four(&call.output(3)?);
             let adds = !call.cx.fold.first && shared(&call.cx.outputs[3], &call.cx.inputs[1]);
             let n = problem.params.dmask.numel();
+            // Its products are summed as those of the other kernels, not as those of tiles.
+            problem.params.apart = 0;
+            problem.each(call, "products", problem.stored, false, rows)?;
             problem.each(call, "grad_mask", problem.stored, adds, n)?;
         }
         if !call.cx.fold.last {

@@ -13,6 +13,8 @@
 // Rows of a block, and its threads.
 #define ROWS 64
 #define BLOCK 128
+// Whether the registers of a thread are enough for more blocks than two to be at work side by side.
+#define SMALL (PARTS == 1 && DIMS + VDIMS <= 128 && !DROPS)
 #define LOG2E 1.4426950408889634
 
 // The most rows of a tile, by bytes of a row, beside `taken` bytes in the memory of a block.
@@ -31,7 +33,7 @@ DEVICE Packed packed(u64 parts, const View& v, i32 width, i64 b, i64 h) {
 #if KERNEL_OF == 0
 // A thread packs eight numbers of a row. blockIdx.z tells the operand.
 KERNEL(pack, Attention) {
-    const View v = blockIdx.z == 0 ? p.q : blockIdx.z == 1 ? p.k : blockIdx.z == 2 ? p.v : p.dout;
+    const View v = blockIdx.z == 0 ? p.q : blockIdx.z == 1 ? p.k : blockIdx.z == 2 ? p.v : blockIdx.z == 3 ? p.dout : p.out;
     const i32 width = blockIdx.z < 2 ? DIM : VDIM, chunks = WHOLE(width, 16) / 8;
     const i64 rows = WHOLE(v.shape[2], ROWS), all = v.shape[0] * v.shape[1] * rows;
     u32* to = (u32*)p.parts[blockIdx.z];
@@ -101,8 +103,14 @@ DEVICE f32 masked_product(const Attention& p, i64 b, i64 h, i64 r, i64 j, f32 pr
 // 2^(UNIT (x - base)), where `scaled` is UNIT base.
 DEVICE f32 weight(f32 x, f32 base, f32 scaled, f32 unit) { return MASKED == 2 ? tiles::power2((x - base) * unit) : tiles::power2(x * unit - scaled); }
 
+#if DROPS
+CALLED f32 factor_of(const Attention& p, i32 b, i32 h, i32 r, i32 j) {
+    return r < p.q.shape[2] && j < p.k.shape[2] ? factor(p, b, h, at(p.queries, r), j) : 1;
+}
+#endif
+
 #if KERNEL_OF == 1
-BLOCK_KERNEL(fold_tiles, Attention) {
+TILE_KERNEL(fold_tiles, Attention, BLOCK, SMALL ? 4 : 2) {
     if (*(const u32*)p.apart) return;
     constexpr i32 tile = most_rows(PARTS == 3 ? 32 : 64, BYTES(DIMS) + BYTES(VDIMS), 0);
     typedef tiles::Tile<tile, DIMS, PARTS> Keys;
@@ -141,7 +149,7 @@ BLOCK_KERNEL(fold_tiles, Attention) {
         SYNC();
         Values::template bring<BLOCK>(values, v.first + (i64)first * VDIMS, v.behind);
         tiles::Sums x[tile / 8];
-        tiles::by_lines<tile / 8, DIMS / 16, PARTS, Keys::apart, Keys::part>(x, keys, q);
+        tiles::by_lines<tile / 8, DIMS / 16, PARTS, false>(x, q, tiles::Lines<Keys::apart, Keys::part>{keys});
         if (MASKED || first + tile > count || !all(p, mine, span(p.keys, first, tile, count)))
             #pragma unroll
             for (i32 i = 0; i < tile / 2; i++) {
@@ -167,7 +175,7 @@ BLOCK_KERNEL(fold_tiles, Attention) {
                 s[half] += at;
 #if DROPS
                 const i32 r = r0 + half * 8, j = first + i / 2 * 8 + col + i % 2;
-                if (at != 0 && r < n && j < count) at *= factor(p, b, h, ::at(p.queries, r), j);
+                if (at != 0) at *= factor_of(p, b, h, r, j);
 #endif
             }
         }
@@ -233,7 +241,7 @@ DEVICE f32 whole(const Attention& p, i64 r, i64 row) {
 }
 
 #if KERNEL_OF == 2
-BLOCK_KERNEL(grad_queries_tiles, Attention) {
+TILE_KERNEL(grad_queries_tiles, Attention, BLOCK, SMALL ? 3 : 2) {
     if (*(const u32*)p.apart) return;
     constexpr i32 own = SHARES ? Own::words : 0, tile = most_rows(PARTS == 3 ? 32 : 64, BYTES(DIMS) + BYTES(VDIMS), own * 16);
     typedef tiles::Tile<tile, DIMS, PARTS> Keys;
@@ -248,14 +256,22 @@ BLOCK_KERNEL(grad_queries_tiles, Attention) {
     const Packed k = packed(p.parts[1], p.k, DIMS, b, group), v = packed(p.parts[2], p.v, VDIMS, b, group);
     const auto q = First<HELD>::of(packed(p.parts[0], p.q, DIMS, b, h), top);
     const auto dout = Beside<SHARES>::of((u16*)room, packed(p.parts[3], p.dout, VDIMS, b, h), top);
-    tiles::Sums dq[DIMS / 8] = {};
+    const Packed out = packed(p.parts[4], p.out, VDIMS, b, h);
+    tiles::arrived();
+    SYNC();
+    tiles::Sums own_products[2], dq[DIMS / 8] = {};
+    const tiles::FarLines<VDIMS> outs = {out.first + (i64)(r0 - tiles::lane() / 4) * VDIMS, out.behind};
+    tiles::by_lines<2, VDIMS / 16, PARTS, false>(own_products, dout, outs);
     f32 lse[2], delta[2];
     #pragma unroll
     for (i32 half = 0; half < 2; half++) {
         const i32 r = r0 + half * 8;
         const i64 row = (b * p.q.shape[1] + h) * n + r;
         lse[half] = whole(p, r, row);
-        delta[half] = r < n ? ROW(delta, row) : 0;
+        // The gradient's product with the output, summed as those with values are, so that they cancel where a query has one key.
+        const f32* pair = own_products[half].at + half * 2;
+        delta[half] = tiles::row_sum(col != tiles::lane() / 8 * 2 ? 0 : tiles::lane() / 4 % 2 ? pair[1] : pair[0]);
+        if (r < n && col == 0) ROW(delta, row) = delta[half];
     }
     for (i32 first = next(p, p.keys, 0, tile, count, mine, true); first < count; first = next(p, p.keys, first + tile, tile, count, mine, true)) {
         Keys::template bring<BLOCK>(keys, k.first + (i64)first * DIMS, k.behind);
@@ -263,8 +279,8 @@ BLOCK_KERNEL(grad_queries_tiles, Attention) {
         tiles::arrived();
         SYNC();
         tiles::Sums x[tile / 8], dp[tile / 8];
-        tiles::by_lines<tile / 8, DIMS / 16, PARTS, Keys::apart, Keys::part>(x, keys, q);
-        tiles::by_lines<tile / 8, VDIMS / 16, PARTS, Values::apart, Values::part>(dp, values, dout);
+        tiles::by_lines<tile / 8, DIMS / 16, PARTS, false>(x, q, tiles::Lines<Keys::apart, Keys::part>{keys});
+        tiles::by_lines<tile / 8, VDIMS / 16, PARTS, false>(dp, dout, tiles::Lines<Values::apart, Values::part>{values});
         const bool checked = MASKED || first + tile > count || !all(p, mine, span(p.keys, first, tile, count));
         #pragma unroll
         for (i32 i = 0; i < tile / 2; i++) {
@@ -276,7 +292,7 @@ BLOCK_KERNEL(grad_queries_tiles, Attention) {
             // Also where a row has no numbers.
             if (checked && t == (f32)-INFINITE) w = 0;
 #if DROPS
-            if (w != 0 && r < n && j < count) f = factor(p, b, h, at(p.queries, r), j);
+            if (w != 0) f = factor_of(p, b, h, r, j);
 #endif
             const f32 ds = w * (dp[i / 4].at[i % 4] * f - delta[half]);
             x[i / 4].at[i % 4] = checked && w == 0 ? 0 : ds;
@@ -301,7 +317,7 @@ BLOCK_KERNEL(grad_queries_tiles, Attention) {
 
 #if KERNEL_OF == 3
 // The rows of a warp are keys, so that what is computed need not be turned; the queries of their group come in tiles.
-BLOCK_KERNEL(grad_keys_tiles, Attention) {
+TILE_KERNEL(grad_keys_tiles, Attention, BLOCK, SMALL ? 3 : 2) {
     if (*(const u32*)p.apart) return;
     constexpr i32 own = SHARES ? Own::words : 0, tile = most_rows(PARTS == 3 || DIMS + VDIMS > 192 ? 16 : 32, BYTES(DIMS) + BYTES(VDIMS), own * 16);
     typedef tiles::Tile<tile, DIMS, PARTS> Queries;
@@ -332,8 +348,8 @@ BLOCK_KERNEL(grad_keys_tiles, Attention) {
             tiles::arrived();
             SYNC();
             tiles::Sums x[tile / 8], dp[tile / 8];
-            tiles::by_lines<tile / 8, DIMS / 16, PARTS, Queries::apart, Queries::part>(x, queries, k);
-            tiles::by_lines<tile / 8, VDIMS / 16, PARTS, Grads::apart, Grads::part>(dp, grads, v);
+            tiles::by_lines<tile / 8, DIMS / 16, PARTS, true>(x, k, tiles::Lines<Queries::apart, Queries::part>{queries});
+            tiles::by_lines<tile / 8, VDIMS / 16, PARTS, true>(dp, v, tiles::Lines<Grads::apart, Grads::part>{grads});
             const bool checked = MASKED || top + ROWS > count || !all(p, span(p.queries, first, tile, n), mine);
             #pragma unroll
             for (i32 i = 0; i < tile / 2; i++) {
@@ -344,7 +360,7 @@ BLOCK_KERNEL(grad_keys_tiles, Attention) {
                 f32 w = weight(t, lse[c], lse[c] * (f32)LOG2E, unit);
                 if (checked && t == (f32)-INFINITE) w = 0;
 #if DROPS
-                if (w != 0 && r < n && j < count) f = factor(p, b, h, at(p.queries, r), j);
+                if (w != 0) f = factor_of(p, b, h, r, j);
 #endif
                 const f32 ds = w * (dp[i / 4].at[i % 4] * f - delta[c]);
                 dp[i / 4].at[i % 4] = checked && w == 0 ? 0 : ds;

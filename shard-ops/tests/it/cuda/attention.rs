@@ -203,7 +203,27 @@ const STORED: [DType; 4] = [DType::F32, DType::BF16, DType::F16, DType::F64];
 
 #[test]
 fn attention_is_the_hosts() {
-    for i in 0..14 {
+    for i in 0..16 {
         Case::of(i, STORED[i % 4]).check(1 + i % 3);
+    }
+}
+
+/// Numbers that have no parts, or no value, are what they are on the host: kernels of tiles leave them to others.
+#[test]
+fn numbers_without_parts_are_the_hosts() {
+    let odd: [&[f64]; 3] = [&[1e12, -3e15], &[f64::NAN], &[3e30, 0.0]];
+    for (i, odd) in odd.into_iter().enumerate() {
+        for dtype in [DType::F32, DType::BF16] {
+            let case = Case {
+                odd: odd.to_vec(),
+                dims: [16, 8],
+                queries: 20,
+                keys: 18,
+                mask: None,
+                options: Attention::default().fold_by(FoldBy::Ring),
+                ..Case::of(i, dtype)
+            };
+            case.check(1 + i % 2);
+        }
     }
 }
