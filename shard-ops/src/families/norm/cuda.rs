@@ -44,8 +44,9 @@ struct Params {
     eps: f64,
 }
 
-fn defines(call: &CudaCall<'_>) -> String {
-    let (of, to) = (call.inputs[0].dtype(), call.outputs[0].dtype());
+/// The types of a kernel that writes output `o`.
+fn defines(call: &CudaCall<'_>, o: usize) -> String {
+    let (of, to) = (call.inputs[0].dtype(), call.outputs[o].dtype());
     define(&[("S", of), ("T", partial_type(of)), ("R", to)])
 }
 
@@ -85,18 +86,18 @@ impl Params {
     }
 
     fn launch(&self, call: &CudaCall<'_>, name: &str, count: i64) -> Result<()> {
-        let defines = defines(call);
+        let defines = defines(call, 0);
         call.launch_own(&SOURCE, &defines, name, count as usize, self)
     }
 
     /// Finds moments, or sums, of every cell, and puts them at `y`.
     fn of_cells(&self, call: &CudaCall<'_>, names: [&str; 3], numbers: usize) -> Result<()> {
         let division = Division::of(call, self.cells as usize, self.length as usize, false);
-        self.divided(call, division, names, numbers)
+        self.divided(call, 0, division, names, numbers)
     }
 
-    /// Sums of weights, which are `apart` from each other.
-    fn of_weights(&self, call: &CudaCall<'_>) -> Result<()> {
+    /// Sums of weights, which are `apart` from each other, in the type of output `o`.
+    fn of_weights(&self, call: &CudaCall<'_>, o: usize) -> Result<()> {
         let names = ["element_sums", "channel_sums", "joined_weight_sums"];
         let division = match self.channels {
             0 => Division::of_threads(call, self.inner as usize, self.rows as usize),
@@ -105,13 +106,14 @@ impl Params {
                 Division::of(call, channels as usize, each, false)
             }
         };
-        self.divided(call, division, names, 2)
+        self.divided(call, o, division, names, 2)
     }
 
     /// Finds so many numbers for every part, by one of the first two kernels, and joins them by the third.
     fn divided(
         &self,
         call: &CudaCall<'_>,
+        o: usize,
         division: Division,
         names: [&str; 3],
         numbers: usize,
@@ -122,7 +124,7 @@ impl Params {
             parts: division.parts as i64,
             ..*self
         };
-        let defines = defines(call);
+        let defines = defines(call, o);
         let [by_threads, by_teams, joined] = names;
         division.launch_as(call, &SOURCE, &defines, [by_threads, by_teams], &params)?;
         division.join_as(call, &SOURCE, &defines, joined, &params)
@@ -193,7 +195,7 @@ impl CudaKernel for GradOp {
                     apart: 2,
                     ..params
                 }
-                .of_weights(call)
+                .of_weights(call, 0)
             }
             Part::Input => {
                 if self.takes_sums() {
@@ -214,7 +216,8 @@ impl CudaKernel for GradOp {
                     return Ok(());
                 }
                 (params.units, params.y) = (call.output(1)?.data, call.output(2)?.data);
-                Params { apart: 1, ..params }.of_weights(call)
+                // These may be terms of a sum over ranks, in `f32`, where the first output is not.
+                Params { apart: 1, ..params }.of_weights(call, 1)
             }
         }
     }
