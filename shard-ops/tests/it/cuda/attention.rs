@@ -211,7 +211,7 @@ fn attention_is_the_hosts() {
 /// Numbers that have no parts, or no value, are what they are on the host: kernels of tiles leave them to others.
 #[test]
 fn numbers_without_parts_are_the_hosts() {
-    let odd: [&[f64]; 3] = [&[1e12, -3e15], &[f64::NAN], &[3e30, 0.0]];
+    let odd: [&[f64]; 3] = [&[1e12, -3e15], &[f64::NAN], &[1e17, 0.0]];
     for (i, odd) in odd.into_iter().enumerate() {
         for dtype in [DType::F32, DType::BF16] {
             let case = Case {
