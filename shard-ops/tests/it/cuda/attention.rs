@@ -21,7 +21,9 @@ fn drawn(i: &[usize], seed: usize) -> f64 {
 }
 
 /// Keeps the last op and its outputs.
-struct Keeping<'a>(&'a Engine, RefCell<Option<(Arc<dyn Op>, Vec<Value>)>>);
+struct Keeping<'a>(&'a Engine, RefCell<Option<Applied>>);
+
+type Applied = (Arc<dyn Op>, Vec<Value>);
 
 impl Exec for Keeping<'_> {
     fn results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values> {
