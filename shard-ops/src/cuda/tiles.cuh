@@ -89,6 +89,7 @@ inline f32 from_lane(f32 x, i32 other) {
 }
 inline void bring(void* to, const void* from) { memcpy(to, from, 16); }
 inline void arrived() {}
+inline void meet() {}
 #else
 DEVICE void multiply(Sums& sums, const Pairs& left, u32 low, u32 high) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -132,6 +133,8 @@ DEVICE void bring(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
 DEVICE void arrived() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// The lanes of a warp go on together, as the unit demands, wherever each of them was.
+DEVICE void meet() { __syncwarp(); }
 #endif
 
 // A left operand from rows that lie anywhere.
@@ -250,6 +253,7 @@ DEVICE void by_lines(Sums* to, const L& left, const R& lines) {
 template <i32 STEPS, i32 MADE> struct Made {
     Pairs at[MADE][STEPS];
     DEVICE Made(const Sums* from) {
+        meet();
         #pragma unroll
         for (i32 step = 0; step < STEPS; step++)
             #pragma unroll

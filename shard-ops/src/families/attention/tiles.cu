@@ -68,17 +68,31 @@ DEVICE Span span(const Positions& positions, i64 first, i64 rows, i64 all) {
     Span s = {at(positions, first), at(positions, (first + rows < all ? first + rows : all) - 1)};
     return s;
 }
-// Whether no query sees a key, and whether all see all.
-DEVICE bool none(const Attention& p, Span queries, Span keys) { return keys.least - queries.most > p.high || keys.most - queries.least < p.low; }
-DEVICE bool all(const Attention& p, Span queries, Span keys) { return keys.least - queries.most >= p.low && keys.most - queries.least <= p.high; }
-// The first tile from here on in which some pair is seen; `all` if there is none.
-DEVICE i32 next(const Attention& p, const Positions& others, i32 first, i32 rows, i32 all, Span mine, bool keys) {
-    while (first < all) {
-        const Span theirs = span(others, first, rows, all);
-        if (!(keys ? none(p, mine, theirs) : none(p, theirs, mine))) break;
-        first += rows;
+// The first of `count` numbers that is so, if all after it are.
+template <class F> DEVICE i32 first_of(i32 count, F is) {
+    i32 low = 0, high = count;
+    while (low < high) {
+        const i32 middle = low + (high - low) / 2;
+        if (is(middle)) high = middle;
+        else low = middle + 1;
     }
-    return first;
+    return low;
+}
+// The rows in whose tiles some pair is seen, and those in whose tiles all pairs are: positions ascend, so both are intervals.
+struct Seen { i32 from, to, all_from, all_to; };
+// Of tiles of `rows` of `count` rows, by rows at `mine`. Those others are keys, or queries, which keys see the other way round.
+DEVICE Seen seen(const Attention& p, bool keys, i32 rows, i32 count, Span mine) {
+    const Positions& others = keys ? p.keys : p.queries;
+    const i64 far = 1ll << 62, low = keys ? p.low : p.high > far ? -far : -p.high, high = keys ? p.high : p.low < -far ? far : -p.low;
+    const i32 tiles = (count + rows - 1) / rows;
+    const auto least = [&](i32 i) { return at(others, i * rows); };
+    const auto most = [&](i32 i) { return at(others, (i * rows + rows < count ? i * rows + rows : count) - 1); };
+    Seen s;
+    s.from = rows * first_of(tiles, [&](i32 i) { return most(i) - mine.least >= low; });
+    s.to = rows * first_of(tiles, [&](i32 i) { return least(i) - mine.most > high; });
+    s.all_from = rows * first_of(tiles, [&](i32 i) { return least(i) - mine.most >= low; });
+    s.all_to = rows * first_of(tiles, [&](i32 i) { return most(i) - mine.least > high; });
+    return s;
 }
 
 // The logit of a pair of which the product is known, in units of 1 / UNIT; -inf where the key is hidden. A mask is added to what
@@ -112,7 +126,7 @@ CALLED f32 factor_of(const Attention& p, i32 b, i32 h, i32 r, i32 j) {
 #if KERNEL_OF == 1
 TILE_KERNEL(fold_tiles, Attention, BLOCK, SMALL ? 4 : 2) {
     if (*(const u32*)p.apart) return;
-    constexpr i32 tile = most_rows(PARTS == 3 ? 32 : 64, BYTES(DIMS) + BYTES(VDIMS), 0);
+    constexpr i32 tile = most_rows(PARTS == 3 || SMALL ? 32 : 64, BYTES(DIMS) + BYTES(VDIMS), 0);
     typedef tiles::Tile<tile, DIMS, PARTS> Keys;
     typedef tiles::Tile<tile, VDIMS, PARTS> Values;
     SHARED(u128, room, Keys::words + Values::words);
@@ -122,7 +136,9 @@ TILE_KERNEL(fold_tiles, Attention, BLOCK, SMALL ? 4 : 2) {
     const i32 top = (i32)(gridDim.x - 1 - blockIdx.x) * ROWS, r0 = top + tiles::warp() * 16 + tiles::lane() / 4;
     const i32 col = tiles::lane() % 4 * 2;
     const f32 unit = UNIT;
-    const Span mine = span(p.queries, top, ROWS, n);
+    SHARED(Seen, shared, 1);
+    if (threadIdx.x == 0) *shared = seen(p, true, tile, count, span(p.queries, top, ROWS, n));
+    SYNC();
     const Packed from = packed(p.parts[0], p.q, DIMS, b, h), k = packed(p.parts[1], p.k, DIMS, b, group), v = packed(p.parts[2], p.v, VDIMS, b, group);
 
     const tiles::InRegisters<DIMS, PARTS> q(from.first + (i64)(r0 - tiles::lane() / 4) * DIMS, from.behind);
@@ -142,15 +158,15 @@ TILE_KERNEL(fold_tiles, Attention, BLOCK, SMALL ? 4 : 2) {
         }
     }
 
-    i32 first = next(p, p.keys, 0, tile, count, mine, true);
-    if (first < count) Keys::template bring<BLOCK>(keys, k.first + (i64)first * DIMS, k.behind);
-    while (first < count) {
+    i32 first = shared->from;
+    if (first < shared->to) Keys::template bring<BLOCK>(keys, k.first + (i64)first * DIMS, k.behind);
+    while (first < shared->to) {
         tiles::arrived();
         SYNC();
         Values::template bring<BLOCK>(values, v.first + (i64)first * VDIMS, v.behind);
         tiles::Sums x[tile / 8];
         tiles::by_lines<tile / 8, DIMS / 16, PARTS, false>(x, q, tiles::Lines<Keys::apart, Keys::part>{keys});
-        if (MASKED || first + tile > count || !all(p, mine, span(p.keys, first, tile, count)))
+        if (MASKED || first + tile > count || first < shared->all_from || first >= shared->all_to)
             #pragma unroll
             for (i32 i = 0; i < tile / 2; i++) {
                 f32& at = x[i / 4].at[i % 4];
@@ -180,10 +196,10 @@ TILE_KERNEL(fold_tiles, Attention, BLOCK, SMALL ? 4 : 2) {
             }
         }
         const tiles::Made<tile / 16, MADE> made(x);
-        const i32 after = next(p, p.keys, first + tile, tile, count, mine, true);
+        const i32 after = first + tile;
         tiles::arrived();
         SYNC();
-        if (after < count) Keys::template bring<BLOCK>(keys, k.first + (i64)after * DIMS, k.behind);
+        if (after < shared->to) Keys::template bring<BLOCK>(keys, k.first + (i64)after * DIMS, k.behind);
         tiles::by_columns<VDIMS / 8, tile / 16, MADE, PARTS, Values::apart, Values::part>(o, made, values);
         first = after;
     }
@@ -252,7 +268,9 @@ TILE_KERNEL(grad_queries_tiles, Attention, BLOCK, SMALL ? 3 : 2) {
     const i32 top = (i32)(gridDim.x - 1 - blockIdx.x) * ROWS, r0 = top + tiles::warp() * 16 + tiles::lane() / 4;
     const i32 col = tiles::lane() % 4 * 2;
     const f32 unit = UNIT;
-    const Span mine = span(p.queries, top, ROWS, n);
+    SHARED(Seen, shared, 1);
+    if (threadIdx.x == 0) *shared = seen(p, true, tile, count, span(p.queries, top, ROWS, n));
+    SYNC();
     const Packed k = packed(p.parts[1], p.k, DIMS, b, group), v = packed(p.parts[2], p.v, VDIMS, b, group);
     const auto q = First<HELD>::of(packed(p.parts[0], p.q, DIMS, b, h), top);
     const auto dout = Beside<SHARES>::of((u16*)room, packed(p.parts[3], p.dout, VDIMS, b, h), top);
@@ -273,7 +291,7 @@ TILE_KERNEL(grad_queries_tiles, Attention, BLOCK, SMALL ? 3 : 2) {
         delta[half] = tiles::row_sum(col != tiles::lane() / 8 * 2 ? 0 : tiles::lane() / 4 % 2 ? pair[1] : pair[0]);
         if (r < n && col == 0) ROW(delta, row) = delta[half];
     }
-    for (i32 first = next(p, p.keys, 0, tile, count, mine, true); first < count; first = next(p, p.keys, first + tile, tile, count, mine, true)) {
+    for (i32 first = shared->from; first < shared->to; first += tile) {
         Keys::template bring<BLOCK>(keys, k.first + (i64)first * DIMS, k.behind);
         Values::template bring<BLOCK>(values, v.first + (i64)first * VDIMS, v.behind);
         tiles::arrived();
@@ -281,7 +299,7 @@ TILE_KERNEL(grad_queries_tiles, Attention, BLOCK, SMALL ? 3 : 2) {
         tiles::Sums x[tile / 8], dp[tile / 8];
         tiles::by_lines<tile / 8, DIMS / 16, PARTS, false>(x, q, tiles::Lines<Keys::apart, Keys::part>{keys});
         tiles::by_lines<tile / 8, VDIMS / 16, PARTS, false>(dp, dout, tiles::Lines<Values::apart, Values::part>{values});
-        const bool checked = MASKED || first + tile > count || !all(p, mine, span(p.keys, first, tile, count));
+        const bool checked = MASKED || first + tile > count || first < shared->all_from || first >= shared->all_to;
         #pragma unroll
         for (i32 i = 0; i < tile / 2; i++) {
             const i32 r = r0 + i % 4 / 2 * 8, j = first + i / 4 * 8 + col + i % 2;
@@ -330,13 +348,15 @@ TILE_KERNEL(grad_keys_tiles, Attention, BLOCK, SMALL ? 3 : 2) {
     const i32 top = (i32)blockIdx.x * ROWS, j0 = top + tiles::warp() * 16 + tiles::lane() / 4;
     const i32 col = tiles::lane() % 4 * 2;
     const f32 unit = UNIT;
-    const Span mine = span(p.keys, top, ROWS, count);
+    SHARED(Seen, shared, 1);
+    if (threadIdx.x == 0) *shared = seen(p, false, tile, n, span(p.keys, top, ROWS, count));
+    SYNC();
     const auto k = First<HELD>::of(packed(p.parts[1], p.k, DIMS, b, kv), top);
     const auto v = Beside<SHARES>::of((u16*)room, packed(p.parts[2], p.v, VDIMS, b, kv), top);
     tiles::Sums dk[DIMS / 8] = {}, dv[VDIMS / 8] = {};
     for (i32 h = kv * group; h < (kv + 1) * group; h++) {
         const Packed q = packed(p.parts[0], p.q, DIMS, b, h), dout = packed(p.parts[3], p.dout, VDIMS, b, h);
-        for (i32 first = next(p, p.queries, 0, tile, n, mine, false); first < n; first = next(p, p.queries, first + tile, tile, n, mine, false)) {
+        for (i32 first = shared->from; first < shared->to; first += tile) {
             Queries::template bring<BLOCK>(queries, q.first + (i64)first * DIMS, q.behind);
             Grads::template bring<BLOCK>(grads, dout.first + (i64)first * VDIMS, dout.behind);
             if (threadIdx.x < tile) {
@@ -350,7 +370,7 @@ TILE_KERNEL(grad_keys_tiles, Attention, BLOCK, SMALL ? 3 : 2) {
             tiles::Sums x[tile / 8], dp[tile / 8];
             tiles::by_lines<tile / 8, DIMS / 16, PARTS, true>(x, k, tiles::Lines<Queries::apart, Queries::part>{queries});
             tiles::by_lines<tile / 8, VDIMS / 16, PARTS, true>(dp, v, tiles::Lines<Grads::apart, Grads::part>{grads});
-            const bool checked = MASKED || top + ROWS > count || !all(p, span(p.queries, first, tile, n), mine);
+            const bool checked = MASKED || top + ROWS > count || first < shared->all_from || first >= shared->all_to;
             #pragma unroll
             for (i32 i = 0; i < tile / 2; i++) {
                 const i32 c = i / 4 * 8 + col + i % 2;

@@ -21,7 +21,9 @@ fn drawn(i: &[usize], seed: usize) -> f64 {
 }
 
 /// Keeps the last op and its outputs.
-struct Keeping<'a>(&'a Engine, RefCell<Option<(Arc<dyn Op>, Vec<Value>)>>);
+struct Keeping<'a>(&'a Engine, RefCell<Option<Applied>>);
+
+type Applied = (Arc<dyn Op>, Vec<Value>);
 
 impl Exec for Keeping<'_> {
     fn results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values> {
@@ -211,7 +213,7 @@ fn attention_is_the_hosts() {
 /// Numbers that have no parts, or no value, are what they are on the host: kernels of tiles leave them to others.
 #[test]
 fn numbers_without_parts_are_the_hosts() {
-    let odd: [&[f64]; 3] = [&[1e12, -3e15], &[f64::NAN], &[3e30, 0.0]];
+    let odd: [&[f64]; 3] = [&[1e12, -3e15], &[f64::NAN], &[1e17, 0.0]];
     for (i, odd) in odd.into_iter().enumerate() {
         for dtype in [DType::F32, DType::BF16] {
             let case = Case {

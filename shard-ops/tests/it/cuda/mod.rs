@@ -44,7 +44,7 @@ fn all_texts_are_tried() {
     };
     let all = std::fs::read_dir(families).unwrap();
     let there: usize = all.map(|family| of_family(family.unwrap())).sum();
-    let tried: BTreeSet<&str> = texts().map(|(source, _)| source.name).collect();
+    let tried: BTreeSet<&str> = texts().map(|(source, _)| source.text).collect();
     assert_eq!(tried.len(), there);
 }
 
