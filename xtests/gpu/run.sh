@@ -207,7 +207,7 @@ else
 fi
 wait
 if [ $real = 1 ]; then
-    nccl=$(grep -aom1 'NCCL version [0-9.]*' "$links/libnccl.so" 2>/dev/null | grep -o '[0-9.]*$')
+    nccl=$(grep -ao 'NCCL version [0-9][0-9.]*' "$links/libnccl.so" 2>/dev/null | head -n 1 | grep -o '[0-9.]*$')
     say "NCCL: ${nccl:-none}"
 else
     nccl=2.30

@@ -37,6 +37,19 @@ KERNEL(add_bias, Bias) {
         y = As<R>::of(widen(y) + widen(((const R*)p.bias)[channel]));
     }
 }
+// Where y lies in one line, and several elements are read and written at once that have one channel.
+KERNEL(add_bias_line, Bias) {
+    const i32 some = 16 / sizeof(R);
+    typedef Pack<R, 16 / sizeof(R)> Grain;
+    const i64 n = numel(p.y) / some, length = p.length / some;
+    for (i64 i = first_thread(); i < n; i += threads()) {
+        const i64 row = over(i, length), channel = row - over(row, p.channels) * p.channels;
+        const W bias = widen(((const R*)p.bias)[channel]);
+        Grain y = element<Grain>(p.y, i);
+        for (i32 k = 0; k < some; k++) y.at[k] = As<R>::of(widen(y.at[k]) + bias);
+        element<Grain>(p.y, i) = y;
+    }
+}
 
 // dx from dy: each input looks up the outputs that read it.
 KERNEL(input_grad, Conv) {

@@ -8,6 +8,7 @@ use crate::cuda::windows::{Meeting, lift};
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
 use crate::error::InOp;
+use crate::families::elementwise::{goes_by_grains, grain};
 use crate::host::partial_type;
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::{ConvCall, ConvKind, KernelSource};
@@ -115,7 +116,14 @@ impl CudaKernel for Conv {
                 channels: y.shape[1],
                 length: y.shape[2..y.ndim as usize].iter().product(),
             };
-            return call.launch_own(&SOURCE, &defines(call), "add_bias", y.numel(), &params);
+            let of = call.outputs[0].dtype();
+            let by_grains =
+                goes_by_grains(&params.y, of) && params.length as usize % grain(of) == 0;
+            let (kernel, count) = match by_grains {
+                true => ("add_bias_line", y.numel() / grain(of)),
+                false => ("add_bias", y.numel()),
+            };
+            return call.launch_own(&SOURCE, &defines(call), kernel, count, &params);
         }
         let views = [call.input(0)?, call.input(1)?, y];
         let at = [&call.cx.inputs[0], &call.cx.outputs[0], &call.cx.inputs[1]];

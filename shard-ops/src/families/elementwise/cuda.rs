@@ -250,12 +250,12 @@ fn binary(call: &mut CudaCall<'_>, formula: &str, of: DType) -> Result<()> {
 }
 
 /// How many elements of a type a thread takes at once: 16 bytes.
-fn grain(of: DType) -> usize {
+pub(in crate::families) fn grain(of: DType) -> usize {
     16 / of.size()
 }
 
 /// Whether elements of a type, in a view of as few dims as it takes, can be taken as many at once as fill 16 bytes.
-fn goes_by_grains(view: &CudaView, of: DType) -> bool {
+pub(in crate::families) fn goes_by_grains(view: &CudaView, of: DType) -> bool {
     let lies = view.ndim == 0 || (view.ndim, view.strides[0]) == (1, 1);
     lies && view.data.is_multiple_of((grain(of) * of.size()) as u64)
 }

@@ -15,7 +15,7 @@ pub use self::compare::{
     eq, ge, gt, le, logical_and, logical_not, logical_or, logical_xor, lt, ne,
 };
 #[cfg(feature = "cuda")]
-pub(in crate::families) use self::cuda::{as_number, unsigned};
+pub(in crate::families) use self::cuda::{as_number, goes_by_grains, grain, unsigned};
 pub(crate) use self::mask::masked;
 pub use self::mask::{masked_fill, where_};
 pub use self::number::number;

@@ -31,7 +31,14 @@ BLOCK_KERNEL(cells, Reduce) {
     for (i64 at = first_team(); at < n * p.parts; at += teams()) {
         const i64 part = over(at, n), c = at - part * n, base = place(p.cells, c), end = begin(p, m, part + 1);
         W sum = START;
-        for (i64 i = begin(p, m, part) + member(); i < end; i += members()) sum = JOIN(sum, lifted(p, base, i));
+        i64 i = begin(p, m, part) + member();
+        // Several at once, so that one is not waited for before the next is asked for.
+        for (; i + 3 * members() < end; i += 4 * members()) {
+            W some[4];
+            for (i32 k = 0; k < 4; k++) some[k] = lifted(p, base, i + k * members());
+            for (i32 k = 0; k < 4; k++) sum = JOIN(sum, some[k]);
+        }
+        for (; i < end; i += members()) sum = JOIN(sum, lifted(p, base, i));
         sum = over_team(sum, [](W a, W b) { return (W)(JOIN(a, b)); });
         if (member() == 0) put(p, n, c, part, sum);
     }

@@ -32,6 +32,10 @@ impl Cuda {
     /// A convolution by cuDNN. x is (N, C, spatial...), w is (O, C / groups, kernel...), y is (N, O, spatial...), with one to
     /// three spatial dims. The call reads two of x, w and y (or their gradients) and writes the third, as `kind` says.
     ///
+    /// In full precision, some gradients are other calls of the libraries, where cuDNN has no fast engine: those of windows
+    /// that do not overlap are products, and of images of three dims the gradient by the input is a convolution with the filter back to
+    /// front, and that by the filter a product with what the windows see.
+    ///
     /// Views that the library does not take as they lie are packed before the call, and a packed result is copied to its view
     /// afterwards. The library has no padding that differs between the two sides of a dim: such padding is packed as zeros.
     ///
@@ -64,6 +68,11 @@ impl Cuda {
         if !dtype.is_float() {
             return Ok(false);
         }
+        let (buffer, at) = write;
+        if self.convolve_otherwise(call, reads, (&mut *buffer, at))? {
+            return Ok(true);
+        }
+        let write = (buffer, at);
         for pack in [false, true] {
             let Some(terms) = Terms::new(call, views, pack) else {
                 continue;

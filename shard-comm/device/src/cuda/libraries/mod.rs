@@ -15,6 +15,7 @@ pub(super) mod matmul;
 mod nvidia;
 #[cfg(feature = "cuda-emulated")]
 pub(super) mod played;
+mod rewritten;
 
 pub use conv::ConvCall;
 pub(super) use cublaslt::Lt;

@@ -14,7 +14,8 @@ struct Pieces { u64 dst; i64 threads; i32 pieces, pad; Piece piece[MAX_PIECES]; 
 
 // Adds to two places the steps that lead to an index along the axes [from, to).
 DEVICE void step(const Piece& piece, i32 from, i32 to, i64 index, i64& s, i64& d) {
-    for (i32 a = to - 1; a >= from; a--) {
+    if (from == to) return;
+    for (i32 a = to - 1; a > from; a--) {
         const Axis& axis = piece.axis[a];
         // 32-bit division is several times faster, and nearly always enough.
         i64 rest = ((index | axis.extent) >> 32) == 0 ? (i64)((u32)index / (u32)axis.extent) : index / axis.extent;
@@ -23,6 +24,8 @@ DEVICE void step(const Piece& piece, i32 from, i32 to, i64 index, i64& s, i64& d
         d += i * axis.dst;
         index = rest;
     }
+    s += index * piece.axis[from].src;
+    d += index * piece.axis[from].dst;
 }
 
 // Runs f(source index, destination index, piece) over all elements of all pieces.
