@@ -118,7 +118,7 @@ impl CudaKernel for Conv {
             };
             let of = call.outputs[0].dtype();
             let by_grains =
-                goes_by_grains(&params.y, of) && params.length as usize % grain(of) == 0;
+                goes_by_grains(&params.y, of) && (params.length as usize).is_multiple_of(grain(of));
             let (kernel, count) = match by_grains {
                 true => ("add_bias_line", y.numel() / grain(of)),
                 false => ("add_bias", y.numel()),
