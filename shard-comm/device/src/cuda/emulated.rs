@@ -292,9 +292,9 @@ fn library(source: &KernelSource, defines: &str) -> Answer<&'static Library> {
 
 /// NVIDIA's compiler must accept a text too, where it is installed: it finds other functions for the same names than the host's.
 fn accepted_by_nvidia(source: &KernelSource, defines: &str) -> Answer<()> {
-    match super::nvidia::compile(source, defines, "compute_80") {
+    match super::nvidia::check(source, defines) {
         Err(Refusal::Failed { call: "nvrtc", .. }) => Ok(()),
-        answer => answer.map(drop),
+        answer => answer,
     }
 }
 
