@@ -193,6 +193,11 @@ done
 for mesh in "${meshes[@]}"; do
     main_job "main job, mesh $mesh" "$mesh" "$binaries/downscale" --device "$device"
 done
+# By cuFFT, which is not used unless it is asked for: see cufft.rs.
+for ranks in 1 2; do
+    beside "transforms by cuFFT, $ranks ranks" 120 \
+        env SHARD_CUFFT=1 "$binaries/conformance" --device "$device" --ranks "$ranks" --filter fft --budget "$budget"
+done
 # NCCL: one rank for each GPU; several on one where the library lets them, which it is new to (what it lacks, it hangs on), with
 # few blocks each.
 beside "NCCL: contract with one rank per GPU" 120 "$binaries/shard-comm-tests" nccl
