@@ -30,7 +30,8 @@ fn run(plan: &Plan, x: &Array) -> Array {
     let before = world.ledger().snapshot();
     x.cx().device().reset_peak();
     let y = plan.run(x).unwrap();
-    let peak = (x.cx().device().memory().peak - live) as u64;
+    // What was given back for others to read until now may have been part of what was live.
+    let peak = x.cx().device().memory().peak.saturating_sub(live) as u64;
     let moved = world.ledger().since(&before);
     let did = Forecast {
         bytes: moved.bytes,
