@@ -180,24 +180,25 @@ fn what_was_compiled_is_kept_for_its_text_alone() {
     assert_eq!(cache::read("kept", &text(1)).unwrap(), b"one");
     assert_eq!(cache::read("kept", &text(2)).unwrap(), b"two");
     assert_eq!(cache::read("kept", &text(3)).unwrap(), b"");
-    let folder = cache::folder().unwrap();
-    let of_test = |entry: &std::fs::DirEntry| {
-        let bytes = std::fs::read(entry.path()).unwrap_or_default();
-        let mine = format!("of process {}", std::process::id());
-        bytes
-            .windows(mine.len())
-            .any(|part| part == mine.as_bytes())
+    let mine = format!("of process {}", std::process::id());
+    let files = std::fs::read_dir(cache::folder().unwrap()).unwrap();
+    let paths = files.map(|file| file.unwrap().path());
+    let of_test = |path: &std::path::PathBuf| {
+        let bytes = std::fs::read(path).unwrap_or_default();
+        let named = path.file_name().unwrap().to_string_lossy().into_owned();
+        named.starts_with("kept-")
+            && bytes
+                .windows(mine.len())
+                .any(|part| part == mine.as_bytes())
     };
-    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
-        if entry.file_name().to_string_lossy().starts_with("kept-") && of_test(&entry) {
-            let whole = std::fs::read(entry.path()).unwrap();
-            std::fs::write(entry.path(), &whole[..whole.len() - 1]).unwrap();
-            assert_eq!(
-                cache::read("kept", &text(1)).and(cache::read("kept", &text(2))),
-                None
-            );
-            std::fs::remove_file(entry.path()).unwrap();
-        }
+    let kept: Vec<_> = paths.filter(of_test).collect();
+    assert_eq!(kept.len(), 3);
+    for path in &kept {
+        let whole = std::fs::read(path).unwrap();
+        std::fs::write(path, &whole[..whole.len() - 1]).unwrap();
     }
-    assert_eq!(cache::read("kept", &text(1)), None);
+    assert!((1..=3).all(|k| cache::read("kept", &text(k)).is_none()));
+    for path in kept {
+        std::fs::remove_file(path).unwrap();
+    }
 }
