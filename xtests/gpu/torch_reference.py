@@ -107,10 +107,10 @@ def cases(torch, device, quick):
     yield f"matmul/{n}^3 bf16", lambda: matmul(n, torch.bfloat16)
     yield f"matmul/{large}^3 bf16", lambda: matmul(large, torch.bfloat16)
 
-    def convolution(x, w, stride, padding, groups, backward):
+    def convolution(x, w, stride, padding, groups, backward, dtype):
         run = {4: functional.conv2d, 5: functional.conv3d}[len(x)]
         make = leaf if backward else tensor
-        x, w, b = make(*x), make(*w), make(w[0])
+        x, w, b = make(*x, dtype=dtype), make(*w, dtype=dtype), make(w[0], dtype=dtype)
 
         def forward():
             return run(x, w, b, stride, padding, 1, groups)
@@ -131,9 +131,14 @@ def cases(torch, device, quick):
     )
     side, out = size(512, 64), size(256, 16)
     grids.append((f"conv2d/1x3x{side}x{side}/3->{out}/k16s16/shardH", (1, 3, side, side), (out, 3, 16, 16), 16, 0, 1))
-    for name, *rest in grids:
+    grids = [(name, (*rest, torch.float32)) for name, *rest in grids]
+    for batch, channels, side in [(2, 64, 56), (4, 256, 14)]:
+        x, w = (batch, channels, side, side), (channels, channels, 3, 3)
+        grids.append((f"conv2d/{batch}x{channels}x{side}x{side}/{channels}->{channels}/k3p1/shardH", (x, w, 1, 1, 1, torch.float32)))
+    grids += [(f"{name}/bf16", (*rest, torch.bfloat16)) for name, (*rest, _) in grids]
+    for name, case in grids:
         for kind, backward in [("fwd", False), ("fwd+bwd", True)]:
-            yield f"{name}/{kind}", lambda rest=rest, backward=backward: convolution(*rest, backward)
+            yield f"{name}/{kind}", lambda case=case, backward=backward: convolution(*case[:-1], backward, case[-1])
 
     def attention(length, causal, dtype, backward):
         make = leaf if backward else tensor

@@ -3,8 +3,8 @@
 //! A block is one output plane index, some output rows and some output columns. Its packed input holds, per channel and kernel
 //! plane, all input rows from the first to the last needed, each split into its stride phases. Tap `(ci, kd, kh, kw)` of the
 //! outputs of row `r` then lies at one fixed offset plus `r` row steps, with a unit step along columns, whatever the stride,
-//! dilation or padding. Indexes outside the input are packed as zeros. Columns past the block may hold anything, even NaN, and
-//! feed only lanes that are dropped.
+//! dilation or padding. Indexes outside the input are packed as zeros. Columns past the block feed only lanes that are dropped, and are
+//! zeros too: of what memory held before, numbers below 2^-126 would have the processor take a hundred times as long for each product.
 //!
 //! Where outputs are computed in [pairs], a block holds [`PARTS`] rows for two rows of outputs, and its taps are those of a kernel of
 //! one row.
@@ -266,12 +266,17 @@ impl<T: Real, S: Simd> NullaryFnOnce for Pack<'_, '_, T, S> {
                         width,
                     };
                     let out = &mut out[p * packing.pitch..];
-                    if packing.paired {
+                    let rows = if packing.paired {
                         lines.pairs(simd, read, out, step, spare);
+                        (read - 1) / 2 * PARTS
                     } else {
                         for i in 0..read {
                             lines.copy(i, &mut out[i * step..][..width]);
                         }
+                        read
+                    };
+                    for i in 0..rows {
+                        out[i * step..][width..packing.pitch].fill(T::zero());
                     }
                 }
             }

@@ -4,7 +4,7 @@ use crate::case::{Bench, Limit, Work};
 use crate::numbers::fill;
 use crate::suite::{Split, Suite};
 use crate::tensors::{Share, bench, gradients};
-use shard_tensor::{Context, Conv, Result, ShardTensor, replicate};
+use shard_tensor::{Context, Conv, DType, Result, ShardTensor, replicate};
 
 /// A convolution and where its input is divided.
 #[derive(Clone)]
@@ -16,6 +16,7 @@ struct Case {
     padding: usize,
     groups: usize,
     dim: usize,
+    dtype: DType,
 }
 
 impl Case {
@@ -35,6 +36,7 @@ impl Case {
             padding: 1,
             groups: 1,
             dim,
+            dtype: DType::F32,
         }
     }
 
@@ -60,7 +62,7 @@ impl Case {
 
     fn build(&self, ctx: &Context, split: Split, backward: bool) -> Result<Bench> {
         let ranks = ctx.world_size();
-        let mesh = ctx.mesh_of(ranks)?;
+        let mesh = ctx.mesh_of(ranks)?.with_dtype(self.dtype);
         let x = fill(
             &mesh,
             &self.x,
@@ -112,8 +114,19 @@ pub(super) fn add(suite: &mut Suite<'_>) {
         padding: 0,
         ..Case::same(&[1, 3, side, side], out, 2)
     });
+    // What a network has within, of many channels on few sites.
+    let within = [[2, 64, 56], [4, 256, 14]].map(|[batch, channels, side]| {
+        Case::same(&[batch, channels, side, side], channels, 2)
+    });
+    let halves = (within.iter().chain(&cases)).map(|case| Case {
+        name: format!("{}/bf16", case.name),
+        dtype: DType::BF16,
+        ..case.clone()
+    });
+    let alone: Vec<Case> = within.iter().cloned().chain(halves).collect();
     for &ranks in &suite.options.ranks {
-        for case in &cases {
+        let alone = if ranks == 1 { &alone[..] } else { &[] };
+        for case in cases.iter().chain(alone) {
             for (pass, backward) in [("fwd", false), ("fwd+bwd", true)] {
                 let (name, case) = (format!("{}/{pass}", case.name), case.clone());
                 suite.add(name, ranks, move |ctx| case.build(ctx, split, backward));
