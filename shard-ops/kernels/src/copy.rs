@@ -19,6 +19,11 @@ use shard_device::{Element, Strided, kernel};
 /// # Panics
 /// When the shapes differ.
 pub fn copy<T: Element>(src: &View<'_, T>, dst: &mut ViewMut<'_, T>) {
+    convert(src, dst);
+}
+
+/// As [`copy`], to another type.
+pub(crate) fn convert<A: Element, B: Element>(src: &View<'_, A>, dst: &mut ViewMut<'_, B>) {
     assert!(
         src.shape() == dst.shape(),
         "copy: shape {:?} into {:?}",
@@ -29,7 +34,7 @@ pub fn copy<T: Element>(src: &View<'_, T>, dst: &mut ViewMut<'_, T>) {
     let to = strided(dst.shape(), dst.strides(), dst.offset());
     let input = bytemuck::cast_slice(src.data());
     let output = bytemuck::cast_slice_mut(dst.data_mut());
-    kernel::copy(T::DTYPE, input, &from, T::DTYPE, output, &to);
+    kernel::copy(A::DTYPE, input, &from, B::DTYPE, output, &to);
 }
 
 /// Sets every element of `dst` to `value`.

@@ -28,7 +28,7 @@ pub(crate) use self::packed::{Operand, multiply, stay_finite};
 pub(crate) use self::parts::{Lines, Side};
 pub use self::product::Product;
 pub(crate) use self::range::Range;
-pub(crate) use self::unit::{Emulated, Unit};
+pub(crate) use self::unit::{Emulated, Panel, Rows, TILES, Term, Unit};
 
 use super::{Real, View, ViewMut};
 use crate::view::for_each_row;

@@ -131,11 +131,14 @@ pub(super) fn weight_grad<T: Real>(
 }
 
 /// Writes all of `dx`, where [`are_apart`]; `weight` is `[Cout, Cin / groups, kernel]`, contiguous.
-pub(super) fn input_grad<T: Real>(
-    dy: &Slab<'_, T>,
-    weight: &[T],
-    dx: &mut SlabMut<'_, T>,
+/// Windows are products of `multiply`, and rounded by `round`.
+pub(super) fn input_grad<E, T: Real, R: Copy>(
+    dy: &Slab<'_, E>,
+    weight: &[E],
+    dx: &mut SlabMut<'_, R>,
     g: &Geometry,
+    multiply: impl Fn(usize, usize, usize, Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, bool),
+    round: impl Fn(T) -> R,
 ) {
     let taps = g.taps();
     let mut room = Room::new();
@@ -143,7 +146,7 @@ pub(super) fn input_grad<T: Real>(
     for n in 0..dx.batch {
         for group in 0..g.groups {
             for ci in 0..g.cin {
-                fill(dx, dx.start(n, group * g.cin + ci));
+                fill(dx, dx.start(n, group * g.cin + ci), round(T::zero()));
             }
             let weight = &weight[group * g.cout * taps..][..g.cout * taps];
             let start = dy.start(n, group * g.cout);
@@ -158,10 +161,10 @@ pub(super) fn input_grad<T: Real>(
                     Mat::row_major(weight, taps),
                     MatMut::row_major(windows, taps),
                 );
-                gemm(strip.len, taps, g.cout, outputs, weight, to, false);
+                multiply(strip.len, taps, g.cout, outputs, weight, to, false);
                 for (i, window) in windows.chunks_exact(taps).take(strip.len).enumerate() {
                     let o = output(strip.first + i, dy.extent);
-                    place(window, o, dx, dx.start(n, group * g.cin), g);
+                    place(window, o, dx, dx.start(n, group * g.cin), g, &round);
                 }
             });
         }
@@ -249,25 +252,26 @@ fn gather<T: Real>(
     }
 }
 
-/// Zeros in the channel that starts there.
-fn fill<T: Real>(dx: &mut SlabMut<'_, T>, start: usize) {
+/// A value in the channel that starts there.
+fn fill<R: Copy>(dx: &mut SlabMut<'_, R>, start: usize, value: R) {
     for_each_row(&dx.extent, [&dx.step], [start], |[at], run, [step]| {
         if step == 1 {
-            return dx.data[at..at + run].fill(T::zero());
+            return dx.data[at..at + run].fill(value);
         }
         for i in 0..run as isize {
-            dx.data[at.wrapping_add_signed(i * step)] = T::zero();
+            dx.data[at.wrapping_add_signed(i * step)] = value;
         }
     });
 }
 
 /// Writes the window of output `o`, as far as it lies inside; channels begin at `start`.
-fn place<T: Real>(
+fn place<T: Copy, R>(
     window: &[T],
     o: [usize; 3],
-    dx: &mut SlabMut<'_, T>,
+    dx: &mut SlabMut<'_, R>,
     start: usize,
     g: &Geometry,
+    round: impl Fn(T) -> R,
 ) {
     let [kd, kh, kw] = g.kernel;
     let inside = |d: usize, k: usize| {
@@ -285,12 +289,14 @@ fn place<T: Real>(
             start.wrapping_add_signed(ci as isize * dx.outer[1] + d * dx.step[0] + h * dx.step[1]);
         let column = |w: isize| at.wrapping_add_signed(w * dx.step[2]);
         if let (true, Some(w)) = (run, whole) {
-            dx.data[column(w)..][..kw].copy_from_slice(values);
+            for (to, value) in dx.data[column(w)..][..kw].iter_mut().zip(values) {
+                *to = round(*value);
+            }
             continue;
         }
         for (k, value) in values.iter().enumerate() {
             if let Some(w) = inside(2, k) {
-                dx.data[column(w)] = *value;
+                dx.data[column(w)] = round(*value);
             }
         }
     }

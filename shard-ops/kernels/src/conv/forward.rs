@@ -62,10 +62,19 @@ fn narrow<T: Real>() -> usize {
 }
 
 pub(super) fn start_from_bias<T: Real>(bias: Option<&[T]>, y: &mut SlabMut<'_, T>, g: &Geometry) {
+    start_from(|co| bias.map_or(T::zero(), |b| b[co]), y, g);
+}
+
+/// Writes a value to each output of a channel.
+pub(super) fn start_from<T: Copy>(
+    value: impl Fn(usize) -> T,
+    y: &mut SlabMut<'_, T>,
+    g: &Geometry,
+) {
     for n in 0..y.batch {
         for co in 0..g.groups * g.cout {
             let start = y.start(n, co);
-            let value = bias.map_or(T::zero(), |b| b[co]);
+            let value = value(co);
             let (extent, step) = (y.extent, y.step);
             crate::view::for_each_row(&extent, [&step], [start], |[at], run, [step]| {
                 for i in 0..run as isize {

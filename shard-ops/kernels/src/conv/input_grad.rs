@@ -7,7 +7,9 @@ use super::apart;
 use super::contiguous;
 use super::forward::correlate;
 use super::lift::{Geometry, Slab, SlabMut, lift_view_mut};
+use crate::gemm::gemm;
 use crate::{Real, View, ViewMut};
+use bytemuck::Pod;
 
 /// The kernel positions that inputs of one phase use, and the geometry that leads to their outputs.
 struct Phase {
@@ -51,8 +53,20 @@ pub(super) fn input_grad<T: Real>(
     let weight = contiguous(weight);
     let dy = Slab::new(dy);
     if apart::are_apart(g) {
-        return apart::input_grad(&dy, &weight, &mut SlabMut::new(dx), g);
+        return apart::input_grad(&dy, &weight, &mut SlabMut::new(dx), g, gemm, |x| x);
     }
+    by_phases(&weight, dx, g, |weight, dx, g| {
+        correlate(&dy, weight, None, dx, g);
+    });
+}
+
+/// Calls `correlate` for each phase, with its weights, its inputs and its geometry.
+pub(super) fn by_phases<E: Pod, R>(
+    weight: &[E],
+    dx: &mut ViewMut<'_, R>,
+    g: &Geometry,
+    mut correlate: impl FnMut(&[E], &mut SlabMut<'_, R>, &Geometry),
+) {
     let mut dx = lift_view_mut(dx);
     let extent: [usize; 3] = core::array::from_fn(|d| dx.shape()[d + 2]);
     let phases: [Vec<Phase>; 3] = core::array::from_fn(|d| {
@@ -73,21 +87,21 @@ pub(super) fn input_grad<T: Real>(
                     dilation: [d.dilation, h.dilation, w.dilation],
                     origin: [d.origin, h.origin, w.origin],
                 };
-                let reversed = transposed(&weight, g, [&d.kernel, &h.kernel, &w.kernel]);
+                let reversed = transposed(weight, g, [&d.kernel, &h.kernel, &w.kernel]);
                 let [sd, sh, sw] = g.stride;
                 let mut target = dx.reborrow().stepped(
                     &[0, 0, pd, ph, pw],
                     &[1, 1, sd, sh, sw],
                     &[batch, channels, d.extent, h.extent, w.extent],
                 );
-                correlate(&dy, &reversed, None, &mut SlabMut::new(&mut target), &sub);
+                correlate(&reversed, &mut SlabMut::new(&mut target), &sub);
             }
         }
     }
 }
 
 /// The weights at the given kernel positions, `[groups * Cin/g, Cout/g, positions]` from `[groups * Cout/g, Cin/g, kernel]`.
-fn transposed<T: Real>(weight: &[T], g: &Geometry, kernel: [&[usize]; 3]) -> Vec<T> {
+fn transposed<T: Pod>(weight: &[T], g: &Geometry, kernel: [&[usize]; 3]) -> Vec<T> {
     /// Output channels that are read side by side, so that both reads and writes run through consecutive memory.
     const TURN: usize = 8;
     let mut positions = Vec::with_capacity(g.volume());
@@ -101,7 +115,7 @@ fn transposed<T: Real>(weight: &[T], g: &Geometry, kernel: [&[usize]; 3]) -> Vec
         }
     }
     let size = positions.len();
-    let mut out = vec![T::zero(); g.groups * g.cin * g.cout * size];
+    let mut out = vec![T::zeroed(); g.groups * g.cin * g.cout * size];
     for group in 0..g.groups {
         for first in (0..g.cout).step_by(TURN) {
             for ci in 0..g.cin {

@@ -18,6 +18,7 @@ use std::borrow::Cow;
 mod apart;
 mod direct;
 mod forward;
+mod halves;
 mod im2col;
 mod input_grad;
 mod lift;
@@ -25,8 +26,14 @@ mod lone;
 mod pack;
 mod pairs;
 mod panel;
+mod tiles;
 mod weight_grad;
 
+#[doc(hidden)]
+pub use halves::inside;
+pub use halves::{
+    Rounded, conv_forward_halves, conv_input_grad_halves, conv_weight_grad_halves, convolves_halves,
+};
 pub(crate) use lift::{lift_extents, lift_view, lift_view_mut};
 
 /// How input, output and kernel indexes of a convolution or pooling meet, per spatial dim: `i = o * stride + k * dilation + origin`.
@@ -171,7 +178,7 @@ fn conv_weight_grad_here<T: Real>(
 }
 
 /// The elements in row-major order, copied only where they are not stored so.
-fn contiguous<'a, T: Real>(view: &View<'a, T>) -> Cow<'a, [T]> {
+fn contiguous<'a, T: Copy>(view: &View<'a, T>) -> Cow<'a, [T]> {
     view.as_slice()
         .map_or_else(|| Cow::Owned(view.to_vec()), Cow::Borrowed)
 }

@@ -96,8 +96,16 @@ impl Unit for Amx {
         add: bool,
     ) {
         check(steps, terms, a, b, to);
+        const BYTES: usize = size_of::<u16>();
+        // What registers have no room for.
+        let mut frame = Frame {
+            steps,
+            end: size_of_val(terms),
+            step: [a.step, b.step].map(|step| BYTES * step),
+            tile: [a.tile, b.tile].map(|tile| BYTES * tile),
+        };
         // SAFETY: tiles are configured while `self` lives, which does not leave its thread. `check` has shown that all tiles that are
-        // read lie in their words, and all rows that are read and written in the results, which are borrowed mutably.
+        // read lie in their numbers, and all rows that are read and written in the results, which are borrowed mutably, as the frame is.
         unsafe {
             asm!(
                 "test {term}, {term}",
@@ -122,26 +130,28 @@ impl Unit for Amx {
                 "3:",
                 "mov {x}, [{terms} + {term}]",
                 "mov {y}, [{terms} + {term} + 8]",
-                "lea {x}, [{a} + 4 * {x}]",
-                "tileloadd tmm4, [{x} + {line}]",
+                "lea {x}, [{a} + 2 * {x}]",
+                "tileloadd tmm4, [{x} + {a_row}]",
+                "add {x}, [{frame} + 32]",
                 "cmp {y}, {kept}",
                 "je 5f",
                 "mov {kept}, {y}",
-                "lea {y}, [{b} + 4 * {y}]",
-                "tileloadd tmm6, [{y} + {line}]",
-                "tileloadd tmm7, [{y} + {line} + 1024]",
+                "lea {y}, [{b} + 2 * {y}]",
+                "tileloadd tmm6, [{y} + {b_row}]",
+                "add {y}, [{frame} + 40]",
+                "tileloadd tmm7, [{y} + {b_row}]",
                 "5:",
                 "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{x} + {line} + 1024]",
+                "tileloadd tmm5, [{x} + {a_row}]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "add {term}, 16",
                 "tdpbf16ps tmm2, tmm5, tmm6",
-                "cmp {term}, {end}",
+                "cmp {term}, [{frame} + 8]",
                 "tdpbf16ps tmm3, tmm5, tmm7",
                 "jne 3b",
-                "lea {a}, [{a} + 4 * {a_step}]",
-                "lea {b}, [{b} + 4 * {b_step}]",
-                "dec {steps}",
+                "add {a}, [{frame} + 16]",
+                "add {b}, [{frame} + 24]",
+                "dec qword ptr [{frame}]",
                 "jnz 2b",
                 "lea {x}, [8 * {apart}]",
                 "lea {x}, [{to} + 2 * {x}]",
@@ -151,18 +161,16 @@ impl Unit for Amx {
                 "tilestored [{x} + {apart} + 64], tmm3",
                 term = inout(reg) usize::from(add) => _,
                 terms = in(reg) terms.as_ptr(),
-                end = in(reg) size_of_val(terms),
-                steps = inout(reg) steps => _,
-                a = inout(reg) a.words.as_ptr() => _,
-                b = inout(reg) b.words.as_ptr() => _,
-                a_step = in(reg) a.step,
-                b_step = in(reg) b.step,
+                a = inout(reg) a.numbers.as_ptr() => _,
+                b = inout(reg) b.numbers.as_ptr() => _,
+                a_row = in(reg) BYTES * a.row,
+                b_row = in(reg) BYTES * b.row,
                 x = out(reg) _,
                 y = out(reg) _,
                 kept = out(reg) _,
                 to = in(reg) to.data.as_mut_ptr(),
                 apart = in(reg) size_of::<f32>() * to.apart,
-                line = in(reg) 64usize,
+                frame = in(reg) &raw mut frame,
                 out("tmm0") _,
                 out("tmm1") _,
                 out("tmm2") _,
@@ -175,4 +183,17 @@ impl Unit for Amx {
             );
         }
     }
+}
+
+/// Numbers of a product's loop, in bytes but for the steps that are left.
+#[derive(Debug)]
+#[repr(C)]
+struct Frame {
+    steps: usize,
+    /// Behind the last term.
+    end: usize,
+    /// From a step of either operand to the next.
+    step: [usize; 2],
+    /// From the first tile of either operand to the second.
+    tile: [usize; 2],
 }

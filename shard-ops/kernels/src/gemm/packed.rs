@@ -74,7 +74,7 @@ impl<'a> Packed<'a> {
         let step = self.parts * TILES;
         (0..self.lines).step_by(LINES).map(move |line| {
             let words = &self.words[line / LINES * self.apart..];
-            (Panel { words, step }, LINES.min(self.lines - line))
+            (Panel::packed(words, step), LINES.min(self.lines - line))
         })
     }
 }
@@ -140,7 +140,7 @@ struct Block([f32; BLOCK * BLOCK]);
 /// Which parts are multiplied with each other: smaller products first, as far as those with the same part on the right follow each other,
 /// whose tiles are loaded once.
 fn terms(a: usize, b: usize) -> &'static [Term] {
-    const T: usize = TILES;
+    const T: usize = 2 * TILES;
     match (a, b) {
         (1, 1) => &[[0, 0]],
         (2, 1) => &[[T, 0], [0, 0]],

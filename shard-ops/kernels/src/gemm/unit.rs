@@ -11,25 +11,42 @@ pub(super) const DEPTH: usize = 32;
 /// Rows and columns of the results of one call, which are two by two tiles.
 pub(super) const BLOCK: usize = 2 * SIDE;
 /// Words of one operand's two tiles, each of two numbers.
-pub(super) const TILES: usize = BLOCK * DEPTH / 2;
+pub(crate) const TILES: usize = BLOCK * DEPTH / 2;
 
-/// Two by two tiles that are multiplied in a step: where those of either operand begin, in words from where the step's do.
+/// Two by two tiles that are multiplied in a step: where those of either operand begin, in numbers from where the step's do.
 pub(crate) type Term = [usize; 2];
 
-/// Tiles of an operand, step after step.
+/// Two tiles of an operand, step after step. Distances are in numbers of `bf16`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Panel<'a> {
-    pub(super) words: &'a [u32],
-    /// Words from a step to the next.
-    pub(super) step: usize,
+    /// Bits of numbers.
+    pub(crate) numbers: &'a [u16],
+    /// From a step to the next.
+    pub(crate) step: usize,
+    /// From the first tile to the second.
+    pub(crate) tile: usize,
+    /// From a row of a tile to the next.
+    pub(crate) row: usize,
+}
+
+impl<'a> Panel<'a> {
+    /// Tiles that are packed one after the other, row after row.
+    pub(crate) fn packed(words: &'a [u32], step: usize) -> Self {
+        Self {
+            numbers: bytemuck::cast_slice(words),
+            step: 2 * step,
+            tile: SIDE * DEPTH,
+            row: DEPTH,
+        }
+    }
 }
 
 /// Rows of [`BLOCK`] results each.
 #[derive(Debug)]
 pub(crate) struct Rows<'a> {
-    pub(super) data: &'a mut [f32],
+    pub(crate) data: &'a mut [f32],
     /// From where a row begins to where the next does.
-    pub(super) apart: usize,
+    pub(crate) apart: usize,
 }
 
 /// Something that multiplies tiles.
@@ -54,15 +71,18 @@ pub(crate) trait Unit {
 #[inline]
 pub(super) fn check(steps: usize, terms: &[Term], a: Panel<'_>, b: Panel<'_>, to: &Rows<'_>) {
     let fits = |panel: Panel<'_>, at: usize| {
-        let last = (steps - 1).checked_mul(panel.step);
-        last.and_then(|last| last.checked_add(at)?.checked_add(TILES))
-            .is_some_and(|end| end <= panel.words.len())
+        let reach = |n: usize, apart: usize| (n - 1).checked_mul(apart);
+        let end = (reach(steps, panel.step)).and_then(|steps| {
+            let rows = reach(SIDE, panel.row)?.checked_add(DEPTH)?;
+            (steps.checked_add(at)?.checked_add(panel.tile)?).checked_add(rows)
+        });
+        end.is_some_and(|end| end <= panel.numbers.len())
     };
     assert!(
         steps > 0 && !terms.is_empty() && terms.iter().all(|&[x, y]| fits(a, x) && fits(b, y)),
-        "tiles: {steps} steps of {terms:?} in {} and {} words",
-        a.words.len(),
-        b.words.len()
+        "tiles: {steps} steps of {terms:?} in {} and {} numbers",
+        a.numbers.len(),
+        b.numbers.len()
     );
     let last = (BLOCK - 1).checked_mul(to.apart);
     let end = last.and_then(|last| last.checked_add(BLOCK));
@@ -94,8 +114,10 @@ impl Unit for Emulated {
             true => 0.0f32.copysign(x),
             false => x,
         };
-        let numbers =
-            |word: u32| [word << 16, word & 0xffff_0000].map(|bits| flushed(f32::from_bits(bits)));
+        let pair = |panel: Panel<'_>, at: usize| {
+            let bits = [panel.numbers[at], panel.numbers[at + 1]];
+            bits.map(|bits| flushed(f32::from_bits(u32::from(bits) << 16)))
+        };
         for i in 0..BLOCK {
             for j in 0..BLOCK {
                 let result = &mut to.data[i * to.apart + j];
@@ -103,10 +125,11 @@ impl Unit for Emulated {
                 for s in 0..steps {
                     for &[x, y] in terms {
                         let mut sums = [0.0f32; 2];
-                        for pair in 0..DEPTH / 2 {
-                            let right = (j / SIDE * SIDE + pair) * SIDE + j % SIDE;
-                            let left = numbers(a.words[s * a.step + x + i * SIDE + pair]);
-                            let right = numbers(b.words[s * b.step + y + right]);
+                        let left = s * a.step + x + i / SIDE * a.tile + i % SIDE * a.row;
+                        let right = s * b.step + y + j / SIDE * b.tile + j % SIDE * 2;
+                        for k in 0..DEPTH / 2 {
+                            let left = pair(a, left + 2 * k);
+                            let right = pair(b, right + k * b.row);
                             for (sum, (x, y)) in sums.iter_mut().zip(left.into_iter().zip(right)) {
                                 *sum = flushed(*sum + x * y);
                             }

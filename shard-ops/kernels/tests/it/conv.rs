@@ -4,16 +4,16 @@ use crate::testing::{Rng, assert_close, naive_index};
 use shard_kernels::conv::{Taps, conv_forward, conv_input_grad, conv_weight_grad};
 use shard_kernels::{Real, View, ViewMut};
 
-struct Case {
-    x: Vec<usize>,
-    w: Vec<usize>,
-    y: Vec<usize>,
-    window: Taps,
-    groups: usize,
+pub(crate) struct Case {
+    pub(crate) x: Vec<usize>,
+    pub(crate) w: Vec<usize>,
+    pub(crate) y: Vec<usize>,
+    pub(crate) window: Taps,
+    pub(crate) groups: usize,
 }
 
 impl Case {
-    fn random(rng: &mut Rng) -> Self {
+    pub(crate) fn random(rng: &mut Rng) -> Self {
         let nd = rng.within(1, 3);
         let groups = [1, 1, 2, 3][rng.within(0, 3)];
         let (cin, cout) = (rng.within(1, 4), [1, 2, 3, 5, 9, 20][rng.within(0, 5)]);
@@ -41,7 +41,7 @@ impl Case {
     }
 
     /// All `(y index, w index, x index)` triples that meet inside the views.
-    fn meetings(&self, mut visit: impl FnMut(&[usize], &[usize], &[usize])) {
+    pub(crate) fn meetings(&self, mut visit: impl FnMut(&[usize], &[usize], &[usize])) {
         let (cin, cout) = (self.w[1], self.w[0] / self.groups);
         let taps = naive_index(&self.w[1..]);
         let (mut w, mut x) = (self.w.clone(), self.x.clone());
@@ -66,12 +66,12 @@ impl Case {
     }
 }
 
-fn flat(shape: &[usize], at: &[usize]) -> usize {
+pub(crate) fn flat(shape: &[usize], at: &[usize]) -> usize {
     shape.iter().zip(at).fold(0, |p, (n, i)| p * n + i)
 }
 
 /// Writes into a box of a larger array, or through permuted strides, and returns the box in row-major order.
-fn through_a_box<T: Real>(
+pub(crate) fn through_a_box<T: Real>(
     rng: &mut Rng,
     shape: &[usize],
     write: impl FnOnce(&mut ViewMut<'_, T>),

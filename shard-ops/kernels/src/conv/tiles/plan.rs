@@ -1,0 +1,289 @@
+//! Which numbers of the input are channels, and where they lie in a packed block.
+
+use super::super::lift::Geometry;
+use super::{DEPTH, SIDE};
+use std::ops::Range;
+
+/// Bytes of a packed block: a fourth of a second-level cache, as processors with such a unit have it.
+const BUDGET: usize = 512 << 10;
+/// What it takes to begin a row, in numbers.
+const START: usize = 16;
+
+/// A convolution as sums of products of tiles.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) geometry: Geometry,
+    /// The first of the dims whose kernel positions are channels.
+    folded: usize,
+    /// Kernel positions that are channels.
+    within: usize,
+    /// Distinct phases that positions of the other dims fall into.
+    phases: [Vec<usize>; 3],
+    /// Outputs of a block.
+    block: [usize; 3],
+    /// Places of one phase of a packed channel.
+    extent: [usize; 3],
+    /// How many places ahead each kernel position that is no channel reads, row-major.
+    pub(super) terms: Vec<usize>,
+    /// Places of a packed channel; some behind those that are of use may be read.
+    pub(super) places: usize,
+}
+
+/// Outputs that are computed from one packing.
+#[derive(Clone, Debug)]
+pub(super) struct Block(pub(super) [Range<usize>; 3]);
+
+/// Outputs of a block side by side.
+pub(super) struct Run {
+    /// The place of the first.
+    pub(super) place: usize,
+    /// Its indices.
+    pub(super) at: [usize; 3],
+    pub(super) len: usize,
+}
+
+/// Consecutive places of a row of a packed channel.
+pub(super) struct Row {
+    /// Its first place.
+    pub(super) place: usize,
+    /// The input's indices there.
+    pub(super) at: [isize; 3],
+}
+
+impl Plan {
+    /// For outputs of some extents.
+    pub(super) fn new(g: &Geometry, outputs: [usize; 3]) -> Self {
+        let folded = folded(g);
+        let phases: [Vec<usize>; 3] = core::array::from_fn(|d| phases(g, folded, d));
+        let reach: [usize; 3] = core::array::from_fn(|d| reach(g, folded, d));
+        let count: usize = phases.iter().map(Vec::len).product();
+        let within = g.kernel[folded..].iter().product::<usize>();
+        let per_place = (g.cin * within).div_ceil(DEPTH) * DEPTH * size_of::<u16>() * count;
+        let block = block(outputs, reach, BUDGET / per_place.max(1));
+        let extent: [usize; 3] = core::array::from_fn(|d| block[d] + reach[d]);
+        let volume: usize = extent.iter().product();
+        let mut terms = Vec::new();
+        let kernel = |d: usize| if d < folded { g.kernel[d] } else { 1 };
+        for kd in 0..kernel(0) {
+            for kh in 0..kernel(1) {
+                for kw in 0..kernel(2) {
+                    let (mut phase, mut ahead) = (0, 0);
+                    for (d, k) in [kd, kh, kw].into_iter().enumerate() {
+                        let [at, steps] = [
+                            k * g.dilation[d] % g.stride[d],
+                            k * g.dilation[d] / g.stride[d],
+                        ];
+                        let number = phases[d].iter().position(|p| *p == at).unwrap_or(0);
+                        phase = phase * phases[d].len() + number;
+                        ahead = ahead * extent[d] + steps;
+                    }
+                    terms.push(phase * volume + ahead);
+                }
+            }
+        }
+        // An odd number of lines of the cache, so that channels spread over it.
+        let lines = (count * volume + SIDE).div_ceil(DEPTH) | 1;
+        Self {
+            geometry: *g,
+            folded,
+            within,
+            phases,
+            block,
+            extent,
+            terms,
+            places: lines * DEPTH,
+        }
+    }
+
+    /// Numbers whose products are summed at a place.
+    pub(super) fn channels(&self) -> usize {
+        self.geometry.cin * self.within
+    }
+
+    /// Steps of the unit for these.
+    pub(super) fn steps(&self) -> usize {
+        self.channels().div_ceil(DEPTH)
+    }
+
+    /// Where the weights of some channels and a term lie among those of an output channel.
+    #[inline(always)]
+    pub(super) fn taps(
+        &self,
+        channels: Range<usize>,
+        term: usize,
+    ) -> impl Iterator<Item = usize> + use<> {
+        let (within, apart) = (self.within, self.terms.len() * self.within);
+        let mut k = channels.start % within;
+        let mut at = channels.start / within * apart + term * within + k;
+        channels.map(move |_| {
+            let tap = at;
+            (k, at) = match k + 1 == within {
+                true => (0, at + 1 + apart - within),
+                false => (k + 1, at + 1),
+            };
+            tap
+        })
+    }
+
+    /// The blocks that cover some outputs.
+    pub(super) fn blocks(&self, outputs: [usize; 3]) -> impl Iterator<Item = Block> + use<> {
+        let cut = |d: usize| {
+            let size = self.block[d];
+            (0..outputs[d])
+                .step_by(size)
+                .map(move |from| from..(from + size).min(outputs[d]))
+        };
+        let [planes, rows, cols] = [0, 1, 2].map(|d| cut(d).collect::<Vec<_>>());
+        planes.into_iter().flat_map(move |plane| {
+            let cols = cols.clone();
+            rows.clone().into_iter().flat_map(move |row| {
+                let plane = plane.clone();
+                cols.clone()
+                    .into_iter()
+                    .map(move |col| Block([plane.clone(), row.clone(), col]))
+            })
+        })
+    }
+
+    /// Places from that of a block's first output to that of its last.
+    pub(super) fn span(&self, block: &Block) -> usize {
+        let last = [0, 1, 2].map(|d| block.0[d].len() - 1);
+        self.place(last) + 1
+    }
+
+    /// The place of an output, by its indices in a block.
+    fn place(&self, [d, h, w]: [usize; 3]) -> usize {
+        (d * self.extent[1] + h) * self.extent[2] + w
+    }
+
+    /// The outputs of a block whose places are in an interval.
+    pub(super) fn runs(&self, block: &Block, places: &Range<usize>) -> impl Iterator<Item = Run> {
+        let [planes, rows, cols] = block.0.clone();
+        let places = places.clone();
+        // The rows of the first and the last place, if all rows of all planes are counted.
+        let first = places.start / self.extent[2];
+        let last = places.end.saturating_sub(1) / self.extent[2];
+        (first..=last).filter_map(move |row| {
+            let [d, h] = [row / self.extent[1], row % self.extent[1]];
+            let start = row * self.extent[2];
+            let from = start.max(places.start);
+            let until = (start + cols.len()).min(places.end);
+            let is_inside = d < planes.len() && h < rows.len() && from < until;
+            is_inside.then(|| Run {
+                place: from,
+                at: [planes.start + d, rows.start + h, cols.start + from - start],
+                len: until - from,
+            })
+        })
+    }
+
+    /// The rows of a channel that the outputs of a block read, each of as many places as there are from a row to the next.
+    pub(super) fn rows(&self, block: &Block, channel: usize) -> impl Iterator<Item = Row> {
+        let g = &self.geometry;
+        // Kernel positions that this channel stands for.
+        let mut k = channel % self.within;
+        let mut shift = [0; 3];
+        for d in (self.folded..3).rev() {
+            shift[d] = k % g.kernel[d] * g.dilation[d];
+            k /= g.kernel[d];
+        }
+        let start = [0, 1, 2].map(|d| block.0[d].start);
+        let used = [0, 1].map(|d| block.0[d].len() + self.extent[d] - self.block[d]);
+        let volume: usize = self.extent.iter().product();
+        let [planes, rows, cols] = &self.phases;
+        let phases = planes.iter().flat_map(move |pd| {
+            rows.iter()
+                .flat_map(move |ph| cols.iter().map(move |pw| [*pd, *ph, *pw]))
+        });
+        phases.enumerate().flat_map(move |(number, phase)| {
+            (0..used[0]).flat_map(move |d| {
+                (0..used[1]).map(move |h| Row {
+                    place: number * volume + self.place([d, h, 0]),
+                    at: core::array::from_fn(|dim| {
+                        let output = start[dim] + [d, h, 0][dim];
+                        (output * g.stride[dim] + phase[dim] + shift[dim]) as isize + g.origin[dim]
+                    }),
+                })
+            })
+        })
+    }
+
+    /// The input channel that a channel reads.
+    pub(super) fn source(&self, channel: usize) -> usize {
+        channel / self.within
+    }
+
+    /// Places of a row.
+    pub(super) fn width(&self) -> usize {
+        self.extent[2]
+    }
+}
+
+/// The first dim whose kernel positions are channels: none of them, unless those of the last dims fill steps of the unit that would be
+/// empty otherwise, and by more than it takes to pack them. It depends on no extents, so that sums have one order wherever they are computed.
+fn folded(g: &Geometry) -> usize {
+    // In half cycles per place.
+    let cost = |folded: usize| {
+        let within: usize = g.kernel[folded..].iter().product();
+        let (steps, terms) = (
+            (g.cin * within).div_ceil(DEPTH),
+            g.kernel[..folded].iter().product::<usize>(),
+        );
+        let phases: usize = (0..3).map(|d| phases(g, folded, d).len()).product();
+        let word = if g.stride[2] == 1 { 1 } else { 4 };
+        4 * g.cout.div_ceil(SIDE) * steps * terms + steps * DEPTH / 2 * phases * word
+    };
+    (0..=3)
+        .rev()
+        .min_by_key(|folded| cost(*folded))
+        .unwrap_or(3)
+}
+
+fn phases(g: &Geometry, folded: usize, d: usize) -> Vec<usize> {
+    if d >= folded {
+        return vec![0];
+    }
+    let mut phases: Vec<usize> = (0..g.kernel[d])
+        .map(|k| k * g.dilation[d] % g.stride[d])
+        .collect();
+    phases.sort_unstable();
+    phases.dedup();
+    phases
+}
+
+/// How many places a window reaches beyond its first.
+fn reach(g: &Geometry, folded: usize, d: usize) -> usize {
+    match d < folded {
+        true => g.kernel[d].saturating_sub(1) * g.dilation[d] / g.stride[d],
+        false => 0,
+    }
+}
+
+/// The blocks of which least is packed, of those that have no more than `most` places, if there are such.
+fn block(outputs: [usize; 3], reach: [usize; 3], most: usize) -> [usize; 3] {
+    let even = |n: usize, parts: usize| n.div_ceil(n.div_ceil(n.div_ceil(parts)));
+    let cuts = |n: usize| {
+        let parts = (0..usize::BITS)
+            .map(|bit| 1 << bit)
+            .take_while(move |parts| *parts < 2 * n);
+        parts.map(move |parts| even(n, parts.min(n)))
+    };
+    let with = |size: [usize; 3]| -> [usize; 3] { core::array::from_fn(|d| size[d] + reach[d]) };
+    let mut best = ([1; 3], (true, usize::MAX));
+    for planes in cuts(outputs[0]) {
+        for cols in cuts(outputs[2]) {
+            let [depth, _, width] = with([planes, 1, cols]);
+            let rows = (most / (depth * width)).saturating_sub(reach[1]);
+            let rows = rows.clamp(1, outputs[1]);
+            let size = [planes, even(outputs[1], outputs[1].div_ceil(rows)), cols];
+            let [depth, height, width] = with(size);
+            let count: usize = (0..3).map(|d| outputs[d].div_ceil(size[d])).product();
+            let is_larger = depth * height * width > most;
+            let packed = count * depth * height * (width + START);
+            if (is_larger, packed) < best.1 {
+                best = (size, (is_larger, packed));
+            }
+        }
+    }
+    best.0
+}

@@ -1,0 +1,234 @@
+//! The gradient with respect to the weight: sums over places, of inputs as they are packed for the value and gradients of the
+//! outputs at their places, with zeros between.
+
+use super::super::lift::{Geometry, Slab};
+use super::pack::Packed;
+use super::plan::{Block, Plan};
+use super::{DEPTH, SIDE};
+use crate::gemm::{Panel, Rows, TILES, Unit};
+use crate::pointwise::vectorized;
+use crate::scratch::Room;
+use crate::turn::{self, turned};
+use half::bf16;
+use pulp::{Simd, WithSimd};
+
+/// Steps that are summed before others of the same inputs and outputs are: what is read for them stays in the first-level cache.
+const STEPS: usize = 16;
+/// Places that are summed in `f32`, about.
+const FLUSH: usize = 8192;
+
+/// Adds to `totals`, `[groups, terms, channels, Cout / groups]` of the plan, and tells whether that is right: of inputs that are infinite or no
+/// numbers it is not, as zeros between outputs are multiplied by them. There are channels, positions and outputs.
+fn sum(
+    unit: &impl Unit,
+    x: &Slab<'_, bf16>,
+    dy: &Slab<'_, bf16>,
+    plan: &Plan,
+    totals: &mut [f64],
+) -> bool {
+    let g = &plan.geometry;
+    let (channels, terms) = (plan.channels(), plan.terms.len());
+    let [inputs, outputs] = [channels, g.cout].map(|n| n.next_multiple_of(SIDE));
+    let [numbers, steps] = [inputs * plan.places, plan.places.div_ceil(DEPTH)];
+    let mut room = Room::new();
+    let mut room =
+        room.numbers::<u16>(numbers + 2 * outputs / SIDE * steps * TILES + SIDE * steps * DEPTH);
+    let packed = room.take(numbers);
+    let right = room.take(2 * outputs / SIDE * steps * TILES);
+    let lines = room.take(SIDE * steps * DEPTH);
+    let mut room = Room::new();
+    let sums = room
+        .numbers::<f32>(terms * inputs * outputs)
+        .take(terms * inputs * outputs);
+    let mut spare = vec![0; Packed::spare(plan)];
+    for (group, totals) in totals
+        .chunks_exact_mut(terms * channels * g.cout)
+        .enumerate()
+    {
+        let mut summed = 0;
+        for n in 0..dy.batch {
+            for block in plan.blocks(dy.extent) {
+                let input = Packed {
+                    plan,
+                    x,
+                    at: [n, group * g.cin],
+                    block: &block,
+                    spare: &mut spare,
+                };
+                if !input.channels(packed) {
+                    return false;
+                }
+                let span = plan.span(&block);
+                let steps = span.div_ceil(DEPTH);
+                let right: &mut [u32] = bytemuck::cast_slice_mut(right);
+                for (panel, to) in right
+                    .chunks_exact_mut(steps * TILES)
+                    .take(outputs / SIDE)
+                    .enumerate()
+                {
+                    let channels = panel * SIDE..g.cout.min((panel + 1) * SIDE);
+                    vectorized(Outputs {
+                        plan,
+                        dy,
+                        block: &block,
+                        at: [n, group * g.cout + channels.start],
+                        count: channels.len(),
+                        steps,
+                        lines: &mut *lines,
+                        to,
+                    });
+                }
+                for from in (0..steps).step_by(STEPS) {
+                    let add = summed > 0 || from > 0;
+                    let count = STEPS.min(steps - from);
+                    for (term, ahead) in plan.terms.iter().enumerate() {
+                        for row in (0..inputs).step_by(SIDE) {
+                            let left = Panel {
+                                numbers: &packed[row * plan.places + ahead + from * DEPTH..],
+                                step: DEPTH,
+                                tile: SIDE / 2 * plan.places,
+                                row: plan.places,
+                            };
+                            for (panel, right) in right
+                                .chunks_exact(steps * TILES)
+                                .take(outputs / SIDE)
+                                .enumerate()
+                            {
+                                let right = Panel::packed(&right[from * TILES..], TILES);
+                                let at = (term * inputs + row) * outputs + panel * SIDE;
+                                let mut to = Rows {
+                                    data: &mut sums[at..],
+                                    apart: outputs,
+                                };
+                                unit.multiply(count, &[[0, 0]], left, right, &mut to, add);
+                            }
+                        }
+                    }
+                }
+                summed += span;
+                if summed >= FLUSH {
+                    join(sums, [inputs, outputs], totals, [channels, g.cout]);
+                    summed = 0;
+                }
+            }
+        }
+        if summed > 0 {
+            join(sums, [inputs, outputs], totals, [channels, g.cout]);
+        }
+    }
+    true
+}
+
+/// The gradient, `[Cout, Cin / groups, kernel]`; `None` of inputs that are infinite or no numbers. There are channels, positions and outputs.
+pub(in super::super) fn weight_grad(
+    unit: &impl Unit,
+    x: &Slab<'_, bf16>,
+    dy: &Slab<'_, bf16>,
+    g: &Geometry,
+) -> Option<Vec<f32>> {
+    let plan = Plan::new(g, dy.extent);
+    let (channels, terms) = (plan.channels(), plan.terms.len());
+    let mut totals = vec![0.0; g.groups * terms * channels * g.cout];
+    if !sum(unit, x, dy, &plan, &mut totals) {
+        return None;
+    }
+    let mut grad = vec![0.0; totals.len()];
+    let taps = g.taps();
+    let groups = totals.chunks_exact(terms * channels * g.cout);
+    for (totals, grad) in groups.zip(grad.chunks_exact_mut(g.cout * taps)) {
+        for (term, totals) in totals.chunks_exact(channels * g.cout).enumerate() {
+            for (tap, totals) in plan
+                .taps(0..channels, term)
+                .zip(totals.chunks_exact(g.cout))
+            {
+                for (co, total) in totals.iter().enumerate() {
+                    grad[co * taps + tap] = *total as f32;
+                }
+            }
+        }
+    }
+    Some(grad)
+}
+
+/// Adds rows of sums, as they are padded, to rows of totals.
+fn join(sums: &[f32], [rows, cols]: [usize; 2], totals: &mut [f64], [count, width]: [usize; 2]) {
+    let terms = sums.chunks_exact(rows * cols);
+    for (sums, totals) in terms.zip(totals.chunks_exact_mut(count * width)) {
+        for (sums, totals) in sums.chunks_exact(cols).zip(totals.chunks_exact_mut(width)) {
+            for (total, sum) in totals.iter_mut().zip(sums) {
+                *total += f64::from(*sum);
+            }
+        }
+    }
+}
+
+/// Gradients of a block's outputs as tiles on the right, of some channels.
+struct Outputs<'a, 'b, 't> {
+    plan: &'a Plan,
+    dy: &'a Slab<'b, bf16>,
+    block: &'a Block,
+    /// Batch, and the first channel.
+    at: [usize; 2],
+    count: usize,
+    steps: usize,
+    /// Memory for the lines of all channels.
+    lines: &'t mut [u16],
+    to: &'t mut [u32],
+}
+
+impl WithSimd for Outputs<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self {
+            plan,
+            dy,
+            steps,
+            at: [n, first],
+            ..
+        } = self;
+        let data: &[u16] = bytemuck::cast_slice(dy.data);
+        let width = steps * DEPTH;
+        let lines = &mut self.lines[..SIDE * width];
+        lines.fill(0);
+        for run in plan.runs(self.block, &(0..plan.span(self.block))) {
+            let within = run
+                .at
+                .iter()
+                .zip(&dy.step)
+                .map(|(at, step)| *at as isize * step)
+                .sum();
+            for channel in 0..self.count {
+                let at = dy.start(n, first + channel).wrapping_add_signed(within);
+                let to = &mut lines[channel * width + run.place..][..run.len];
+                if dy.step[2] == 1 {
+                    to.copy_from_slice(&data[at..at + run.len]);
+                } else {
+                    for (i, to) in to.iter_mut().enumerate() {
+                        *to = data[at.wrapping_add_signed(i as isize * dy.step[2])];
+                    }
+                }
+            }
+        }
+        // A row of a tile has pairs of a place and the next, of all channels.
+        const WIDE: usize = SIDE / 2;
+        let lines: &[u32] = bytemuck::cast_slice(lines);
+        for (step, to) in self.to.chunks_exact_mut(TILES).enumerate() {
+            for (tile, to) in to.chunks_exact_mut(WIDE * WIDE).enumerate() {
+                for channel in (0..WIDE).step_by(turn::SIDE) {
+                    for pair in (0..WIDE).step_by(turn::SIDE) {
+                        let mut block = [[0; turn::SIDE]; turn::SIDE];
+                        for (i, row) in block.iter_mut().enumerate() {
+                            let line = (tile * WIDE + channel + i) * width / 2;
+                            row.copy_from_slice(&lines[line + step * WIDE + pair..][..turn::SIDE]);
+                        }
+                        for (i, row) in turned(block).iter().enumerate() {
+                            to[(pair + i) * WIDE + channel..][..turn::SIDE].copy_from_slice(row);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
