@@ -298,12 +298,13 @@ macro_rules! gpu_kernel {
     (halves $($field:tt)?) => {
         crate::kernel::gpu_kernel!($($field)?);
 
-        fn reads_halves(&self, _: shard_comm::DType, on: shard_comm::DeviceKind) -> &[usize] {
-            if on.is_cuda() { &[0, 1, 2, 3, 4, 5, 6] } else { &[] }
-        }
-
-        fn writes_halves(&self, _: shard_comm::DType, on: shard_comm::DeviceKind) -> bool {
-            on.is_cuda()
+        fn halves(
+            &self,
+            _: shard_comm::DType,
+            _: &[crate::Meta],
+            on: shard_comm::DeviceKind,
+        ) -> crate::Halves {
+            if on.is_cuda() { crate::Halves::ALL } else { crate::Halves::NONE }
         }
     };
     ($($field:tt)?) => {

@@ -10,6 +10,29 @@ use smallvec::SmallVec;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+/// What a kernel that computes in `f32` reads and writes as it is stored in 16 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Halves {
+    /// The operands that it reads so. Of the others it gets copies in `f32`.
+    pub reads: &'static [usize],
+    /// Whether it rounds its results itself. It is then given outputs of 16 bits where a call's results are whole, and outputs in
+    /// `f32` where they are terms of a sum. If not, outputs are `f32` in either case, and rounded behind it.
+    pub writes: bool,
+}
+
+impl Halves {
+    /// Nothing.
+    pub const NONE: Self = Self {
+        reads: &[],
+        writes: false,
+    };
+    /// All operands and results.
+    pub const ALL: Self = Self {
+        reads: &[0, 1, 2, 3, 4, 5, 6],
+        writes: true,
+    };
+}
+
 /// An operator: a rule, a local kernel, and a vjp.
 ///
 /// Built-in ops and a user's own are declared the same way. Attributes are fields of the implementing struct.
@@ -43,19 +66,11 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Every element of every output box must be written. `call.cx` says which global indices the boxes cover.
     fn host(&self, call: &mut HostCall<'_, '_>);
 
-    /// The operands that the op's kernel for this kind of device reads as they are where they are stored in this type of 16 bits, though
-    /// the op's rule knows `f32` alone: of the others it gets copies in `f32`. None by default.
-    fn reads_halves(&self, stored: DType, on: DeviceKind) -> &[usize] {
-        let _ = (stored, on);
-        &[]
-    }
-
-    /// Whether the op's kernel for this kind of device can round its results to a type of 16 bits itself, as it computes them in `f32`.
-    /// It is then given outputs of that type where a call's results are whole, and outputs in `f32` where they are terms of a sum. If
-    /// not, as by default, outputs are `f32` in either case, and rounded behind it.
-    fn writes_halves(&self, stored: DType, on: DeviceKind) -> bool {
-        let _ = (stored, on);
-        false
+    /// What the op's kernel for this kind of device reads and writes as it is stored in this type of 16 bits, though the op's rule knows `f32`
+    /// alone, for operands of these shapes: nothing by default.
+    fn halves(&self, stored: DType, inputs: &[Meta], on: DeviceKind) -> Halves {
+        let _ = (stored, inputs, on);
+        Halves::NONE
     }
 
     /// The op's kernel for devices of a kind that do not run jobs of the host, such as GPUs, if it has one. Without one,

@@ -31,8 +31,9 @@ pub(crate) fn rule(op: &dyn Op, inputs: &[Meta], room: usize, on: DeviceKind) ->
         (Err(refused @ OpError::DType { .. }), Some(stored)) => match op.rule(&widened(inputs)) {
             Ok(rule) => {
                 let mut rule = narrowing(rule, inputs, stored, room);
-                rule.as_stored = op.reads_halves(stored, on).into();
-                rule.rounds = op.writes_halves(stored, on);
+                let halves = op.halves(stored, inputs, on);
+                rule.as_stored = halves.reads.into();
+                rule.rounds = halves.writes;
                 Ok(rule)
             }
             // The type that the caller gave is what the message should name.

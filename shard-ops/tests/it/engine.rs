@@ -222,8 +222,12 @@ impl Op for ReadsHalves {
         Rule::pointwise("reads_halves", inputs, got, Linearity::None)
     }
 
-    fn reads_halves(&self, stored: DType, _: DeviceKind) -> &[usize] {
-        if stored == DType::BF16 { &[0] } else { &[] }
+    fn halves(&self, stored: DType, _: &[Meta], _: DeviceKind) -> Halves {
+        let reads: &[usize] = if stored == DType::BF16 { &[0] } else { &[] };
+        Halves {
+            reads,
+            writes: false,
+        }
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {

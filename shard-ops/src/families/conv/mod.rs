@@ -17,13 +17,31 @@ use crate::families::shape::reshape;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Precision, Reduction,
-    Result, Rule, RuleBuilder, Saved, Value, key_of,
+    Access, Exec, Halves, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Precision,
+    Reduction, Result, Rule, RuleBuilder, Saved, Value, key_of,
 };
+use half::bf16;
+use shard_comm::{DType, DeviceKind};
 use shard_kernels::conv as kernels;
 use shard_spec::{Dims, EdgeMap, ReduceOp, Window};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
+
+/// Runs an expression with `$T` bound to the type to which sums of products of `bf16` are rounded, if they are.
+macro_rules! with_rounded {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            DType::BF16 => {
+                type $T = bf16;
+                $body
+            }
+            _ => {
+                type $T = f32;
+                $body
+            }
+        }
+    };
+}
 
 /// How much is added around the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -268,6 +286,17 @@ impl Geometry {
         })
     }
 
+    /// What kernels read and write in 16 bits, of so many input and output channels of a group.
+    fn halves(&self, stored: DType, [inputs, outputs]: [usize; 2], on: DeviceKind) -> Halves {
+        let positions = self.kernel.iter().product();
+        let is_for_unit =
+            || stored == DType::BF16 && kernels::convolves_halves(inputs, outputs, positions);
+        match on.is_cuda() || is_for_unit() {
+            true => Halves::ALL,
+            false => Halves::NONE,
+        }
+    }
+
     fn window(&self, d: usize) -> Result<Window> {
         let (lo, hi) = self.pads[d];
         Window::conv(self.kernel[d], self.stride[d], self.dilation[d], lo, hi).in_op(NAME)
@@ -391,14 +420,34 @@ impl Op for Conv {
             .build()
     }
 
-    crate::kernel::gpu_kernel!(halves);
+    crate::kernel::gpu_kernel!();
+
+    fn halves(&self, stored: DType, inputs: &[Meta], on: DeviceKind) -> Halves {
+        let w = &inputs[1].shape;
+        self.geometry
+            .halves(stored, [w[1], w[0] / self.geometry.groups], on)
+    }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.inputs[0], &call.cx.outputs[0]);
+        let groups = local_groups(
+            &self.geometry,
+            call.cx.inputs[0].shape[1],
+            &call.cx.inputs[1],
+        );
+        let bias = self.bias && call.cx.adds_once;
+        if call.inputs[0].dtype() == DType::BF16 {
+            let (x, w) = (call.input::<bf16>(0), call.input::<bf16>(1));
+            let bias = bias.then(|| call.input::<bf16>(2).to_vec());
+            let bias = bias.map(|bias| bias.into_iter().map(bf16::to_f32).collect::<Vec<_>>());
+            return with_rounded!(call.dtype(), T => {
+                let mut y = call.output::<T>(0);
+                kernels::conv_forward_halves(&x, &w, bias.as_deref(), &mut y, &window, groups);
+            });
+        }
         with_float!(call.dtype(), T => {
             let (x, w) = (call.input::<T>(0), call.input::<T>(1));
-            let bias = (self.bias && call.cx.adds_once).then(|| call.input::<T>(2).to_vec());
-            let groups = local_groups(&self.geometry, x.shape()[1], &call.cx.inputs[1]);
+            let bias = bias.then(|| call.input::<T>(2).to_vec());
             kernels::conv_forward(&x, &w, bias.as_deref(), &mut call.output::<T>(0), &window, groups);
         });
     }
@@ -501,14 +550,30 @@ impl Op for ConvInputGrad {
             .build()
     }
 
-    crate::kernel::gpu_kernel!(halves);
+    crate::kernel::gpu_kernel!();
+
+    fn halves(&self, stored: DType, inputs: &[Meta], on: DeviceKind) -> Halves {
+        let w = &inputs[1].shape;
+        self.geometry
+            .halves(stored, [w[0] / self.geometry.groups, w[1]], on)
+    }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.outputs[0], &call.cx.inputs[0]);
+        let groups = local_groups(
+            &self.geometry,
+            call.cx.outputs[0].shape[1],
+            &call.cx.inputs[1],
+        );
+        if call.inputs[0].dtype() == DType::BF16 {
+            let (dy, w) = (call.input::<bf16>(0), call.input::<bf16>(1));
+            return with_rounded!(call.dtype(), T => {
+                let mut dx = call.output::<T>(0);
+                kernels::conv_input_grad_halves(&dy, &w, &mut dx, &window, groups);
+            });
+        }
         with_float!(call.dtype(), T => {
             let (dy, w) = (call.input::<T>(0), call.input::<T>(1));
-            let cx = call.cx;
-            let groups = local_groups(&self.geometry, cx.outputs[0].shape[1], &cx.inputs[1]);
             let mut dx = call.output::<T>(0);
             kernels::conv_input_grad(&dy, &w, &mut dx, &window, groups);
         });
@@ -585,13 +650,29 @@ impl Op for ConvWeightGrad {
             .build()
     }
 
-    crate::kernel::gpu_kernel!(halves);
+    crate::kernel::gpu_kernel!();
+
+    fn halves(&self, stored: DType, inputs: &[Meta], on: DeviceKind) -> Halves {
+        let channels = [0, 1].map(|i| inputs[i].shape[1] / self.geometry.groups);
+        self.geometry.halves(stored, channels, on)
+    }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let window = self.geometry.local(&call.cx.inputs[0], &call.cx.inputs[1]);
+        let groups = local_groups(
+            &self.geometry,
+            call.cx.inputs[0].shape[1],
+            &call.cx.outputs[0],
+        );
+        if call.inputs[0].dtype() == DType::BF16 {
+            let (x, dy) = (call.input::<bf16>(0), call.input::<bf16>(1));
+            return with_rounded!(call.dtype(), T => {
+                let mut dw = call.output::<T>(0);
+                kernels::conv_weight_grad_halves(&x, &dy, &mut dw, &window, groups);
+            });
+        }
         with_float!(call.dtype(), T => {
             let (x, dy) = (call.input::<T>(0), call.input::<T>(1));
-            let groups = local_groups(&self.geometry, x.shape()[1], &call.cx.outputs[0]);
             let mut dw = call.output::<T>(0);
             kernels::conv_weight_grad(&x, &dy, &mut dw, &window, groups);
         });

@@ -16,7 +16,7 @@ use crate::families::reduce::{sum, sum_to};
 use crate::families::shape::{reshape, unsqueeze};
 use crate::host::with_float;
 use crate::{
-    Exec, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved, Value, key_of,
+    Exec, Halves, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved, Value, key_of,
 };
 use shard_comm::{DType, DeviceKind, Element};
 use shard_kernels::gemm::{self, Mat, MatMut};
@@ -168,16 +168,15 @@ impl Op for MatMul {
 
     crate::kernel::gpu_kernel!();
 
-    fn reads_halves(&self, stored: DType, on: DeviceKind) -> &[usize] {
+    fn halves(&self, stored: DType, _: &[Meta], on: DeviceKind) -> Halves {
         match on.is_cuda() {
-            true => &[0, 1, 2],
-            false if stored == DType::BF16 && gemm::multiplies_halves() => &[0, 1],
-            false => &[],
+            true => Halves::ALL,
+            false if stored == DType::BF16 && gemm::multiplies_halves() => Halves {
+                reads: &[0, 1],
+                writes: false,
+            },
+            false => Halves::NONE,
         }
-    }
-
-    fn writes_halves(&self, _: DType, on: DeviceKind) -> bool {
-        on.is_cuda()
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
