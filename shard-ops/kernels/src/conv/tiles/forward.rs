@@ -2,7 +2,7 @@
 
 use super::super::lift::{Geometry, Slab, SlabMut};
 use super::SIDE;
-use super::pack::Packed;
+use super::pack::Input;
 use super::plan::{Block, Plan};
 use crate::attention::Stored;
 use crate::gemm::{Panel, Rows, TILES, Term, Unit};
@@ -26,7 +26,7 @@ pub(in super::super) fn correlate<R: Stored<Acc = f32>>(
     y: &mut SlabMut<'_, R>,
     g: &Geometry,
 ) {
-    let plan = Plan::new(g, y.extent);
+    let plan = Plan::new(g, y.batch, y.extent);
     let (steps, count) = (plan.steps(), plan.terms.len());
     let terms: Vec<Term> = (plan.terms.iter().enumerate())
         .map(|(term, ahead)| [2 * term * TILES, 2 * ahead])
@@ -40,7 +40,8 @@ pub(in super::super) fn correlate<R: Stored<Acc = f32>>(
     let mut room = Room::new();
     let mut sums = room.numbers::<f32>(SIDE * APART);
     let sums = sums.take(SIDE * APART);
-    let mut spare = vec![0; Packed::spare(&plan)];
+    let mut input = Input::new(&plan, x);
+    let blocks = plan.blocks(y.batch, y.extent);
     for group in 0..g.groups {
         let first = group * g.cout;
         pack_weights(
@@ -48,47 +49,38 @@ pub(in super::super) fn correlate<R: Stored<Acc = f32>>(
             &plan,
             weights,
         );
-        for n in 0..y.batch {
-            for block in plan.blocks(y.extent) {
-                let input = Packed {
-                    plan: &plan,
-                    x,
-                    at: [n, group * g.cin],
-                    block: &block,
-                    spare: &mut spare,
-                };
-                input.pairs(packed);
-                let numbers: &[u16] = bytemuck::cast_slice(packed);
-                let span = plan.span(&block);
-                for from in (0..span).step_by(PLACES) {
-                    let places = from..span.min(from + PLACES);
-                    for (i, panel) in weights.chunks_exact(panel).enumerate() {
-                        let left = Panel::packed(panel, count * TILES);
-                        for place in places.clone().step_by(SIDE) {
-                            let right = Panel {
-                                numbers: &numbers[2 * place..],
-                                step: SIDE * plan.places,
-                                tile: SIDE,
-                                row: 2 * plan.places,
-                            };
-                            let mut to = Rows {
-                                data: &mut sums[place - from..],
-                                apart: APART,
-                            };
-                            unit.multiply(steps, &terms, left, right, &mut to, false);
-                        }
-                        let channels = i * SIDE..g.cout.min(i * SIDE + SIDE);
-                        vectorized(Write {
-                            plan: &plan,
-                            block: &block,
-                            places: &places,
-                            sums,
-                            bias: bias.map(|bias| &bias[first..][channels.clone()]),
-                            at: [n, first + channels.start],
-                            count: channels.len(),
-                            y,
-                        });
+        for block in &blocks {
+            input.pairs(group * g.cin, block, packed);
+            let numbers: &[u16] = bytemuck::cast_slice(packed);
+            let span = plan.span(block);
+            for from in (0..span).step_by(PLACES) {
+                let places = from..span.min(from + PLACES);
+                for (i, panel) in weights.chunks_exact(panel).enumerate() {
+                    let left = Panel::packed(panel, count * TILES);
+                    for place in places.clone().step_by(SIDE) {
+                        let right = Panel {
+                            numbers: &numbers[2 * place..],
+                            step: SIDE * plan.places,
+                            tile: SIDE,
+                            row: 2 * plan.places,
+                        };
+                        let mut to = Rows {
+                            data: &mut sums[place - from..],
+                            apart: APART,
+                        };
+                        unit.multiply(steps, &terms, left, right, &mut to, false);
                     }
+                    let channels = i * SIDE..g.cout.min(i * SIDE + SIDE);
+                    vectorized(Write {
+                        plan: &plan,
+                        block,
+                        places: &places,
+                        sums,
+                        bias: bias.map(|bias| &bias[first..][channels.clone()]),
+                        first: first + channels.start,
+                        count: channels.len(),
+                        y,
+                    });
                 }
             }
         }
@@ -125,8 +117,7 @@ struct Write<'a, 'y, R> {
     places: &'a Range<usize>,
     sums: &'a [f32],
     bias: Option<&'a [f32]>,
-    /// Batch, and the first channel.
-    at: [usize; 2],
+    first: usize,
     count: usize,
     y: &'a mut SlabMut<'y, R>,
 }
@@ -136,19 +127,16 @@ impl<R: Stored<Acc = f32>> WithSimd for Write<'_, '_, R> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self {
-            plan,
-            y,
-            at: [n, first],
-            ..
-        } = self;
+        let Self { plan, y, first, .. } = self;
         for run in plan.runs(self.block, self.places) {
             let within = y.within(run.at);
             for channel in 0..self.count {
                 let bias = self.bias.map_or(0.0, |bias| bias[channel]);
                 let sums = channel * APART + run.place - self.places.start;
                 let sums = &self.sums[sums..][..run.len];
-                let at = y.start(n, first + channel).wrapping_add_signed(within);
+                let at = y
+                    .start(run.image, first + channel)
+                    .wrapping_add_signed(within);
                 if y.step[2] == 1 {
                     for (to, sum) in y.data[at..at + run.len].iter_mut().zip(sums) {
                         *to = R::narrow(sum + bias);

@@ -6,31 +6,48 @@ use crate::pointwise::vectorized;
 use half::bf16;
 use pulp::{Simd, WithSimd};
 
-/// A block of the input that is packed.
-pub(super) struct Packed<'a, 'b> {
-    pub(super) plan: &'a Plan,
-    pub(super) x: &'a Slab<'b, bf16>,
-    /// Batch, and the first channel.
-    pub(super) at: [usize; 2],
-    pub(super) block: &'a Block,
+/// Blocks of the input that are packed.
+pub(super) struct Input<'a, 'b> {
+    plan: &'a Plan,
+    x: &'a Slab<'b, bf16>,
+    /// The rows of a block.
+    rows: Vec<Row>,
     /// Memory for two rows.
-    pub(super) spare: &'a mut [u16],
+    spare: Vec<u16>,
 }
 
-impl Packed<'_, '_> {
-    /// Numbers of two rows, for a plan.
-    pub(super) fn spare(plan: &Plan) -> usize {
-        2 * plan.width()
+impl<'a, 'b> Input<'a, 'b> {
+    pub(super) fn new(plan: &'a Plan, x: &'a Slab<'b, bf16>) -> Self {
+        Self {
+            plan,
+            x,
+            rows: Vec::new(),
+            spare: vec![0; 2 * plan.width()],
+        }
     }
 
-    /// Writes words of two numbers, those of two channels at a place. Channels that there are not are zeros.
-    pub(super) fn pairs(self, to: &mut [u32]) {
-        vectorized(Pairs { of: self, to });
+    fn go_to(&mut self, block: &Block) {
+        self.plan.rows(block, &mut self.rows);
+    }
+
+    /// Writes words of two numbers, those of two channels at a place, of the input's channels from one on. Channels that there are not are zeros.
+    pub(super) fn pairs(&mut self, first: usize, block: &Block, to: &mut [u32]) {
+        self.go_to(block);
+        vectorized(Pairs {
+            of: self,
+            first,
+            to,
+        });
     }
 
     /// Writes channels one after the other, with zeros behind their last places, and tells whether all numbers are finite.
-    pub(super) fn channels(self, to: &mut [u16]) -> bool {
-        vectorized(Channels { of: self, to })
+    pub(super) fn channels(&mut self, first: usize, block: &Block, to: &mut [u16]) -> bool {
+        self.go_to(block);
+        vectorized(Channels {
+            of: self,
+            first,
+            to,
+        })
     }
 }
 
@@ -39,12 +56,12 @@ impl Packed<'_, '_> {
 fn numbers<'s>(
     plan: &Plan,
     x: &'s Slab<'_, bf16>,
-    start: usize,
+    channel: &Channel,
     row: &Row,
     spare: &'s mut [u16],
 ) -> &'s [u16] {
     let data: &[u16] = bytemuck::cast_slice(x.data);
-    let [d, h, w] = row.at;
+    let [d, h, w] = [0, 1, 2].map(|d| row.at[d] + channel.shift[d]);
     let (width, stride) = (spare.len(), plan.geometry.stride[2] as isize);
     let exists = (0..x.extent[0] as isize).contains(&d) && (0..x.extent[1] as isize).contains(&h);
     // The columns before the first one inside, and before the first one behind.
@@ -59,7 +76,9 @@ fn numbers<'s>(
     }
     let jump = stride * x.step[2];
     let within = d * x.step[0] + h * x.step[1] + (w + low as isize * stride) * x.step[2];
-    let from = start.wrapping_add_signed(within);
+    let from = x
+        .start(row.image, channel.source)
+        .wrapping_add_signed(within);
     if jump == 1 && high - low == width {
         return &data[from..from + width];
     }
@@ -76,25 +95,39 @@ fn numbers<'s>(
     spare
 }
 
-struct Pairs<'a, 'b, 't> {
-    of: Packed<'a, 'b>,
+/// What a channel reads: an input channel, and how far from where rows begin.
+struct Channel {
+    source: usize,
+    shift: [isize; 3],
+}
+
+impl Channel {
+    fn new(plan: &Plan, first: usize, channel: usize) -> Self {
+        Self {
+            source: first + plan.source(channel),
+            shift: plan.shift(channel),
+        }
+    }
+}
+
+struct Pairs<'i, 'a, 'b, 't> {
+    of: &'i mut Input<'a, 'b>,
+    first: usize,
     to: &'t mut [u32],
 }
 
-impl WithSimd for Pairs<'_, '_, '_> {
+impl WithSimd for Pairs<'_, '_, '_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Packed {
+        let Input {
             plan,
             x,
-            at: [n, first],
-            block,
+            rows,
             spare,
         } = self.of;
         let (low_spare, high_spare) = spare.split_at_mut(plan.width());
-        let start = |channel: usize| x.start(n, first + plan.source(channel));
         for (pair, to) in self.to.chunks_exact_mut(plan.places).enumerate() {
             let [low, high] = [2 * pair, 2 * pair + 1];
             if low >= plan.channels() {
@@ -103,15 +136,16 @@ impl WithSimd for Pairs<'_, '_, '_> {
             }
             // The last one may be alone.
             let is_whole = high < plan.channels();
-            let high = if is_whole { high } else { low };
+            let [low, high] = [low, if is_whole { high } else { low }]
+                .map(|channel| Channel::new(plan, self.first, channel));
             if !is_whole {
                 high_spare.fill(0);
             }
-            for (a, b) in plan.rows(block, low).zip(plan.rows(block, high)) {
-                let to = &mut to[a.place..][..plan.width()];
-                let low = numbers(plan, x, start(low), &a, low_spare);
+            for row in &*rows {
+                let to = &mut to[row.place..][..plan.width()];
+                let low = numbers(plan, x, &low, row, low_spare);
                 let high = match is_whole {
-                    true => numbers(plan, x, start(high), &b, high_spare),
+                    true => numbers(plan, x, &high, row, high_spare),
                     false => &*high_spare,
                 };
                 for ((to, low), high) in to.iter_mut().zip(low).zip(high) {
@@ -122,38 +156,37 @@ impl WithSimd for Pairs<'_, '_, '_> {
     }
 }
 
-struct Channels<'a, 'b, 't> {
-    of: Packed<'a, 'b>,
+struct Channels<'i, 'a, 'b, 't> {
+    of: &'i mut Input<'a, 'b>,
+    first: usize,
     to: &'t mut [u16],
 }
 
-impl WithSimd for Channels<'_, '_, '_> {
+impl WithSimd for Channels<'_, '_, '_, '_> {
     type Output = bool;
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> bool {
         /// The bits of an exponent, which are all set of what is infinite or no number.
         const EXPONENT: u16 = 0x7f80;
-        let Packed {
+        let Input {
             plan,
             x,
-            at: [n, first],
-            block,
+            rows,
             spare,
         } = self.of;
         let (spare, _) = spare.split_at_mut(plan.width());
         let mut largest = 0;
-        for (channel, to) in
-            (self.to.chunks_exact_mut(plan.places).enumerate()).take(plan.channels())
-        {
-            let start = x.start(n, first + plan.source(channel));
+        let channels = self.to.chunks_exact_mut(plan.places).enumerate();
+        for (channel, to) in channels.take(plan.channels()) {
+            let channel = Channel::new(plan, self.first, channel);
             let mut end = 0;
-            for row in plan.rows(block, channel) {
-                // What blocks before had there is not read, unless as numbers that are multiplied by zeros.
-                to[end.min(row.place)..row.place].fill(0);
+            for row in &*rows {
+                // What is multiplied by zeros must be numbers.
+                to[end..row.place].fill(0);
                 end = row.place + plan.width();
                 let to = &mut to[row.place..end];
-                to.copy_from_slice(numbers(plan, x, start, &row, spare));
+                to.copy_from_slice(numbers(plan, x, &channel, row, spare));
                 for x in to {
                     largest = largest.max(*x & EXPONENT);
                 }

@@ -19,9 +19,10 @@ pub(super) struct Plan {
     within: usize,
     /// Distinct phases that positions of the other dims fall into.
     phases: [Vec<usize>; 3],
-    /// Outputs of a block.
+    /// Outputs of a block, of each of some images.
+    images: usize,
     block: [usize; 3],
-    /// Places of one phase of a packed channel.
+    /// Places of an image in one phase of a packed channel.
     extent: [usize; 3],
     /// How many places ahead each kernel position that is no channel reads, row-major.
     pub(super) terms: Vec<usize>,
@@ -31,37 +32,49 @@ pub(super) struct Plan {
 
 /// Outputs that are computed from one packing.
 #[derive(Clone, Debug)]
-pub(super) struct Block(pub(super) [Range<usize>; 3]);
+pub(super) struct Block {
+    images: Range<usize>,
+    outputs: [Range<usize>; 3],
+}
 
 /// Outputs of a block side by side.
 pub(super) struct Run {
     /// The place of the first.
     pub(super) place: usize,
-    /// Its indices.
+    /// Its image and its indices.
+    pub(super) image: usize,
     pub(super) at: [usize; 3],
     pub(super) len: usize,
 }
 
-/// Consecutive places of a row of a packed channel.
+/// Consecutive places of a row of packed channels.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     /// Its first place.
     pub(super) place: usize,
-    /// The input's indices there.
+    /// The image, and the input's indices there of the first kernel position.
+    pub(super) image: usize,
     pub(super) at: [isize; 3],
 }
 
 impl Plan {
-    /// For outputs of some extents.
-    pub(super) fn new(g: &Geometry, outputs: [usize; 3]) -> Self {
+    /// For so many images of outputs of some extents.
+    pub(super) fn new(g: &Geometry, batch: usize, outputs: [usize; 3]) -> Self {
         let folded = folded(g);
         let phases: [Vec<usize>; 3] = core::array::from_fn(|d| phases(g, folded, d));
         let reach: [usize; 3] = core::array::from_fn(|d| reach(g, folded, d));
         let count: usize = phases.iter().map(Vec::len).product();
         let within = g.kernel[folded..].iter().product::<usize>();
         let per_place = (g.cin * within).div_ceil(DEPTH) * DEPTH * size_of::<u16>() * count;
-        let block = block(outputs, reach, BUDGET / per_place.max(1));
+        let most = BUDGET / per_place.max(1);
+        let block = block(outputs, reach, most);
         let extent: [usize; 3] = core::array::from_fn(|d| block[d] + reach[d]);
-        let volume: usize = extent.iter().product();
+        let image: usize = extent.iter().product();
+        let images = match block == outputs {
+            true => even(batch, batch.div_ceil((most / image).clamp(1, batch))),
+            false => 1,
+        };
+        let volume = images * image;
         let mut terms = Vec::new();
         let kernel = |d: usize| if d < folded { g.kernel[d] } else { 1 };
         for kd in 0..kernel(0) {
@@ -88,6 +101,7 @@ impl Plan {
             folded,
             within,
             phases,
+            images,
             block,
             extent,
             terms,
@@ -125,87 +139,106 @@ impl Plan {
         })
     }
 
-    /// The blocks that cover some outputs.
-    pub(super) fn blocks(&self, outputs: [usize; 3]) -> impl Iterator<Item = Block> + use<> {
-        let cut = |d: usize| {
-            let size = self.block[d];
-            (0..outputs[d])
+    /// The blocks that cover so many images of some outputs.
+    pub(super) fn blocks(&self, batch: usize, outputs: [usize; 3]) -> Vec<Block> {
+        let cut = |n: usize, size: usize| {
+            (0..n)
                 .step_by(size)
-                .map(move |from| from..(from + size).min(outputs[d]))
+                .map(move |from| from..(from + size).min(n))
         };
-        let [planes, rows, cols] = [0, 1, 2].map(|d| cut(d).collect::<Vec<_>>());
-        planes.into_iter().flat_map(move |plane| {
-            let cols = cols.clone();
-            rows.clone().into_iter().flat_map(move |row| {
-                let plane = plane.clone();
-                cols.clone()
-                    .into_iter()
-                    .map(move |col| Block([plane.clone(), row.clone(), col]))
-            })
-        })
+        let mut blocks = Vec::new();
+        for images in cut(batch, self.images) {
+            for planes in cut(outputs[0], self.block[0]) {
+                for rows in cut(outputs[1], self.block[1]) {
+                    for cols in cut(outputs[2], self.block[2]) {
+                        blocks.push(Block {
+                            images: images.clone(),
+                            outputs: [planes.clone(), rows.clone(), cols],
+                        });
+                    }
+                }
+            }
+        }
+        blocks
     }
 
     /// Places from that of a block's first output to that of its last.
     pub(super) fn span(&self, block: &Block) -> usize {
-        let last = [0, 1, 2].map(|d| block.0[d].len() - 1);
-        self.place(last) + 1
+        let last = [0, 1, 2].map(|d| block.outputs[d].len() - 1);
+        self.place(block.images.len() - 1, last) + 1
     }
 
-    /// The place of an output, by its indices in a block.
-    fn place(&self, [d, h, w]: [usize; 3]) -> usize {
-        (d * self.extent[1] + h) * self.extent[2] + w
+    /// The place of an output, by its image and its indices in a block.
+    fn place(&self, image: usize, [d, h, w]: [usize; 3]) -> usize {
+        ((image * self.extent[0] + d) * self.extent[1] + h) * self.extent[2] + w
     }
 
     /// The outputs of a block whose places are in an interval.
     pub(super) fn runs(&self, block: &Block, places: &Range<usize>) -> impl Iterator<Item = Run> {
-        let [planes, rows, cols] = block.0.clone();
-        let places = places.clone();
-        // The rows of the first and the last place, if all rows of all planes are counted.
+        let [planes, rows, cols] = block.outputs.clone();
+        let (places, images) = (places.clone(), block.images.clone());
+        // The rows of the first and the last place, if all rows of all planes of all images are counted.
         let first = places.start / self.extent[2];
         let last = places.end.saturating_sub(1) / self.extent[2];
         (first..=last).filter_map(move |row| {
-            let [d, h] = [row / self.extent[1], row % self.extent[1]];
+            let [plane, h] = [row / self.extent[1], row % self.extent[1]];
+            let [image, d] = [plane / self.extent[0], plane % self.extent[0]];
             let start = row * self.extent[2];
             let from = start.max(places.start);
             let until = (start + cols.len()).min(places.end);
-            let is_inside = d < planes.len() && h < rows.len() && from < until;
+            let is_inside =
+                image < images.len() && d < planes.len() && h < rows.len() && from < until;
             is_inside.then(|| Run {
                 place: from,
+                image: images.start + image,
                 at: [planes.start + d, rows.start + h, cols.start + from - start],
                 len: until - from,
             })
         })
     }
 
-    /// The rows of a channel that the outputs of a block read, each of as many places as there are from a row to the next.
-    pub(super) fn rows(&self, block: &Block, channel: usize) -> impl Iterator<Item = Row> {
+    /// The rows of packed channels that the outputs of a block read, in order, each of as many places as there are from a row to the next.
+    pub(super) fn rows(&self, block: &Block, to: &mut Vec<Row>) {
         let g = &self.geometry;
-        // Kernel positions that this channel stands for.
+        let used = |d: usize| block.outputs[d].len() + self.extent[d] - self.block[d];
+        let volume = self.images * self.extent.iter().product::<usize>();
+        to.clear();
+        let mut number = 0;
+        for pd in &self.phases[0] {
+            for ph in &self.phases[1] {
+                for pw in &self.phases[2] {
+                    for image in 0..block.images.len() {
+                        for d in 0..used(0) {
+                            for h in 0..used(1) {
+                                let (phase, place) = ([pd, ph, pw], [d, h, 0]);
+                                let input = |dim: usize| {
+                                    let output = block.outputs[dim].start + place[dim];
+                                    (output * g.stride[dim] + phase[dim]) as isize + g.origin[dim]
+                                };
+                                to.push(Row {
+                                    place: number * volume + self.place(image, place),
+                                    image: block.images.start + image,
+                                    at: [input(0), input(1), input(2)],
+                                });
+                            }
+                        }
+                    }
+                    number += 1;
+                }
+            }
+        }
+    }
+
+    /// How many indices further than a row's first kernel position a channel reads.
+    pub(super) fn shift(&self, channel: usize) -> [isize; 3] {
+        let g = &self.geometry;
         let mut k = channel % self.within;
         let mut shift = [0; 3];
         for d in (self.folded..3).rev() {
-            shift[d] = k % g.kernel[d] * g.dilation[d];
+            shift[d] = (k % g.kernel[d] * g.dilation[d]) as isize;
             k /= g.kernel[d];
         }
-        let start = [0, 1, 2].map(|d| block.0[d].start);
-        let used = [0, 1].map(|d| block.0[d].len() + self.extent[d] - self.block[d]);
-        let volume: usize = self.extent.iter().product();
-        let [planes, rows, cols] = &self.phases;
-        let phases = planes.iter().flat_map(move |pd| {
-            rows.iter()
-                .flat_map(move |ph| cols.iter().map(move |pw| [*pd, *ph, *pw]))
-        });
-        phases.enumerate().flat_map(move |(number, phase)| {
-            (0..used[0]).flat_map(move |d| {
-                (0..used[1]).map(move |h| Row {
-                    place: number * volume + self.place([d, h, 0]),
-                    at: core::array::from_fn(|dim| {
-                        let output = start[dim] + [d, h, 0][dim];
-                        (output * g.stride[dim] + phase[dim] + shift[dim]) as isize + g.origin[dim]
-                    }),
-                })
-            })
-        })
+        shift
     }
 
     /// The input channel that a channel reads.
@@ -259,9 +292,13 @@ fn reach(g: &Geometry, folded: usize, d: usize) -> usize {
     }
 }
 
+/// How large about so many parts of something are that are alike.
+fn even(n: usize, parts: usize) -> usize {
+    n.div_ceil(n.div_ceil(n.div_ceil(parts)))
+}
+
 /// The blocks of which least is packed, of those that have no more than `most` places, if there are such.
 fn block(outputs: [usize; 3], reach: [usize; 3], most: usize) -> [usize; 3] {
-    let even = |n: usize, parts: usize| n.div_ceil(n.div_ceil(n.div_ceil(parts)));
     let cuts = |n: usize| {
         let parts = (0..usize::BITS)
             .map(|bit| 1 << bit)

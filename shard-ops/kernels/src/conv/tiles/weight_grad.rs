@@ -2,7 +2,7 @@
 //! outputs at their places, with zeros between.
 
 use super::super::lift::{Geometry, Slab};
-use super::pack::Packed;
+use super::pack::Input;
 use super::plan::{Block, Plan};
 use super::{DEPTH, SIDE};
 use crate::gemm::{Panel, Rows, TILES, Unit};
@@ -40,76 +40,62 @@ fn sum(
     let sums = room
         .numbers::<f32>(terms * inputs * outputs)
         .take(terms * inputs * outputs);
-    let mut spare = vec![0; Packed::spare(plan)];
+    let mut input = Input::new(plan, x);
+    let blocks = plan.blocks(dy.batch, dy.extent);
     for (group, totals) in totals
         .chunks_exact_mut(terms * channels * g.cout)
         .enumerate()
     {
         let mut summed = 0;
-        for n in 0..dy.batch {
-            for block in plan.blocks(dy.extent) {
-                let input = Packed {
+        for block in &blocks {
+            if !input.channels(group * g.cin, block, packed) {
+                return false;
+            }
+            let span = plan.span(block);
+            let steps = span.div_ceil(DEPTH);
+            let right: &mut [u32] = bytemuck::cast_slice_mut(right);
+            let panels = right.chunks_exact_mut(steps * TILES);
+            for (panel, to) in panels.take(outputs / SIDE).enumerate() {
+                let channels = panel * SIDE..g.cout.min((panel + 1) * SIDE);
+                vectorized(Outputs {
                     plan,
-                    x,
-                    at: [n, group * g.cin],
-                    block: &block,
-                    spare: &mut spare,
-                };
-                if !input.channels(packed) {
-                    return false;
-                }
-                let span = plan.span(&block);
-                let steps = span.div_ceil(DEPTH);
-                let right: &mut [u32] = bytemuck::cast_slice_mut(right);
-                for (panel, to) in right
-                    .chunks_exact_mut(steps * TILES)
-                    .take(outputs / SIDE)
-                    .enumerate()
-                {
-                    let channels = panel * SIDE..g.cout.min((panel + 1) * SIDE);
-                    vectorized(Outputs {
-                        plan,
-                        dy,
-                        block: &block,
-                        at: [n, group * g.cout + channels.start],
-                        count: channels.len(),
-                        steps,
-                        lines: &mut *lines,
-                        to,
-                    });
-                }
-                for from in (0..steps).step_by(STEPS) {
-                    let add = summed > 0 || from > 0;
-                    let count = STEPS.min(steps - from);
-                    for (term, ahead) in plan.terms.iter().enumerate() {
-                        for row in (0..inputs).step_by(SIDE) {
-                            let left = Panel {
-                                numbers: &packed[row * plan.places + ahead + from * DEPTH..],
-                                step: DEPTH,
-                                tile: SIDE / 2 * plan.places,
-                                row: plan.places,
+                    dy,
+                    block,
+                    first: group * g.cout + channels.start,
+                    count: channels.len(),
+                    steps,
+                    lines: &mut *lines,
+                    to,
+                });
+            }
+            for from in (0..steps).step_by(STEPS) {
+                let add = summed > 0 || from > 0;
+                let count = STEPS.min(steps - from);
+                for (term, ahead) in plan.terms.iter().enumerate() {
+                    for row in (0..inputs).step_by(SIDE) {
+                        let left = Panel {
+                            numbers: &packed[row * plan.places + ahead + from * DEPTH..],
+                            step: DEPTH,
+                            tile: SIDE / 2 * plan.places,
+                            row: plan.places,
+                        };
+                        let panels = right.chunks_exact(steps * TILES);
+                        for (panel, right) in panels.take(outputs / SIDE).enumerate() {
+                            let right = Panel::packed(&right[from * TILES..], TILES);
+                            let at = (term * inputs + row) * outputs + panel * SIDE;
+                            let mut to = Rows {
+                                data: &mut sums[at..],
+                                apart: outputs,
                             };
-                            for (panel, right) in right
-                                .chunks_exact(steps * TILES)
-                                .take(outputs / SIDE)
-                                .enumerate()
-                            {
-                                let right = Panel::packed(&right[from * TILES..], TILES);
-                                let at = (term * inputs + row) * outputs + panel * SIDE;
-                                let mut to = Rows {
-                                    data: &mut sums[at..],
-                                    apart: outputs,
-                                };
-                                unit.multiply(count, &[[0, 0]], left, right, &mut to, add);
-                            }
+                            unit.multiply(count, &[[0, 0]], left, right, &mut to, add);
                         }
                     }
                 }
-                summed += span;
-                if summed >= FLUSH {
-                    join(sums, [inputs, outputs], totals, [channels, g.cout]);
-                    summed = 0;
-                }
+            }
+            summed += span;
+            if summed >= FLUSH {
+                join(sums, [inputs, outputs], totals, [channels, g.cout]);
+                summed = 0;
             }
         }
         if summed > 0 {
@@ -126,7 +112,7 @@ pub(in super::super) fn weight_grad(
     dy: &Slab<'_, bf16>,
     g: &Geometry,
 ) -> Option<Vec<f32>> {
-    let plan = Plan::new(g, dy.extent);
+    let plan = Plan::new(g, dy.batch, dy.extent);
     let (channels, terms) = (plan.channels(), plan.terms.len());
     let mut totals = vec![0.0; g.groups * terms * channels * g.cout];
     if !sum(unit, x, dy, &plan, &mut totals) {
@@ -167,8 +153,7 @@ struct Outputs<'a, 'b, 't> {
     plan: &'a Plan,
     dy: &'a Slab<'b, bf16>,
     block: &'a Block,
-    /// Batch, and the first channel.
-    at: [usize; 2],
+    first: usize,
     count: usize,
     steps: usize,
     /// Memory for the lines of all channels.
@@ -185,7 +170,7 @@ impl WithSimd for Outputs<'_, '_, '_> {
             plan,
             dy,
             steps,
-            at: [n, first],
+            first,
             ..
         } = self;
         let data: &[u16] = bytemuck::cast_slice(dy.data);
@@ -200,7 +185,9 @@ impl WithSimd for Outputs<'_, '_, '_> {
                 .map(|(at, step)| *at as isize * step)
                 .sum();
             for channel in 0..self.count {
-                let at = dy.start(n, first + channel).wrapping_add_signed(within);
+                let at = dy
+                    .start(run.image, first + channel)
+                    .wrapping_add_signed(within);
                 let to = &mut lines[channel * width + run.place..][..run.len];
                 if dy.step[2] == 1 {
                     to.copy_from_slice(&data[at..at + run.len]);
