@@ -114,6 +114,11 @@ impl Plan {
         self.geometry.cin * self.within
     }
 
+    /// Kernel positions that are channels of their own.
+    pub(super) fn within(&self) -> usize {
+        self.within
+    }
+
     /// Steps of the unit for these.
     pub(super) fn steps(&self) -> usize {
         self.channels().div_ceil(DEPTH)

@@ -5,10 +5,12 @@ use super::super::lift::{Geometry, Slab};
 use super::pack::Input;
 use super::plan::{Block, Plan};
 use super::{DEPTH, SIDE};
+use crate::copy::copy;
 use crate::gemm::{Panel, Rows, TILES, Unit};
 use crate::pointwise::vectorized;
 use crate::scratch::Room;
 use crate::turn::{self, turned};
+use crate::{View, ViewMut};
 use half::bf16;
 use pulp::{Simd, WithSimd};
 
@@ -17,7 +19,7 @@ const STEPS: usize = 16;
 /// Places that are summed in `f32`, about.
 const FLUSH: usize = 8192;
 
-/// Adds to `totals`, `[groups, terms, channels, Cout / groups]` of the plan, and tells whether that is right: of inputs that are infinite or no
+/// Adds to `totals`, `[groups, channels, terms, Cout / groups]` of the plan, and tells whether that is right: of inputs that are infinite or no
 /// numbers it is not, as zeros between outputs are multiplied by them. There are channels, positions and outputs.
 fn sum(
     unit: &impl Unit,
@@ -82,10 +84,10 @@ fn sum(
                         let panels = right.chunks_exact(steps * TILES);
                         for (panel, right) in panels.take(outputs / SIDE).enumerate() {
                             let right = Panel::packed(&right[from * TILES..], TILES);
-                            let at = (term * inputs + row) * outputs + panel * SIDE;
+                            let at = (row * terms + term) * outputs + panel * SIDE;
                             let mut to = Rows {
                                 data: &mut sums[at..],
-                                apart: outputs,
+                                apart: terms * outputs,
                             };
                             unit.multiply(count, &[[0, 0]], left, right, &mut to, add);
                         }
@@ -94,12 +96,12 @@ fn sum(
             }
             summed += span;
             if summed >= FLUSH {
-                join(sums, [inputs, outputs], totals, [channels, g.cout]);
+                join(sums, outputs, totals, g.cout);
                 summed = 0;
             }
         }
         if summed > 0 {
-            join(sums, [inputs, outputs], totals, [channels, g.cout]);
+            join(sums, outputs, totals, g.cout);
         }
     }
     true
@@ -118,32 +120,25 @@ pub(in super::super) fn weight_grad(
     if !sum(unit, x, dy, &plan, &mut totals) {
         return None;
     }
-    let mut grad = vec![0.0; totals.len()];
-    let taps = g.taps();
-    let groups = totals.chunks_exact(terms * channels * g.cout);
-    for (totals, grad) in groups.zip(grad.chunks_exact_mut(g.cout * taps)) {
-        for (term, totals) in totals.chunks_exact(channels * g.cout).enumerate() {
-            for (tap, totals) in plan
-                .taps(0..channels, term)
-                .zip(totals.chunks_exact(g.cout))
-            {
-                for (co, total) in totals.iter().enumerate() {
-                    grad[co * taps + tap] = *total as f32;
-                }
-            }
-        }
-    }
+    let values: Vec<f32> = totals.into_iter().map(|total| total as f32).collect();
+    let mut grad = vec![0.0; values.len()];
+    let within = plan.within();
+    let sums = View::contiguous(&values, &[g.groups, g.cin, within, terms, g.cout]);
+    copy(
+        &sums.permute(&[0, 4, 1, 3, 2]),
+        &mut ViewMut::contiguous(&mut grad, &[g.groups, g.cout, g.cin, terms, within]),
+    );
     Some(grad)
 }
 
 /// Adds rows of sums, as they are padded, to rows of totals.
-fn join(sums: &[f32], [rows, cols]: [usize; 2], totals: &mut [f64], [count, width]: [usize; 2]) {
-    let terms = sums.chunks_exact(rows * cols);
-    for (sums, totals) in terms.zip(totals.chunks_exact_mut(count * width)) {
-        for (sums, totals) in sums.chunks_exact(cols).zip(totals.chunks_exact_mut(width)) {
-            for (total, sum) in totals.iter_mut().zip(sums) {
-                *total += f64::from(*sum);
-            }
+fn join(sums: &[f32], padded: usize, totals: &mut [f64], width: usize) {
+    for (sums, totals) in sums
+        .chunks_exact(padded)
+        .zip(totals.chunks_exact_mut(width))
+    {
+        for (total, sum) in totals.iter_mut().zip(sums) {
+            *total += f64::from(*sum);
         }
     }
 }
