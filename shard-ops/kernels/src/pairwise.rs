@@ -2,6 +2,8 @@
 
 use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
+use crate::pointwise::vectorized;
+use pulp::{Simd, WithSimd};
 
 /// What is summed over the coordinates of two points, for a power `p` above 0: `|a - b|^p`, and its derivative with respect to `a`,
 /// which is 0 where the coordinates are equal.
@@ -126,19 +128,76 @@ fn powers_by<T: Real>(
 ) {
     let (rows, columns) = (Rows::of(x, out.shape()), Rows::of(y, out.shape()));
     for_each_matrix(out, |batch, mut out| {
+        let [count, width] = [out.shape()[0], out.shape()[1]];
         let (mut a, mut b) = (Vec::new(), Vec::new());
-        for i in 0..out.shape()[0] {
-            let a = rows.row(x, batch, i, &mut a);
-            for j in 0..out.shape()[1] {
-                let b = columns.row(y, batch, j, &mut b);
-                let mut sum = T::zero();
-                for (&a, &b) in a.iter().zip(b) {
-                    sum += power.of(a - b);
-                }
+        let coordinates = x.shape().last().copied().unwrap_or(0);
+        // Coordinate by coordinate, the numbers of all columns lie side by side.
+        let mut turned = vec![T::zero(); coordinates * width];
+        for j in 0..width {
+            for (k, &b) in columns.row(y, batch, j, &mut b).iter().enumerate() {
+                turned[k * width + j] = b;
+            }
+        }
+        let mut sums = vec![T::zero(); width];
+        for i in 0..count {
+            let point = rows.row(x, batch, i, &mut a);
+            vectorized(PowerSums {
+                power,
+                point,
+                turned: &turned,
+                sums: &mut sums,
+            });
+            if out.strides()[1] == 1 && width > 0 {
+                let at = out.offset() as isize + i as isize * out.strides()[0];
+                out.data_mut()[at as usize..][..width].copy_from_slice(&sums);
+                continue;
+            }
+            for (j, &sum) in sums.iter().enumerate() {
                 put(&mut out, [i, j], sum);
             }
         }
     });
+}
+
+/// Sums over the coordinates of a point and of many, of which those of a coordinate lie side by side.
+struct PowerSums<'a, T, P> {
+    power: &'a P,
+    point: &'a [T],
+    turned: &'a [T],
+    sums: &'a mut [T],
+}
+
+impl<T: Real, P: Power<T>> WithSimd for PowerSums<'_, T, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        /// Columns whose sums stay in registers.
+        const WIDE: usize = 64;
+        let width = self.sums.len();
+        for (block, sums) in self.sums.chunks_mut(WIDE).enumerate() {
+            let rows = self
+                .turned
+                .chunks_exact(width)
+                .map(|row| &row[block * WIDE..]);
+            if let Ok(whole) = <&mut [T; WIDE]>::try_from(&mut *sums) {
+                let mut all = [T::zero(); WIDE];
+                for (a, row) in self.point.iter().zip(rows) {
+                    for (sum, b) in all.iter_mut().zip(&row[..WIDE]) {
+                        *sum += self.power.of(*a - *b);
+                    }
+                }
+                *whole = all;
+                continue;
+            }
+            sums.fill(T::zero());
+            for (a, row) in self.point.iter().zip(rows) {
+                for (sum, b) in sums.iter_mut().zip(row) {
+                    *sum += self.power.of(*a - *b);
+                }
+            }
+        }
+    }
 }
 
 fn slopes_by<T: Real>(

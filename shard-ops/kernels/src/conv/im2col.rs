@@ -101,6 +101,60 @@ pub(super) fn strips<T: Real>(x: &Slab<'_, T>, weight: &[T], y: &mut SlabMut<'_,
     }
 }
 
+/// Adds to `totals`, `[groups, Cout / groups, taps]`, the gradient with respect to the weight; about `flush` products are summed in the
+/// element type.
+pub(super) fn weight_grad<T: Real>(
+    x: &Slab<'_, T>,
+    dy: &Slab<'_, T>,
+    totals: &mut [f64],
+    flush: usize,
+    g: &Geometry,
+) {
+    let taps = g.taps();
+    let outputs: usize = dy.extent.iter().product();
+    let strip = (BUDGET / taps.max(1)).clamp(64, 4096).min(outputs.max(1));
+    let mut room = Room::new();
+    let mut scratch = room.numbers((taps + g.cout) * strip + g.cout * taps);
+    let columns = scratch.take(taps * strip);
+    let lines = scratch.take(g.cout * strip);
+    let sums = scratch.take(g.cout * taps);
+    for (group, totals) in totals.chunks_exact_mut(g.cout * taps).enumerate() {
+        let mut join = |sums: &[T]| {
+            for (total, sum) in totals.iter_mut().zip(sums) {
+                *total += sum.wide();
+            }
+        };
+        let mut summed = 0;
+        for n in 0..dy.batch {
+            for first in (0..outputs).step_by(strip) {
+                let len = strip.min(outputs - first);
+                gather(x, n, group * g.cin, dy.extent, first, len, g, columns);
+                for (co, line) in lines.chunks_exact_mut(len).take(g.cout).enumerate() {
+                    let start = dy.start(n, group * g.cout + co);
+                    for_each_run(dy.extent, first, len, |at, skip, run| {
+                        let within = (0..3).map(|d| at[d] as isize * dy.step[d]).sum();
+                        let from = start.wrapping_add_signed(within);
+                        for (i, to) in line[skip..][..run].iter_mut().enumerate() {
+                            *to = dy.data[from.wrapping_add_signed(i as isize * dy.step[2])];
+                        }
+                    });
+                }
+                if summed >= flush {
+                    join(sums);
+                    summed = 0;
+                }
+                let columns = Mat::row_major(columns, len).transposed();
+                let (lines, to) = (Mat::row_major(lines, len), MatMut::row_major(sums, taps));
+                gemm(g.cout, taps, len, lines, columns, to, summed > 0);
+                summed += len;
+            }
+        }
+        if summed > 0 {
+            join(sums);
+        }
+    }
+}
+
 /// Fills `columns[tap][0 .. len]` with the inputs of outputs `first .. first + len` (row-major over `extent`).
 #[expect(
     clippy::too_many_arguments,

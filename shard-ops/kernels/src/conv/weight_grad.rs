@@ -6,6 +6,8 @@
 
 use super::apart;
 use super::direct::{dot_tile, weight_tile};
+use super::forward::narrow;
+use super::im2col;
 use super::lift::{Geometry, Slab};
 use super::lone;
 use super::pack::{Ahead, Block, Packing};
@@ -17,6 +19,9 @@ use crate::scratch::Room;
 use crate::turn::{SIDE, turned};
 use crate::{Real, View, ViewMut, copy::copy};
 use pulp::{Simd, WithSimd};
+
+/// Channels and taps below which products of matrices are not worth what is copied for them.
+const FEW: usize = 16;
 
 /// How many outputs are summed in the element type.
 const FLUSH: usize = 2048;
@@ -36,6 +41,9 @@ pub(super) fn weight_grad<T: Real>(
         apart::weight_grad(x, dy, &mut totals, FLUSH, g);
     } else if lone::fits(g, [x.step[2], dy.step[2]]) {
         lone::weight_grad(x, dy, &mut totals, FLUSH, g);
+    } else if dy.extent[2] < narrow::<T>() && g.cout >= FEW && g.taps() >= FEW {
+        // Rows of a slab are short where there are few outputs to each weight, or a boundary is beside them.
+        im2col::weight_grad(x, dy, &mut totals, FLUSH, g);
     } else {
         turned = true;
         vectorized(Sums {

@@ -3,7 +3,7 @@
 use super::{Unary, gelu};
 use crate::Real;
 use crate::exp::fused;
-use crate::math::{Fast, Math, Precise, sign};
+use crate::math::{Fast, Math, Precise, TURNS, sign};
 use crate::pointwise::vectorized;
 use core::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
 use pulp::{Simd, WithSimd};
@@ -13,13 +13,16 @@ trait Map {
     /// Whether the formula of the order calls functions of [`Math`], rather than using arithmetic alone.
     fn calls(&self) -> bool;
 
+    /// Whether the functions that the formula of the order calls are those of [`Fast`] for all of `x`.
+    fn is_fast<T: Real>(&self, x: &[T]) -> bool;
+
     /// Writes the derivative of the order at all of `x`. The formulas that call functions are compiled if `CALLING`, the others
     /// if `PLAIN`.
     fn each<T: Real, M: Math, const CALLING: bool, const PLAIN: bool>(&self, x: &[T], y: &mut [T]);
 }
 
 fn run_map<T: Real, F: Map>(map: &F, x: &[T], y: &mut [T]) {
-    if const { size_of::<T>() == 8 } && map.calls() {
+    if map.calls() && (const { size_of::<T>() == 8 } || !map.is_fast(x)) {
         // Calls of the standard library take one number at a time, whatever the instruction set.
         map.each::<T, Precise, true, false>(x, y);
     } else {
@@ -64,6 +67,27 @@ macro_rules! map {
                 match self.order {
                     $($($n)|+ => mentions!("M", $formula, $shared),)+
                     _ => false,
+                }
+            }
+
+            fn is_fast<T: Real>(&self, x: &[T]) -> bool {
+                const fn is_in(words: &[&str], formula: &str, shared: &str) -> bool {
+                    let mut i = 0;
+                    while i < words.len() && !has_word(formula, words[i]) && !has_word(shared, words[i]) {
+                        i += 1;
+                    }
+                    i < words.len()
+                }
+                let is_finite = true $(&& self.$p.is_finite())*;
+                match self.order {
+                    $($($n)|+ => {
+                        let (formula, shared) = (stringify!($formula), stringify!($shared));
+                        let turns = is_in(&["sin", "cos", "tan"], formula, shared);
+                        let powers = is_in(&["power"], formula, shared);
+                        (!turns || x.iter().all(|x| x.wide().abs() <= TURNS))
+                            && (!powers || is_finite)
+                    })+
+                    _ => true,
                 }
             }
 
@@ -261,7 +285,7 @@ macro_rules! standard {
 
 /// Functions made of those of [`Math`], and others. `f_parts` gives a function and its first three derivatives.
 trait Parts: Math {
-    standard!(sin cos tan asin acos atan sinh cosh asinh acosh atanh exp2 log2 log10);
+    standard!(asin acos atan sinh cosh asinh acosh atanh);
 
     #[inline(always)]
     fn erfc(x: f64) -> f64 {
@@ -310,7 +334,7 @@ trait Parts: Math {
     #[inline(always)]
     fn power(order: i32, p: f64, x: f64) -> f64 {
         let (scale, p) = falling(order, p);
-        scale * x.powf(p)
+        scale * Self::powf(x, p)
     }
 
     #[inline(always)]

@@ -12,7 +12,7 @@ fn worst(low: f64, high: f64, fast: fn(f64) -> f64, exact: fn(f64) -> f64) -> f6
 fn grades<const FMA: bool>() {
     type P = Precise;
     type Map = fn(f64) -> f64;
-    let cases: [(&str, Map, Map, f64, f64); 12] = [
+    let cases: [(&str, Map, Map, f64, f64); 21] = [
         ("exp", Fast::<FMA>::exp, P::exp, -700.0, 700.0),
         ("exp near 0", Fast::<FMA>::exp, P::exp, -1.0, 1.0),
         ("expm1", Fast::<FMA>::expm1, P::expm1, -0.4, 0.4),
@@ -25,10 +25,49 @@ fn grades<const FMA: bool>() {
         ("erf", Fast::<FMA>::erf, P::erf, -12.0, 12.0),
         ("cdf", Fast::<FMA>::normal_cdf, P::normal_cdf, -14.0, 14.0),
         ("erf near 0", Fast::<FMA>::erf, P::erf, -0.6, 0.6),
+        ("sin", Fast::<FMA>::sin, P::sin, -10.0, 10.0),
+        ("sin far", Fast::<FMA>::sin, P::sin, -TURNS, TURNS),
+        ("sin near 0", Fast::<FMA>::sin, P::sin, -1e-6, 1e-6),
+        ("cos", Fast::<FMA>::cos, P::cos, -10.0, 10.0),
+        ("cos far", Fast::<FMA>::cos, P::cos, 0.9 * TURNS, TURNS),
+        ("tan", Fast::<FMA>::tan, P::tan, -10.0, 10.0),
+        ("exp2", Fast::<FMA>::exp2, P::exp2, -150.0, 150.0),
+        ("log2", Fast::<FMA>::log2, P::log2, 1e-3, 30.0),
+        ("log10", Fast::<FMA>::log10, P::log10, 1e-3, 30.0),
     ];
     for (name, fast, exact, low, high) in cases {
         let error = worst(low, high, fast, exact);
         assert!(error < 2e-10, "{name}: relative error {error:e}");
+    }
+}
+
+#[test]
+fn fast_powers_are_those_of_the_standard_library() {
+    let numbers = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.3,
+        -0.3,
+        2.5,
+        -7.0,
+        1e-30,
+        3e38,
+        f64::INFINITY,
+    ];
+    let numbers = numbers.into_iter().chain([f64::NEG_INFINITY, f64::NAN]);
+    for x in numbers {
+        for p in [2.5, -2.5, 3.7, 4.0, -4.0, 5.0, -5.0, 0.1, 1e10, -1e10] {
+            let (fast, exact) = (Fast::<true>::powf(x, p) as f32, x.powf(p) as f32);
+            let is_near = (fast - exact).abs() <= exact.abs() * f32::EPSILON;
+            let is_same = fast == exact && fast.is_sign_negative() == exact.is_sign_negative();
+            let both_nan = fast.is_nan() && exact.is_nan();
+            assert!(
+                is_near || is_same || both_nan,
+                "{x}^{p}: {fast} for {exact}"
+            );
+        }
     }
 }
 

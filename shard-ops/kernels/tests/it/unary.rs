@@ -93,6 +93,43 @@ fn single_precision_agrees_with_double() {
 }
 
 /// Against double precision, all over the line: vectors with ends, the tail as far as single precision reaches, and beyond.
+/// Angles of many turns, beside small ones and by themselves, in single precision.
+#[test]
+fn large_angles_keep_their_digits() {
+    let angles = [
+        0.5f32,
+        -0.0,
+        3.141_592_7,
+        9e5,
+        -2e6,
+        1e30,
+        f32::MAX,
+        f32::INFINITY,
+        f32::NAN,
+    ];
+    for op in [Unary::Sin, Unary::Cos, Unary::Tan] {
+        for order in [0, 1] {
+            let (mut all, mut wide) = ([0.0; 9], [0.0; 9]);
+            op.eval(order, &angles, &mut all);
+            op.eval(order, &angles.map(f64::from), &mut wide);
+            for (i, (x, exact)) in all.into_iter().zip(wide).enumerate() {
+                let mut alone = [0.0];
+                op.eval(order, &angles[i..=i], &mut alone);
+                for x in [x, alone[0]] {
+                    let exact = exact as f32;
+                    let is_near = (x - exact).abs() <= exact.abs() * f32::EPSILON;
+                    let signs = x.is_sign_negative() == exact.is_sign_negative();
+                    assert!(
+                        is_near && signs || x.is_nan() && exact.is_nan(),
+                        "{op:?} {order} of {}: {x} for {exact}",
+                        angles[i]
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn gelu_in_single_precision_keeps_its_digits() {
     let x: Vec<f32> = (-130_001..=60_000).map(|i| i as f32 / 1e4).collect();
