@@ -8,6 +8,7 @@ use crate::exp::fused;
 use crate::pointwise::vectorized;
 use crate::prefetch::prefetch;
 use crate::reduce::halve;
+use crate::scratch::Room;
 use core::ops::Range;
 use pulp::{Simd, WithSimd};
 
@@ -135,30 +136,94 @@ pub(super) fn correlate<T: Real>(
     y: &mut SlabMut<'_, T>,
     g: &Geometry,
 ) {
-    let (runs, inner) = Run::all(x, y.extent, g);
-    for run in &runs {
-        for n in 0..y.batch {
-            for (c, weight) in weight.chunks_exact(g.volume()).enumerate() {
-                let weights: Vec<T> = run.kernel.iter().map(|k| weight[*k]).collect();
-                let at_edges = run.edges.iter().flat_map(|edge| &edge.taps);
-                let at_edges: Vec<T> = at_edges.map(|t| weights[*t]).collect();
-                vectorized(Values {
-                    run,
-                    at_edges: &at_edges,
-                    x: x.data,
-                    from: x.start(n, c).wrapping_add_signed(run.from),
-                    weights: &weights,
-                    start: bias.map_or(T::zero(), |b| b[c]),
-                    to: y
-                        .start(n, c)
-                        .wrapping_add_signed(y.within([run.plane, run.rows.start, 0])),
-                    step: y.step[1],
-                    y: y.data,
-                    inner: inner.clone(),
-                    columns: y.extent[2],
-                });
+    for_each_channel(x, y.extent, g, |read, [n, c], runs, inner| {
+        let weight = &weight[c * g.volume()..][..g.volume()];
+        for run in runs {
+            let weights: Vec<T> = run.kernel.iter().map(|k| weight[*k]).collect();
+            let at_edges = run.edges.iter().flat_map(|edge| &edge.taps);
+            let at_edges: Vec<T> = at_edges.map(|t| weights[*t]).collect();
+            vectorized(Values {
+                run,
+                at_edges: &at_edges,
+                x: read.data,
+                from: read.start(n, c).wrapping_add_signed(run.from),
+                weights: &weights,
+                start: bias.map_or(T::zero(), |b| b[c]),
+                to: y
+                    .start(n, c)
+                    .wrapping_add_signed(y.within([run.plane, run.rows.start, 0])),
+                step: y.step[1],
+                y: y.data,
+                inner: inner.clone(),
+                columns: y.extent[2],
+            });
+        }
+    });
+}
+
+/// Calls `visit` with each channel of each batch: what to read it from, its number, its runs, and the columns whose windows are inside.
+fn for_each_channel<T: Real>(
+    x: &Slab<'_, T>,
+    outputs: [usize; 3],
+    g: &Geometry,
+    mut visit: impl FnMut(&Slab<'_, T>, [usize; 2], &[Run], &Range<usize>),
+) {
+    /// So many columns beside the inner ones take longer by themselves than a copy of the channel with zeros around.
+    const MANY: usize = 4;
+    let edges = outputs[2] - whole(g, x.extent[2], outputs[2]).len();
+    if edges < MANY {
+        let (runs, inner) = Run::all(x, outputs, g);
+        for n in 0..x.batch {
+            for c in 0..g.groups {
+                visit(x, [n, c], &runs, &inner);
             }
         }
+        return;
+    }
+    let padded = Geometry {
+        origin: [g.origin[0], g.origin[1], 0],
+        ..*g
+    };
+    let width = outputs[2] + (g.kernel[2] - 1) * g.dilation[2];
+    let [depth, height, _] = x.extent;
+    let mut room = Room::new();
+    let copy = room
+        .numbers(depth * height * width)
+        .take(depth * height * width);
+    let extent = [depth, height, width];
+    let (runs, inner) = Run::all(&of_channel(copy, extent), outputs, &padded);
+    // The columns of the copy that the input has.
+    let low = (-g.origin[2]).clamp(0, width as isize) as usize;
+    let high = (x.extent[2] as isize - g.origin[2]).clamp(low as isize, width as isize) as usize;
+    for n in 0..x.batch {
+        for c in 0..g.groups {
+            for d in 0..depth {
+                for h in 0..height {
+                    let to = &mut copy[(d * height + h) * width..][..width];
+                    to[..low].fill(T::zero());
+                    to[high..].fill(T::zero());
+                    if low < high {
+                        let column = low as isize + g.origin[2];
+                        let within = d as isize * x.step[0] + h as isize * x.step[1] + column;
+                        let from = x.start(n, c).wrapping_add_signed(within);
+                        to[low..high].copy_from_slice(&x.data[from..from + high - low]);
+                    }
+                }
+            }
+            visit(&of_channel(copy, extent), [n, c], &runs, &inner);
+        }
+    }
+}
+
+/// One channel, whatever its number is, whose elements lie one after the other.
+fn of_channel<T>(data: &[T], extent: [usize; 3]) -> Slab<'_, T> {
+    Slab {
+        data,
+        offset: 0,
+        batch: 1,
+        extent,
+        outer: [0; 2],
+        step: [(extent[1] * extent[2]) as isize, extent[2] as isize, 1],
     }
 }
 
@@ -285,31 +350,29 @@ pub(super) fn weight_grad<T: Real>(
     flush: usize,
     g: &Geometry,
 ) {
-    let (runs, inner) = Run::all(x, dy.extent, g);
     let together = (flush / dy.extent[2]).max(1);
-    for run in &runs {
-        for n in 0..dy.batch {
-            for (c, totals) in totals.chunks_exact_mut(g.volume()).enumerate() {
-                let within = run.plane as isize * dy.step[0] + run.rows.start as isize * dy.step[1];
-                for first in (0..run.rows.len()).step_by(together) {
-                    let down = |step: isize| first as isize * step;
-                    vectorized(Weights {
-                        run,
-                        x: x.data,
-                        from: x.start(n, c).wrapping_add_signed(run.from + down(run.down)),
-                        dy: dy.data,
-                        at: dy
-                            .start(n, c)
-                            .wrapping_add_signed(within + down(dy.step[1])),
-                        step: dy.step[1],
-                        rows: together.min(run.rows.len() - first),
-                        inner: inner.clone(),
-                        totals,
-                    });
-                }
+    for_each_channel(x, dy.extent, g, |read, [n, c], runs, inner| {
+        let totals = &mut totals[c * g.volume()..][..g.volume()];
+        for run in runs {
+            let within = run.plane as isize * dy.step[0] + run.rows.start as isize * dy.step[1];
+            for first in (0..run.rows.len()).step_by(together) {
+                let down = |step: isize| first as isize * step;
+                vectorized(Weights {
+                    run,
+                    x: read.data,
+                    from: (read.start(n, c)).wrapping_add_signed(run.from + down(run.down)),
+                    dy: dy.data,
+                    at: dy
+                        .start(n, c)
+                        .wrapping_add_signed(within + down(dy.step[1])),
+                    step: dy.step[1],
+                    rows: together.min(run.rows.len() - first),
+                    inner: inner.clone(),
+                    totals,
+                });
             }
         }
-    }
+    });
 }
 
 /// The sums over some rows of a run, of one channel.
