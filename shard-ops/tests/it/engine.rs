@@ -7,8 +7,8 @@ use shard_kernels::View;
 use shard_kernels::pointwise::zip;
 use shard_kernels::unary::Unary;
 use shard_ops::{
-    Engine, EngineOptions, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Value,
-    broadcast, elementwise, index, key_of, loss, matmul, reduce, shape,
+    Engine, EngineOptions, Exec, Halves, HostCall, Linearity, Meta, Op, OpError, Result, Rule,
+    Value, broadcast, elementwise, index, key_of, loss, matmul, reduce, shape,
 };
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, EdgeMap, Layout, Partition, Placement, ReduceOp};

@@ -99,7 +99,7 @@ fn large_angles_keep_their_digits() {
     let angles = [
         0.5f32,
         -0.0,
-        3.141_592_7,
+        std::f32::consts::PI,
         9e5,
         -2e6,
         1e30,
