@@ -2,6 +2,7 @@
 
 use super::forward::start_from_bias;
 use super::lift::{Geometry, Slab, SlabMut};
+use super::weight_grad::join;
 use crate::Real;
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::scratch::Room;
@@ -99,11 +100,6 @@ pub(super) fn weight_grad<T: Real>(
     let sums = scratch.take(g.cout * taps);
     for (group, totals) in totals.chunks_exact_mut(g.cout * taps).enumerate() {
         let mut summed = 0;
-        let mut join = |sums: &[T]| {
-            for (total, sum) in totals.iter_mut().zip(sums) {
-                *total += sum.wide();
-            }
-        };
         for n in 0..dy.batch {
             let start = dy.start(n, group * g.cout);
             for_each_strip(dy.extent, dy.step, start, taps, |strip| {
@@ -116,7 +112,7 @@ pub(super) fn weight_grad<T: Real>(
                     col_step: strip.step,
                 };
                 if summed >= flush {
-                    join(sums);
+                    join(sums, totals);
                     summed = 0;
                 }
                 let (windows, to) = (Mat::row_major(windows, taps), MatMut::row_major(sums, taps));
@@ -125,7 +121,7 @@ pub(super) fn weight_grad<T: Real>(
             });
         }
         if summed > 0 {
-            join(sums);
+            join(sums, totals);
         }
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn correlate<T: Real>(
 }
 
 /// Rows shorter than this fill too few lanes of a tile.
-pub(super) fn narrow<T: Real>() -> usize {
+fn narrow<T: Real>() -> usize {
     48 / size_of::<T>()
 }
 

@@ -2,6 +2,7 @@
 
 use super::forward::start_from_bias;
 use super::lift::{Geometry, Slab, SlabMut};
+use super::weight_grad::join;
 use crate::Real;
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::scratch::Room;
@@ -119,11 +120,6 @@ pub(super) fn weight_grad<T: Real>(
     let lines = scratch.take(g.cout * strip);
     let sums = scratch.take(g.cout * taps);
     for (group, totals) in totals.chunks_exact_mut(g.cout * taps).enumerate() {
-        let mut join = |sums: &[T]| {
-            for (total, sum) in totals.iter_mut().zip(sums) {
-                *total += sum.wide();
-            }
-        };
         let mut summed = 0;
         for n in 0..dy.batch {
             for first in (0..outputs).step_by(strip) {
@@ -140,7 +136,7 @@ pub(super) fn weight_grad<T: Real>(
                     });
                 }
                 if summed >= flush {
-                    join(sums);
+                    join(sums, totals);
                     summed = 0;
                 }
                 let columns = Mat::row_major(columns, len).transposed();
@@ -150,7 +146,7 @@ pub(super) fn weight_grad<T: Real>(
             }
         }
         if summed > 0 {
-            join(sums);
+            join(sums, totals);
         }
     }
 }

@@ -13,8 +13,12 @@ trait Map {
     /// Whether the formula of the order calls functions of [`Math`], rather than using arithmetic alone.
     fn calls(&self) -> bool;
 
-    /// Whether the functions that the formula of the order calls are those of [`Fast`] for all of `x`.
-    fn is_fast<T: Real>(&self, x: &[T]) -> bool;
+    /// Whether some formula calls functions of which [`Fast`] knows a part alone.
+    const LIMITED: bool;
+
+    /// The largest magnitude of which [`Fast`] knows the functions that the formula of the order calls, if there is one; below 0 if it knows
+    /// them of no number.
+    fn limit(&self) -> Option<f64>;
 
     /// Writes the derivative of the order at all of `x`. The formulas that call functions are compiled if `CALLING`, the others
     /// if `PLAIN`.
@@ -22,11 +26,21 @@ trait Map {
 }
 
 fn run_map<T: Real, F: Map>(map: &F, x: &[T], y: &mut [T]) {
-    if map.calls() && (const { size_of::<T>() == 8 } || !map.is_fast(x)) {
+    if const { size_of::<T>() == 8 } && map.calls() {
         // Calls of the standard library take one number at a time, whatever the instruction set.
-        map.each::<T, Precise, true, false>(x, y);
-    } else {
-        vectorized(Loops { map, x, y });
+        return map.each::<T, Precise, true, false>(x, y);
+    }
+    vectorized(Loops { map, x, y });
+    if const { size_of::<T>() != 8 && F::LIMITED }
+        && let Some(limit) = map.limit()
+    {
+        // One by one, so that no number's result depends on those beside it.
+        for (x, y) in x.chunks_exact(1).zip(y.chunks_exact_mut(1)) {
+            let is_known = x[0].wide().abs() <= limit;
+            if !is_known {
+                map.each::<T, Precise, true, false>(x, y);
+            }
+        }
     }
 }
 
@@ -65,29 +79,19 @@ macro_rules! map {
         impl Map for Here {
             fn calls(&self) -> bool {
                 match self.order {
-                    $($($n)|+ => mentions!("M", $formula, $shared),)+
+                    $($($n)|+ => const { mentions!("M", $formula, $shared) },)+
                     _ => false,
                 }
             }
 
-            fn is_fast<T: Real>(&self, x: &[T]) -> bool {
-                const fn is_in(words: &[&str], formula: &str, shared: &str) -> bool {
-                    let mut i = 0;
-                    while i < words.len() && !has_word(formula, words[i]) && !has_word(shared, words[i]) {
-                        i += 1;
-                    }
-                    i < words.len()
-                }
+            const LIMITED: bool = false $(|| turns!($formula, $shared) || powers!($formula, $shared))+;
+
+            fn limit(&self) -> Option<f64> {
                 let is_finite = true $(&& self.$p.is_finite())*;
                 match self.order {
-                    $($($n)|+ => {
-                        let (formula, shared) = (stringify!($formula), stringify!($shared));
-                        let turns = is_in(&["sin", "cos", "tan"], formula, shared);
-                        let powers = is_in(&["power"], formula, shared);
-                        (!turns || x.iter().all(|x| x.wide().abs() <= TURNS))
-                            && (!powers || is_finite)
-                    })+
-                    _ => true,
+                    $($($n)|+ if const { turns!($formula, $shared) } => Some(TURNS),)+
+                    $($($n)|+ if const { powers!($formula, $shared) } && !is_finite => Some(-1.0),)+
+                    _ => None,
                 }
             }
 
@@ -135,6 +139,22 @@ macro_rules! mentions {
     ($word:expr, $formula:expr, [$($t:ident = $shared:expr)?]) => {
         has_word(stringify!($formula), $word)
             $(|| has_word(stringify!($formula), stringify!($t)) && has_word(stringify!($shared), $word))?
+    };
+}
+
+/// Whether a formula is of angles.
+macro_rules! turns {
+    ($formula:expr, $shared:tt) => {
+        mentions!("sin", $formula, $shared)
+            || mentions!("cos", $formula, $shared)
+            || mentions!("tan", $formula, $shared)
+    };
+}
+
+/// Whether a formula has powers whose exponents are no constants.
+macro_rules! powers {
+    ($formula:expr, $shared:tt) => {
+        mentions!("power", $formula, $shared)
     };
 }
 

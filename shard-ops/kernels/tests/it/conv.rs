@@ -212,6 +212,24 @@ fn pairs_of_rows_match_plain_loops() {
     }
 }
 
+/// Few outputs of many channels, whose gradients by the weight are products of matrices, of several images and groups.
+#[test]
+fn few_outputs_of_many_channels_match_plain_loops() {
+    let mut rng = Rng::new(29);
+    for (side, stride, groups) in [(7, 1, 1), (7, 1, 2), (9, 2, 1), (1, 1, 1)] {
+        let (channels, outputs) = (17, usize::div_ceil(side, stride));
+        let case = Case {
+            x: vec![3, channels * groups, side, side],
+            w: vec![18 * groups, channels, 3, 3],
+            y: vec![3, 18 * groups, outputs, outputs],
+            window: Taps::new(&[stride; 2], &[1; 2], &[-1; 2]),
+            groups,
+        };
+        compare::<f32>(&case, &mut rng);
+        compare::<f64>(&case, &mut rng);
+    }
+}
+
 /// Packed blocks that follow each other in one buffer leave nothing behind, in rows or in columns.
 #[test]
 fn long_rows_and_tall_slabs_run_in_several_blocks() {
@@ -487,6 +505,36 @@ fn splits_of_patches_give_the_same_bits() {
             );
             let (part, whole) = (part[of_part].to_bits(), whole[of_whole].to_bits());
             assert_eq!(part, whole, "{at:?} of rows {rows:?} and columns {cols:?}");
+        }
+    }
+}
+
+/// Zeros around a channel meet the same weights in a part of it, though that has fewer columns beside them: an infinite one gives NaN in both.
+#[test]
+fn zeros_around_a_channel_are_the_same_for_its_parts() {
+    let mut rng = Rng::new(41);
+    let x = rng.vec::<f32>(2 * 3 * 20);
+    let mut w = rng.vec::<f32>(2 * 5);
+    w[4] = f32::INFINITY;
+    let xv = View::contiguous(&x, &[1, 2, 3, 20]);
+    let wv = View::contiguous(&w, &[2, 1, 1, 5]);
+    let of = |first: usize, inputs: usize, origin: isize, outputs: usize| {
+        let mut y = vec![0.0; 2 * 3 * outputs];
+        let x = xv.sub_box(&[0, 0, 0, first], &[1, 2, 3, inputs]);
+        let window = Taps::new(&[1, 1], &[1, 1], &[0, origin]);
+        let mut to = ViewMut::contiguous(&mut y, &[1, 2, 3, outputs]);
+        conv_forward(&x, &wv, None, &mut to, &window, 2);
+        y
+    };
+    let (whole, left, right) = (of(0, 20, -2, 20), of(0, 12, -2, 10), of(8, 12, 0, 10));
+    assert!(whole.iter().any(|v| v.is_nan()));
+    for (row, whole) in whole.chunks_exact(20).enumerate() {
+        let parts = [&left[row * 10..][..10], &right[row * 10..][..10]].concat();
+        for (a, b) in whole.iter().zip(parts) {
+            assert!(
+                *a == b || a.is_nan() && b.is_nan(),
+                "row {row}: {a} and {b}"
+            );
         }
     }
 }

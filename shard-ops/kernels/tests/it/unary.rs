@@ -115,7 +115,13 @@ fn large_angles_keep_their_digits() {
             for (i, (x, exact)) in all.into_iter().zip(wide).enumerate() {
                 let mut alone = [0.0];
                 op.eval(order, &angles[i..=i], &mut alone);
-                for x in [x, alone[0]] {
+                assert_eq!(
+                    x.to_bits(),
+                    alone[0].to_bits(),
+                    "{op:?} {order} of {}",
+                    angles[i]
+                );
+                {
                     let exact = exact as f32;
                     let is_near = (x - exact).abs() <= exact.abs() * f32::EPSILON;
                     let signs = x.is_sign_negative() == exact.is_sign_negative();

@@ -2,6 +2,7 @@
 //! outputs at their places, with zeros between.
 
 use super::super::lift::{Geometry, Slab};
+use super::super::weight_grad::join;
 use super::pack::Input;
 use super::plan::{Block, Plan};
 use super::{DEPTH, SIDE};
@@ -96,12 +97,12 @@ fn sum(
             }
             summed += span;
             if summed >= FLUSH {
-                join(sums, outputs, totals, g.cout);
+                join_padded(sums, outputs, totals, g.cout);
                 summed = 0;
             }
         }
         if summed > 0 {
-            join(sums, outputs, totals, g.cout);
+            join_padded(sums, outputs, totals, g.cout);
         }
     }
     true
@@ -132,14 +133,12 @@ pub(in super::super) fn weight_grad(
 }
 
 /// Adds rows of sums, as they are padded, to rows of totals.
-fn join(sums: &[f32], padded: usize, totals: &mut [f64], width: usize) {
+fn join_padded(sums: &[f32], padded: usize, totals: &mut [f64], width: usize) {
     for (sums, totals) in sums
         .chunks_exact(padded)
         .zip(totals.chunks_exact_mut(width))
     {
-        for (total, sum) in totals.iter_mut().zip(sums) {
-            *total += f64::from(*sum);
-        }
+        join(sums, totals);
     }
 }
 
