@@ -2,7 +2,7 @@
 
 use crate::{MeshComm, RedistributeError, Result};
 use shard_comm::simulated::PHANTOM;
-use shard_comm::{AgreedError, Buffer, Call, Calling, DType, Element, Monoid, Scalar};
+use shard_comm::{AgreedError, Buffer, Call, Calling, DType, DeviceKind, Element, Monoid, Scalar};
 use shard_spec::{DimPart, Dims, Layout, numel};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -164,29 +164,76 @@ impl Array {
         layout: &Layout,
         f: impl Fn(&[usize]) -> T,
     ) -> Result<Self> {
+        Self::from_runs(cx, layout, |index, along, run| {
+            let mut index = Dims::from_slice(index);
+            for to in run {
+                *to = f(&index);
+                // An array without dims has one element.
+                if let Some(at) = index.get_mut(along) {
+                    *at += 1;
+                }
+            }
+        })
+    }
+
+    /// As [`from_fn`](Self::from_fn), many elements at a time: the function writes those whose indices begin with the one it is given
+    /// and go on along the dim it is given.
+    ///
+    /// ```
+    /// # use shard_comm::Communicator;
+    /// # use shard_redistribute::{Array, MeshComm};
+    /// # use shard_spec::{DeviceMesh, Layout};
+    /// # use std::rc::Rc;
+    /// # shard_comm::local::run(2, |comm| {
+    /// #     let world: Rc<dyn Communicator> = Rc::new(comm);
+    /// #     let mesh = DeviceMesh::new(&[2])?;
+    /// #     let cx = MeshComm::new(&world, &mesh)?;
+    /// let rows = Layout::parse(&mesh, &[4, 3], "S(0)")?;
+    /// let x = Array::from_runs::<i32>(&cx, &rows, |index, along, run| {
+    ///     assert_eq!((along, index[1]), (1, 0));
+    ///     run.fill(index[0] as i32);
+    /// })?;
+    /// let first = 2 * cx.rank() as i32;
+    /// assert_eq!(x.to_vec::<i32>()?, [[first; 3], [first + 1; 3]].concat());
+    /// #     Ok::<_, shard_redistribute::RedistributeError>(())
+    /// # }).unwrap().into_iter().for_each(|r| r.unwrap());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`from_fn`](Self::from_fn).
+    pub fn from_runs<T: Element>(
+        cx: &Rc<MeshComm>,
+        layout: &Layout,
+        mut fill: impl FnMut(&[usize], usize, &mut [T]),
+    ) -> Result<Self> {
         let Some(held) = Held::of(cx, layout) else {
             return Self::from_parts(cx, layout, None, T::DTYPE);
         };
-        if cx.device().kind() == PHANTOM {
+        let device = cx.device();
+        if device.kind() == PHANTOM {
             // This device keeps no elements, so there is no need to compute them.
-            let buffer = cx.device().alloc(T::DTYPE, held.count)?.freeze();
+            let buffer = device.alloc(T::DTYPE, held.count)?.freeze();
             return Self::from_parts(cx, layout, Some(buffer), T::DTYPE);
         }
-        let out = match Held::identity(cx, layout, T::DTYPE) {
-            Some(identity) => vec![T::from_scalar(identity); held.count],
-            None => {
-                let mut out = Vec::with_capacity(held.count);
-                held.for_each_run(&mut |index, dim, n| {
-                    out.push(f(index));
-                    for _ in 1..n {
-                        index[dim] += 1;
-                        out.push(f(index));
-                    }
-                });
-                out
-            }
+        let identity = Held::identity(cx, layout, T::DTYPE);
+        let mut write = |mut all: &mut [T]| match identity {
+            Some(identity) => all.fill(T::from_scalar(identity)),
+            None => held.for_each_run(&mut |index, along, n| {
+                let (run, behind) = std::mem::take(&mut all).split_at_mut(n);
+                all = behind;
+                fill(index, along, run);
+            }),
         };
-        let buffer = cx.device().upload_slice(&out)?;
+        let buffer = if device.kind() == DeviceKind::Host {
+            let mut buffer = device.alloc(T::DTYPE, held.count)?;
+            write(buffer.as_mut_slice()?);
+            buffer.freeze()
+        } else {
+            let mut all = vec![T::from_f64(0.0); held.count];
+            write(&mut all);
+            device.upload_slice(&all)?
+        };
         Self::from_parts(cx, layout, Some(buffer), T::DTYPE)
     }
 

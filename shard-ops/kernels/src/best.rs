@@ -55,6 +55,20 @@ fn best_here<T: Number>(
             [&split.reduced_steps, steps],
             [at, 0],
             |[at, index], n, [step, index_step]| {
+                // Of a run first the value, then where it is.
+                if width == 1
+                    && step == 1
+                    && n >= LONG
+                    && let Some(value) = T::extreme(largest, &data[at..at + n])
+                {
+                    let first = first_of(value, &data[at..at + n]);
+                    let new = data[at + first];
+                    if found[0].is_none_or(|(old, _)| !old.is_nan() && wins(new, old)) {
+                        let index = index as i64 + (first as isize * index_step) as i64;
+                        found[0] = Some((new, index));
+                    }
+                    return;
+                }
                 for i in 0..n as isize {
                     let from = at.wrapping_add_signed(i * step);
                     let index = index as i64 + (i * index_step) as i64;
@@ -71,4 +85,18 @@ fn best_here<T: Number>(
             put(cell.wrapping_add_signed(j as isize * cell_step), *found);
         }
     });
+}
+
+/// Elements of a run from which on its extreme is found before its index is.
+const LONG: usize = 16;
+
+/// Where the first element is that equals one of them, or the first NaN if that is none.
+fn first_of<T: Number>(value: T, run: &[T]) -> usize {
+    const CHUNK: usize = 64;
+    let is = |x: T| x == value || x.is_nan();
+    // Without a way out of the loop, so that it is one of vectors.
+    let has = |chunk: &[T]| chunk.iter().fold(false, |has, &x| has | is(x));
+    let chunk = run.chunks(CHUNK).position(has).unwrap_or(0);
+    let within = run[CHUNK * chunk..].iter().position(|&x| is(x));
+    CHUNK * chunk + within.unwrap_or(0)
 }

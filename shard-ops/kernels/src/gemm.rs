@@ -11,6 +11,7 @@
 )]
 mod amx;
 mod by_unit;
+mod few;
 mod halves;
 mod packed;
 mod parts;
@@ -187,7 +188,12 @@ pub fn gemm<T: Real>(
         col_step: c_cols,
     };
     let product = T::product();
-    if !product.in_tiles([m, n, k], &a, &b, &mut c, accumulate) {
+    if product.in_tiles([m, n, k], &a, &b, &mut c, accumulate) {
+        return;
+    }
+    if few::pays([m, n, k], &a) {
+        few::product([m, n, k], &a, &b, &mut c, accumulate);
+    } else {
         product.forward([m, n, k], &a, &b, &mut c, accumulate);
     }
 }

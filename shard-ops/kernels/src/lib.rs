@@ -51,6 +51,7 @@ pub mod pool;
 mod positions;
 pub mod powers;
 mod prefetch;
+pub mod random;
 pub mod real;
 pub mod reduce;
 pub mod resample;

@@ -7,6 +7,9 @@
 use super::conv::{Taps, lift_extents, lift_view, lift_view_mut};
 use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
+use crate::pointwise::vectorized;
+use crate::view::is_row_major;
+use pulp::{Simd, WithSimd};
 
 /// How many positions of a window are summed in the element type before they join a total in f64.
 const POSITIONS: usize = 64;
@@ -42,14 +45,49 @@ impl Plane {
     }
 
     fn flat(&self, local: [isize; 3]) -> i64 {
-        let at = |d: usize| (local[d] + self.start[d]) as i64;
-        (at(0) * self.extent[1] as i64 + at(1)) * self.extent[2] as i64 + at(2)
+        self.step([0, 1, 2].map(|d| local[d] + self.start[d]))
     }
 
-    /// The local position of a global flat index, if it lies in a slab of `extent`.
-    fn local(&self, flat: i64, extent: &[usize]) -> Option<[usize; 3]> {
+    /// How far apart the flat indexes of two places are.
+    fn step(&self, [d, h, w]: [isize; 3]) -> i64 {
+        let [_, rows, columns] = self.extent.map(|n| n as isize);
+        ((d * rows + h) * columns + w) as i64
+    }
+
+    /// Where the elements of a slab are, by their global flat indexes.
+    fn places(&self, extent: &[usize], strides: &[isize], offset: usize) -> Places {
+        let extent = [extent[0], extent[1], extent[2]];
+        let is_whole = self.start == [0; 3] && self.extent == extent;
+        Places {
+            plane: *self,
+            extent,
+            strides: [0, 1, 2, 3, 4].map(|d| strides[d]),
+            offset,
+            is_direct: is_whole && is_row_major(&extent, &strides[2..]),
+        }
+    }
+}
+
+/// Where the elements of a slab are in memory.
+struct Places {
+    plane: Plane,
+    extent: [usize; 3],
+    strides: [isize; 5],
+    offset: usize,
+    /// Whether the slab is all of the plane and in its order.
+    is_direct: bool,
+}
+
+impl Places {
+    /// The place of the element of a plane with this flat index, if it lies in the slab.
+    #[inline]
+    fn of(&self, lead: [usize; 2], flat: i64) -> Option<usize> {
         let flat = usize::try_from(flat).ok()?;
-        let [_, h, w] = self.extent;
+        if self.is_direct {
+            let is_in = flat < self.extent.iter().product();
+            return is_in.then(|| at(self.offset + flat, &self.strides, lead, [0; 3]));
+        }
+        let [_, h, w] = self.plane.extent;
         let global = [
             flat / (h * w).max(1),
             flat / w.max(1) % h.max(1),
@@ -57,11 +95,12 @@ impl Plane {
         ];
         let mut local = [0; 3];
         for d in 0..3 {
-            local[d] = usize::try_from(global[d] as isize - self.start[d])
-                .ok()
-                .filter(|i| *i < extent[d])?;
+            local[d] = global[d] as isize - self.plane.start[d];
+            if !(0..self.extent[d] as isize).contains(&local[d]) {
+                return None;
+            }
         }
-        Some(local)
+        Some(at(self.offset, &self.strides, lead, local))
     }
 }
 
@@ -194,28 +233,88 @@ fn max_pool_here<T: Real>(
     let valid = [0, 1, 2].map(|d| plane.valid(d, g.input[d]));
     let mut best = vec![T::zero(); g.output[2]];
     let mut place = vec![0i64; g.output[2]];
+    let mut from = vec![0u32; g.output[2]];
+    // A flat index is the first of the window and the step to the position.
+    let steps: Vec<i64> = (g.kernel_positions())
+        .map(|k| plane.step([0, 1, 2].map(|d| (k[d] * g.dilation[d]) as isize)))
+        .collect();
+    let mut row = vec![T::zero(); g.output[2]];
     for (n, c) in pairs(&x) {
         for (od, oh) in g.output_rows() {
             best.fill(T::neg_infinity());
-            place.fill(-1);
-            for k in g.kernel_positions() {
+            from.fill(NOWHERE);
+            for (number, k) in (0..).zip(g.kernel_positions()) {
                 let [id, ih] = [g.input_at(0, od, k[0]), g.input_at(1, oh, k[1])];
-                if id < valid[0].0 || id >= valid[0].1 || ih < valid[1].0 || ih >= valid[1].1 {
+                let outputs = g.outputs(k[2], valid[2]);
+                if id < valid[0].0
+                    || id >= valid[0].1
+                    || ih < valid[1].0
+                    || ih >= valid[1].1
+                    || outputs.is_empty()
+                {
                     continue;
                 }
-                let row = at(x.offset(), x.strides(), [n, c], [id, ih, 0]);
-                let first = plane.flat([id, ih, 0]);
-                for ow in g.outputs(k[2], valid[2]) {
-                    let iw = g.input_at(2, ow, k[2]);
-                    let v = x.data()[row.wrapping_add_signed(iw * x.strides()[4])];
-                    if v > best[ow] || v.is_nan() || place[ow] < 0 {
-                        best[ow] = v;
-                        place[ow] = first + iw as i64;
+                let iw = g.input_at(2, outputs.start, k[2]);
+                let first = at(x.offset(), x.strides(), [n, c], [id, ih, iw]);
+                let step = g.stride[2] as isize * x.strides()[4];
+                let row = if step == 1 {
+                    &x.data()[first..][..outputs.len()]
+                } else {
+                    let row = &mut row[..outputs.len()];
+                    for (i, v) in row.iter_mut().enumerate() {
+                        *v = x.data()[first.wrapping_add_signed(i as isize * step)];
                     }
-                }
+                    &*row
+                };
+                vectorized(Take {
+                    row,
+                    number,
+                    best: &mut best[outputs.clone()],
+                    from: &mut from[outputs],
+                });
+            }
+            for (ow, (place, &from)) in place.iter_mut().zip(&from).enumerate() {
+                *place = if from == NOWHERE {
+                    -1
+                } else {
+                    let first = [
+                        g.input_at(0, od, 0),
+                        g.input_at(1, oh, 0),
+                        g.input_at(2, ow, 0),
+                    ];
+                    plane.flat(first) + steps[from as usize]
+                };
             }
             store(&mut y, [n, c], [od, oh], &best);
             store(&mut index, [n, c], [od, oh], &place);
+        }
+    }
+}
+
+/// The number of no position of a window.
+const NOWHERE: u32 = u32::MAX;
+
+/// Compares the best so far of a row of windows with the elements at one position of each.
+struct Take<'a, T> {
+    row: &'a [T],
+    /// The position's number.
+    number: u32,
+    best: &'a mut [T],
+    /// At which position each best one was.
+    from: &'a mut [u32],
+}
+
+impl<T: Real> WithSimd for Take<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let all = self.best.iter_mut().zip(self.from).zip(self.row);
+        for ((best, from), &v) in all {
+            // Which is larger nobody can foresee: these are choices between values, not branches.
+            let wins = (v > *best) | v.is_nan() | (*from == NOWHERE);
+            *best = if wins { v } else { *best };
+            *from = if wins { self.number } else { *from };
         }
     }
 }
@@ -285,11 +384,11 @@ fn max_pool_grad_here<T: Real>(
     super::copy::fill(dx, T::zero());
     let (dy, index) = (lift_view(dy), lift_view(index));
     let mut dx = lift_view_mut(dx);
-    let (extent, strides, offset) = (dx.shape()[2..].to_vec(), dx.strides().to_vec(), dx.offset());
+    let places = plane.places(&dx.shape()[2..], dx.strides(), dx.offset());
     let data = dx.data_mut();
     for_each_indexed(&dy, &index, |lead, out, flat| {
-        if let Some(local) = plane.local(flat, &extent) {
-            data[at(offset, &strides, lead, local.map(|i| i as isize))] += dy.data()[out];
+        if let Some(place) = places.of(lead, flat) {
+            data[place] += dy.data()[out];
         }
     });
 }
@@ -305,6 +404,7 @@ fn gather_at_here<T: Real>(
     let mut y = lift_view_mut(y);
     let (strides, offset) = (y.strides().to_vec(), y.offset());
     let out_shape = y.shape().to_vec();
+    let places = plane.places(&x.shape()[2..], x.strides(), x.offset());
     let data = y.data_mut();
     for n in 0..out_shape[0] {
         for c in 0..out_shape[1] {
@@ -319,12 +419,8 @@ fn gather_at_here<T: Real>(
                 |[from, to], run, [s, t]| {
                     for i in 0..run as isize {
                         let flat = index.data()[from.wrapping_add_signed(i * s)];
-                        let value = plane
-                            .local(flat, &x.shape()[2..])
-                            .map_or(T::zero(), |local| {
-                                x.data()
-                                    [at(x.offset(), x.strides(), [n, c], local.map(|i| i as isize))]
-                            });
+                        let place = places.of([n, c], flat);
+                        let value = place.map_or(T::zero(), |place| x.data()[place]);
                         data[to.wrapping_add_signed(i * t)] = value;
                     }
                 },

@@ -273,6 +273,14 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
     });
 }
 
+/// The largest (or smallest) of some numbers; NaN if there is one.
+pub(crate) fn extreme<T: Real>(largest: bool, of: &[T]) -> T {
+    match largest {
+        true => vectorized(Run::<T, Max>(of, core::marker::PhantomData)),
+        false => vectorized(Run::<T, Min>(of, core::marker::PhantomData)),
+    }
+}
+
 /// The fold of a contiguous block.
 struct Run<'a, T, F>(&'a [T], core::marker::PhantomData<F>);
 

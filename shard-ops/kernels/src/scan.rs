@@ -341,14 +341,98 @@ impl Lines {
         assert_shapes(&[x.shape()], y.shape());
         let (_, strides, offset) = y.geometry();
         let y = y.data_mut();
-        self.each(
-            [from, (&strides[..], offset)],
-            states,
-            |state, [at, to], _| {
-                *state = join(*state, lift(data[at]));
-                y[to] = lower(*state);
-            },
-        );
+        let operands = [from, (&strides[..], offset)];
+        let (along, len) = (self.along(&operands), self.len);
+        let step = |state: &mut A, from: T, to: &mut Y| {
+            *state = join(*state, lift(from));
+            *to = lower(*state);
+        };
+        if along == [1, 1] && len > 0 {
+            // A sum waits for the one before it: what waits beside it is other lines'.
+            return self.rows(&operands, states.len(), |[state, from, to, _], n, steps| {
+                let at = |first: usize, k: usize, j: usize| {
+                    first.wrapping_add_signed(j as isize * steps[k])
+                };
+                let mut j = 0;
+                while j + BESIDE <= n {
+                    let lines: [&[T]; BESIDE] =
+                        core::array::from_fn(|b| &data[at(from, 1, j + b)..][..len]);
+                    let results = core::array::from_fn(|b| {
+                        let first = at(to, 2, j + b);
+                        first..first + len
+                    });
+                    let results = y
+                        .get_disjoint_mut::<_, BESIDE>(results)
+                        .expect("lines of a view that is written have no element in common");
+                    let mut now = core::array::from_fn(|b| states[at(state, 0, j + b)]);
+                    self.beside(lines, results, &mut now, &step);
+                    for (b, now) in now.into_iter().enumerate() {
+                        states[at(state, 0, j + b)] = now;
+                    }
+                    j += BESIDE;
+                }
+                for j in j..n {
+                    let (line, result) = (&data[at(from, 1, j)..][..len], at(to, 2, j));
+                    let state = &mut states[at(state, 0, j)];
+                    let result = &mut y[result..][..len];
+                    self.beside([line], [result], core::array::from_mut(state), &step);
+                }
+            });
+        }
+        self.rows(&operands, states.len(), |at, n, steps| {
+            if steps[..3] != [1; 3] {
+                return self.go(
+                    &along,
+                    states,
+                    at,
+                    n,
+                    steps,
+                    1,
+                    &mut |state, [from, to], _| {
+                        step(state, data[from], &mut y[to]);
+                    },
+                );
+            }
+            for first in (0..n).step_by(ABREAST) {
+                let width = ABREAST.min(n - first);
+                let states = &mut states[at[0] + first..][..width];
+                for i in self.order() {
+                    let place =
+                        |k: usize| (at[k + 1] + first).wrapping_add_signed(i as isize * along[k]);
+                    let (from, to) = (&data[place(0)..][..width], &mut y[place(1)..][..width]);
+                    for ((state, &from), to) in states.iter_mut().zip(from).zip(to) {
+                        step(state, from, to);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Goes along lines that lie side by side in memory, a step of each at a time.
+    #[inline]
+    fn beside<T: Copy, A, Y, const N: usize>(
+        &self,
+        lines: [&[T]; N],
+        mut results: [&mut [Y]; N],
+        states: &mut [A; N],
+        step: impl Fn(&mut A, T, &mut Y),
+    ) {
+        let len = self.len;
+        // So long are all of them: no index needs to be compared.
+        let lines = lines.map(|line| &line[..len]);
+        for result in &mut results {
+            *result = &mut core::mem::take(result)[..len];
+        }
+        let mut at = |i: usize| {
+            for b in 0..N {
+                step(&mut states[b], lines[b][i], &mut results[b][i]);
+            }
+        };
+        if self.backwards {
+            (0..len).rev().for_each(&mut at);
+        } else {
+            (0..len).for_each(&mut at);
+        }
     }
 
     /// Visits all elements, each line's in order: its state, where the element lies in each operand, and its place in the line.
@@ -358,44 +442,85 @@ impl Lines {
         states: &mut [S],
         mut visit: impl FnMut(&mut S, [usize; N], usize),
     ) {
+        // Lines that begin side by side go on side by side, many at a time, where they lie so.
+        let first = operands[0].0;
+        let abreast =
+            (0..first.len()).any(|d| d != self.dim && first[d] == 1 && self.extent(d) > 1);
+        let width = if abreast { ABREAST } else { 1 };
+        let along = self.along(&operands);
+        self.rows(&operands, states.len(), |at, n, steps| {
+            self.go(&along, states, at, n, steps, width, &mut visit);
+        });
+    }
+
+    /// Visits the elements of lines of one row, as many lines at a time as `width`.
+    #[expect(clippy::too_many_arguments, reason = "the geometry of a row")]
+    fn go<S, const N: usize>(
+        &self,
+        along: &[isize; N],
+        states: &mut [S],
+        at: [usize; 4],
+        n: usize,
+        steps: [isize; 4],
+        width: usize,
+        visit: &mut impl FnMut(&mut S, [usize; N], usize),
+    ) {
+        for first in (0..n).step_by(width) {
+            for i in self.order() {
+                for j in first..(first + width).min(n) {
+                    let place = |k: usize| at[k].wrapping_add_signed(j as isize * steps[k]);
+                    let places = core::array::from_fn(|k| {
+                        place(k + 1).wrapping_add_signed(i as isize * along[k])
+                    });
+                    visit(&mut states[place(0)], places, i);
+                }
+            }
+        }
+    }
+
+    /// Visits the lines, rows of them: where the first one's state is and its elements in each operand, how many there are, and the steps
+    /// from one to the next.
+    fn rows<const N: usize>(
+        &self,
+        operands: &[(&[isize], usize); N],
+        states: usize,
+        visit: impl FnMut([usize; 4], usize, [isize; 4]),
+    ) {
         let count: usize = self.kept.iter().product();
-        assert!(
-            states.len() == count,
-            "scan: {} states of {count} lines",
-            states.len()
-        );
-        let along: [isize; N] = operands.map(|(strides, _)| strides[self.dim]);
+        assert!(states == count, "scan: {states} states of {count} lines");
         let kept: [Strides; N] = operands.map(|(strides, _)| {
             let mut strides = Strides::from_slice(strides);
             strides.remove(self.dim);
             strides
         });
-        let offsets = operands.map(|(_, offset)| offset);
-        // Lines that begin side by side go on side by side, many at a time, where they lie so.
-        let abreast = (0..self.kept.len()).any(|d| self.kept[d] > 1 && kept[0][d] == 1);
-        let width = if abreast { ABREAST } else { 1 };
         let state_steps = row_major(&self.kept);
         let mut all: [&[isize]; 4] = [&state_steps; 4];
         let mut at = [0; 4];
-        for (k, strides) in kept.iter().enumerate() {
-            (all[k + 1], at[k + 1]) = (strides, offsets[k]);
+        for (k, (strides, (_, offset))) in kept.iter().zip(operands).enumerate() {
+            (all[k + 1], at[k + 1]) = (strides, *offset);
         }
-        for_each_row(&self.kept, all, at, |at, n, steps| {
-            for first in (0..n).step_by(width) {
-                for i in 0..self.len {
-                    let i = if self.backwards { self.len - 1 - i } else { i };
-                    for j in first..(first + width).min(n) {
-                        let place = |k: usize| at[k].wrapping_add_signed(j as isize * steps[k]);
-                        let places = core::array::from_fn(|k| {
-                            place(k + 1).wrapping_add_signed(i as isize * along[k])
-                        });
-                        visit(&mut states[place(0)], places, i);
-                    }
-                }
-            }
-        });
+        for_each_row(&self.kept, all, at, visit);
+    }
+
+    /// The operands' steps along lines.
+    fn along<const N: usize>(&self, operands: &[(&[isize], usize); N]) -> [isize; N] {
+        operands.map(|(strides, _)| strides[self.dim])
+    }
+
+    /// The extent of a dim other than that of the lines.
+    fn extent(&self, d: usize) -> usize {
+        self.kept[d - usize::from(d > self.dim)]
+    }
+
+    /// The places of a line in the order in which they are visited.
+    fn order(&self) -> impl Iterator<Item = usize> + use<> {
+        let (len, backwards) = (self.len, self.backwards);
+        (0..len).map(move |i| if backwards { len - 1 - i } else { i })
     }
 }
+
+/// Lines that are gone through a step of each at a time: as many sums as a processor begins before the first is there.
+const BESIDE: usize = 4;
 
 /// Lines that are gone through side by side: enough for whole pages of cache, few enough for their states to stay in it.
 const ABREAST: usize = 256;

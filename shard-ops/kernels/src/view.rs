@@ -561,7 +561,8 @@ pub(crate) fn same_shape(a: &[usize], b: &[usize]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
 }
 
-fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
+/// Whether elements lie in row-major order without gaps.
+pub(crate) fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
     let mut expected = 1;
     shape.contains(&0)
         || shape.iter().zip(strides).rev().all(|(&n, &s)| {

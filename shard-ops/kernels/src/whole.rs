@@ -57,10 +57,25 @@ pub trait Number:
     fn is_nan(self) -> bool {
         self != self
     }
+
+    /// The largest (or smallest) of some elements, NaN if there is one, where vectors find it faster than one comparison after
+    /// another does.
+    #[inline]
+    fn extreme(_largest: bool, _of: &[Self]) -> Option<Self> {
+        None
+    }
 }
 
-impl Number for f64 {}
-impl Number for f32 {}
+impl Number for f64 {
+    fn extreme(largest: bool, of: &[Self]) -> Option<Self> {
+        Some(super::reduce::extreme(largest, of))
+    }
+}
+impl Number for f32 {
+    fn extreme(largest: bool, of: &[Self]) -> Option<Self> {
+        Some(super::reduce::extreme(largest, of))
+    }
+}
 impl Number for i64 {}
 impl Number for i32 {}
 impl Number for u8 {}

@@ -6,6 +6,7 @@ use crate::rng::Stream;
 use crate::{HostCall, OperandBox};
 use shard_comm::{Bool, DType, Element};
 use shard_kernels::attention::{Band, Block, Dropout, Queries, Stored};
+use shard_kernels::random::BLOCKS;
 use shard_kernels::{Positions, View};
 use shard_spec::DimPart;
 
@@ -36,15 +37,20 @@ impl Dropout for Dropped {
             self.heads.index(head) as u64,
         );
         let row = (batch * self.all_heads + head) * self.queries + query as u64;
-        let mut block = None;
+        let mut drawn = [[0; BLOCKS]; 4];
+        let mut held: Option<u64> = None;
         for (keep, &key) in keep.iter_mut().zip(keys) {
             let at = row * self.keys + key as u64;
-            let words = match block {
-                Some((number, words)) if number == at / 4 => words,
-                _ => self.stream.words(at / 4),
+            let first = match held {
+                Some(first) if (first..first + BLOCKS as u64).contains(&(at / 4)) => first,
+                _ => {
+                    self.stream.words_from(at / 4, &mut drawn);
+                    at / 4
+                }
             };
-            block = Some((at / 4, words));
-            *keep = words[(at % 4) as usize] >= self.least;
+            held = Some(first);
+            let block = (at / 4 - first) as usize;
+            *keep = drawn[(at % 4) as usize][block] >= self.least;
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::rng::Stream;
 use shard_comm::half::{bf16, f16};
 use shard_comm::{Bool, DType, Element};
 use shard_redistribute::{Array, MeshComm};
-use shard_spec::{Layout, row_major_strides};
+use shard_spec::{Dims, Layout, row_major_strides};
 use std::rc::Rc;
 
 /// How random numbers are distributed.
@@ -70,45 +70,74 @@ pub fn random(
         return Ok(array);
     }
     let strides = row_major_strides(layout.shape());
-    let at = |index: &[usize]| -> u64 {
-        let terms = index
-            .iter()
-            .zip(&strides)
-            .map(|(&i, &s)| i as u64 * s as u64);
-        terms.sum()
-    };
-    let number = |index: &[usize]| {
-        let at = at(index);
-        match how {
-            Distribution::Unit => unit(dtype, stream, at),
-            Distribution::Uniform { start, width } => start + width * stream.uniform_f64(at),
-            Distribution::Normal => stream.normal(at),
-        }
+    let draw = |index: &[usize], along: usize, numbers: &mut [f64]| {
+        let terms = index.iter().zip(&strides);
+        let first = terms.map(|(&i, &s)| i as u64 * s as u64).sum();
+        let step = strides.get(along).map_or(1, |&s| s as u64);
+        draw_run(stream, first, step, dtype, how, numbers);
     };
     match dtype {
-        DType::F64 => Array::from_fn(cx, layout, number),
-        DType::F32 => Array::from_fn(cx, layout, |i| f32::from_f64(number(i))),
-        DType::F16 => Array::from_fn(cx, layout, |i| <f16 as Element>::from_f64(number(i))),
-        DType::BF16 => Array::from_fn(cx, layout, |i| <bf16 as Element>::from_f64(number(i))),
-        DType::I64 => Array::from_fn(cx, layout, |i| i64::from_f64(number(i))),
-        DType::I32 => Array::from_fn(cx, layout, |i| i32::from_f64(number(i))),
-        DType::U8 => Array::from_fn(cx, layout, |i| u8::from_f64(number(i))),
-        DType::Bool => Array::from_fn(cx, layout, |i| Bool::from_f64(number(i))),
+        DType::F64 => Array::from_runs(cx, layout, draw),
+        DType::F32 => Array::from_runs(cx, layout, converted::<f32>(draw)),
+        DType::F16 => Array::from_runs(cx, layout, converted::<f16>(draw)),
+        DType::BF16 => Array::from_runs(cx, layout, converted::<bf16>(draw)),
+        DType::I64 => Array::from_runs(cx, layout, converted::<i64>(draw)),
+        DType::I32 => Array::from_runs(cx, layout, converted::<i32>(draw)),
+        DType::U8 => Array::from_runs(cx, layout, converted::<u8>(draw)),
+        DType::Bool => Array::from_runs(cx, layout, converted::<Bool>(draw)),
     }
     .in_op(OP)
 }
 
-/// A number in `[0, 1)`, truncated to as many bits as the type holds: if it were rounded, the greatest would become 1.
-fn unit(dtype: DType, stream: &Stream, at: u64) -> f64 {
+/// Draws a run of numbers of a type, of which the first has this place in the whole array.
+fn draw_run(
+    stream: &Stream,
+    first: u64,
+    step: u64,
+    dtype: DType,
+    how: Distribution,
+    numbers: &mut [f64],
+) {
+    // Truncated to as many bits as the type holds: if it were rounded, the greatest would become 1.
     let cut = |bits: i32| {
         let scale = f64::from(1 << bits);
-        (f64::from(stream.uniform_f32(at)) * scale).floor() / scale
+        move |words| (f64::from(Stream::single_of(words)) * scale).floor() / scale
     };
-    match dtype {
-        DType::F64 => stream.uniform_f64(at),
-        DType::F16 => cut(11),
-        DType::BF16 => cut(8),
-        _ => f64::from(stream.uniform_f32(at)),
+    match (how, dtype) {
+        (Distribution::Normal, _) => stream.fill(first, step, numbers, Stream::normal_of),
+        (Distribution::Uniform { start, width }, _) => stream.fill(first, step, numbers, |words| {
+            start + width * Stream::wide_of(words)
+        }),
+        (Distribution::Unit, DType::F64) => stream.fill(first, step, numbers, Stream::wide_of),
+        (Distribution::Unit, DType::F16) => stream.fill(first, step, numbers, cut(11)),
+        (Distribution::Unit, DType::BF16) => stream.fill(first, step, numbers, cut(8)),
+        (Distribution::Unit, _) => stream.fill(first, step, numbers, |words| {
+            f64::from(Stream::single_of(words))
+        }),
+    }
+}
+
+/// How many numbers are drawn before they are converted: they stay in the first cache.
+const DRAWN: usize = 512;
+
+/// A run of elements from what draws a run of numbers.
+fn converted<T: Element>(
+    draw: impl Fn(&[usize], usize, &mut [f64]),
+) -> impl Fn(&[usize], usize, &mut [T]) {
+    move |index, along, run| {
+        let mut numbers = [0.0; DRAWN];
+        let mut index = Dims::from_slice(index);
+        for run in run.chunks_mut(DRAWN) {
+            let numbers = &mut numbers[..run.len()];
+            draw(&index, along, numbers);
+            for (to, &number) in run.iter_mut().zip(&*numbers) {
+                *to = T::from_f64(number);
+            }
+            // Of an array without dims there is one element.
+            if let Some(at) = index.get_mut(along) {
+                *at += run.len();
+            }
+        }
     }
 }
 
