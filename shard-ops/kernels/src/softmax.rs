@@ -5,6 +5,7 @@
 //! in vectors of the element type; sums of exponentials leave it after few terms.
 
 mod rows;
+mod short;
 
 pub(crate) use self::rows::CompiledRows;
 pub use self::rows::{softmax_rows, softmax_rows_grad};

@@ -1,5 +1,6 @@
 //! Blocks of four by four, with rows and columns exchanged.
 
+use crate::arrays::{each, numbered};
 use bytemuck::Pod;
 
 /// Numbers of a block along either side.
@@ -17,7 +18,10 @@ pub(crate) fn turned<T: Pod>(rows: [[T; SIDE]; SIDE]) -> [[T; SIDE]; SIDE] {
 
 #[inline(always)]
 fn by_number<T: Copy>(rows: [[T; SIDE]; SIDE]) -> [[T; SIDE]; SIDE] {
-    core::array::from_fn(|i| core::array::from_fn(|k| rows[k][i]))
+    numbered(
+        #[inline(always)]
+        |i| each(rows, |row| row[i]),
+    )
 }
 
 /// In registers: the compiler would load each number by itself.
@@ -27,7 +31,7 @@ fn words(rows: [[u32; SIDE]; SIDE]) -> [[u32; SIDE]; SIDE] {
     let Some(sse) = pulp::core_arch::x86::Sse::try_new() else {
         return by_number(rows);
     };
-    let [a, b, c, d] = rows.map(pulp::cast);
+    let [a, b, c, d] = each(rows, pulp::cast);
     let low = [sse._mm_unpacklo_ps(a, b), sse._mm_unpacklo_ps(c, d)];
     let high = [sse._mm_unpackhi_ps(a, b), sse._mm_unpackhi_ps(c, d)];
     [

@@ -2,7 +2,7 @@
 //!
 //! Values, and (sub)gradients where a map has a kink, are PyTorch's. A map is a row of the [table](crate::unary_table!). Each
 //! formula is one line in f64 over [`Math`](super::math::Math): f64 elements use the standard library's functions, and f32
-//! elements use vectorised polynomials whose result is rounded once; gelu, of which there is much, is computed in f32.
+//! elements use vectorised polynomials whose result is rounded once; a few, of which there is much, are computed in f32.
 
 use super::compiled::compiled;
 use super::pointwise::{assert_shapes, scale};
@@ -11,6 +11,7 @@ use super::{Real, View, ViewMut};
 
 mod formulas;
 mod gelu;
+mod single;
 mod table;
 
 /// The form of a map, apart from its formulas.

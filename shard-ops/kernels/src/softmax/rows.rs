@@ -1,6 +1,7 @@
 //! Softmax of rows that are short enough to stay in a cache from their maximum to their last value: each is read from memory once,
 //! and its exponentials are taken once. So is its derivative.
 
+use super::short;
 use crate::Real;
 use crate::compiled::compiled;
 use crate::exp::exp_in;
@@ -80,7 +81,11 @@ impl<T: Real> WithSimd for Values<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        self.run(simd);
+        if short::is_short(self.n) {
+            short::values::<T, S>(self.log, self.x, self.n, self.out);
+        } else {
+            self.run(simd);
+        }
     }
 }
 
@@ -180,7 +185,11 @@ impl<T: Real> WithSimd for Gradients<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        self.run(simd);
+        if short::is_short(self.n) {
+            short::gradients::<T, S>(self.log, self.y, self.dy, self.n, self.out);
+        } else {
+            self.run(simd);
+        }
     }
 }
 

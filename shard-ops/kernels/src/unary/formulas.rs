@@ -1,6 +1,6 @@
 //! How formulas of the [table](crate::unary_table!) become loops on the host, and the functions that the formulas are made of.
 
-use super::{Unary, gelu};
+use super::{Unary, single};
 use crate::Real;
 use crate::exp::fused;
 use crate::math::{Fast, Math, Precise, TURNS, sign};
@@ -171,9 +171,11 @@ macro_rules! loops {
         #[expect(clippy::manual_range_patterns, reason = "orders are listed as in the table")]
         pub(super) fn run<T: Real>(op: Unary, n: usize, from: &[T], to: &mut [T]) {
             let rounded = |p: f64| T::of(p).wide();
+            if single::run(op, n, from, to) {
+                return;
+            }
             match op {
                 Unary::PowScalar { exponent } if small_power(rounded(exponent), n, from, to) => {}
-                Unary::Gelu if gelu::single(n, from, to) => {}
                 $(Unary::$variant $({ $($p),+ })? => {
                     $($(let $p = rounded($p);)+)?
                     $($(let $c = rounded($value);)+)?

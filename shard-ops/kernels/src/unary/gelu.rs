@@ -1,49 +1,10 @@
-//! Gelu of single-precision numbers and its derivative in single precision: twice as many lanes as formulas in double precision have.
+//! Gelu and its derivative in single precision, within ten units in the last place, or 20 below -8.
 
-use crate::Real;
-use crate::exp::{Exp, fused};
-use crate::pointwise::vectorized;
-use pulp::{Simd, WithSimd};
+use crate::exp::Exp;
 
-/// Writes `x Φ(x)`, or of order 1 its derivative, of numbers in single precision, within ten units in the last place, or 20
-/// below -8. Returns whether they are of that precision, the order is one of these, and products and sums are fused here, without
-/// which the tails would lose digits.
-pub(super) fn single<T: Real>(order: usize, x: &[T], y: &mut [T]) -> bool {
-    match (size_of::<T>(), order) {
-        (4, 0 | 1) => vectorized(Single {
-            slope: order == 1,
-            x: bytemuck::cast_slice(x),
-            y: bytemuck::cast_slice_mut(y),
-        }),
-        _ => false,
-    }
-}
-
-struct Single<'a> {
-    slope: bool,
-    x: &'a [f32],
-    y: &'a mut [f32],
-}
-
-impl WithSimd for Single<'_> {
-    type Output = bool;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> bool {
-        if const { fused::<S>() } {
-            let all = self.y.iter_mut().zip(self.x);
-            if self.slope {
-                all.for_each(|(y, x)| *y = slope(*x));
-            } else {
-                all.for_each(|(y, x)| *y = gelu(*x));
-            }
-        }
-        const { fused::<S>() }
-    }
-}
-
+/// `x Φ(x)`
 #[inline(always)]
-fn gelu(x: f32) -> f32 {
+pub(super) fn gelu(x: f32) -> f32 {
     /// `Φ(-t) e^(t²/2)`, relative error 6e-8.
     const FIT: [f32; 9] = [
         0.150_285_32,
@@ -63,7 +24,7 @@ fn gelu(x: f32) -> f32 {
 
 /// `Φ(x) + x φ(x)`
 #[inline(always)]
-fn slope(x: f32) -> f32 {
+pub(super) fn slope(x: f32) -> f32 {
     /// `(Φ(-t) - t φ(t)) e^(t²/2)` over the distance of t from where this is 0, relative error 4e-8.
     const FIT: [f32; 9] = [
         -0.494_693_3,

@@ -1,3 +1,4 @@
+use crate::testing::Rng;
 use shard_kernels::View;
 use shard_kernels::best::*;
 use shard_kernels::whole::Number;
@@ -36,5 +37,61 @@ fn nan_is_before_all_numbers() {
     assert_eq!(
         found(true, &View::contiguous(&x[..0], &[0, 2]), &[0], &[1]),
         [-1, -1]
+    );
+}
+
+/// Long runs, of which vectors find the extreme, against a plain search; with equal ones, with NaN and infinities.
+fn long_runs<T: Number>(number: impl Fn(usize) -> T) {
+    let mut rng = Rng::new(11);
+    for n in [15, 16, 17, 63, 64, 65, 200, 1500] {
+        for many in [1, 4, 1000] {
+            let x: Vec<T> = (0..3 * n).map(|_| number(rng.within(0, many))).collect();
+            for largest in [true, false] {
+                let plain = |row: &[T]| {
+                    let mut best = 0;
+                    for (i, v) in row.iter().enumerate() {
+                        let (old, is_old_nan) = (row[best], row[best].is_nan());
+                        let further = if largest { *v > old } else { *v < old };
+                        if !is_old_nan && (further || v.is_nan()) {
+                            best = i;
+                        }
+                    }
+                    best as i64
+                };
+                let expected: Vec<i64> = x.chunks(n).map(plain).collect();
+                assert_eq!(
+                    found(largest, &View::contiguous(&x, &[3, n]), &[1], &[1]),
+                    expected,
+                    "{n} of {many}, largest: {largest}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_of_equal_ones_in_long_runs() {
+    let special = |i: usize| match i {
+        997 => f32::NAN,
+        998 => f32::INFINITY,
+        999 => f32::NEG_INFINITY,
+        i => i as f32 - 2.0,
+    };
+    long_runs(special);
+    long_runs(|i| f64::from(special(i)));
+    long_runs(|i| i as i64 - 2);
+    // Zeros are equal, whatever their sign: the first one is found, with its own.
+    let x: Vec<f32> = (0..40)
+        .map(|i| if i % 3 == 1 { 0.0 } else { -0.0 })
+        .collect();
+    best(
+        true,
+        &View::contiguous(&x, &[40]),
+        &[0],
+        &[1],
+        &mut |_, found| {
+            let (value, index) = found.expect("a run of 40");
+            assert!(value.is_sign_negative() && index == 0);
+        },
     );
 }

@@ -59,6 +59,20 @@ fn case<T: Real>(
     assert_close(&out, &added, 1e-5);
 }
 
+/// Few rows times a large matrix, which is not packed then.
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes")]
+fn few_rows_match_the_triple_loop() {
+    for (m, k, n) in [(2, 70, 500), (40, 37, 300), (128, 64, 513)] {
+        for transpose_b in [false, true] {
+            case::<f32>(&[], m, k, n, false, transpose_b);
+            case::<f64>(&[2], m, k, n, false, transpose_b);
+            // And where columns are few.
+            case::<f32>(&[], n, k, m, false, transpose_b);
+        }
+    }
+}
+
 #[test]
 fn products_match_the_triple_loop() {
     for (m, k, n) in [

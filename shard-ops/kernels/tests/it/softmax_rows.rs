@@ -8,8 +8,22 @@ use shard_kernels::{View, ViewMut};
 /// Rows of every kind of length against the way that ranks merge.
 fn agrees<T: Real>(tolerance: f64) {
     let mut rng = Rng::new(5);
-    for n in [1, 2, 63, 64, 65, 200, 1024, 1025, 2500] {
-        let (rows, shape) = (3, [3, n]);
+    // Short rows go many at a time, and some are left over.
+    for (rows, n) in [
+        (3, 1),
+        (17, 2),
+        (53, 3),
+        (16, 8),
+        (23, 33),
+        (19, 63),
+        (3, 64),
+        (3, 65),
+        (3, 200),
+        (3, 1024),
+        (3, 1025),
+        (3, 2500),
+    ] {
+        let shape = [rows, n];
         let [x, dy] = [0, 1].map(|_| rng.vec::<T>(rows * n));
         let view = View::contiguous(&x, &shape);
         let mut pairs = vec![0.0; 2 * rows];

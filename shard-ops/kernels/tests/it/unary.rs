@@ -92,7 +92,6 @@ fn single_precision_agrees_with_double() {
     }
 }
 
-/// Against double precision, all over the line: vectors with ends, the tail as far as single precision reaches, and beyond.
 /// Angles of many turns, beside small ones and by themselves, in single precision.
 #[test]
 fn large_angles_keep_their_digits() {
@@ -136,6 +135,43 @@ fn large_angles_keep_their_digits() {
     }
 }
 
+/// Against double precision, over the whole range of numbers and near 0, and of what is none.
+#[test]
+fn maps_in_single_precision_keep_their_digits() {
+    let mut x: Vec<f32> = (-400_000..=400_000).map(|i| i as f32 / 4e3).collect();
+    x.extend((0..2550).map(|i| f32::from_bits(i * 841_813)));
+    x.extend((0..2550).map(|i| -f32::from_bits(i * 841_813)));
+    x.extend((0..40_000).map(|i| 0.9 + i as f32 / 2e5));
+    x.extend([f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -0.0]);
+    let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+    let (mut got, mut exact) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+    for (op, order, nearly_zero) in [
+        (Unary::Sigmoid, 0, 0.0),
+        (Unary::Sigmoid, 1, 0.0),
+        (Unary::Silu, 0, 0.0),
+        // It is 0 at -1.278.
+        (Unary::Silu, 1, 1e-7),
+        (Unary::Tanh, 0, 0.0),
+        // In double precision it is `1 - tanh²`.
+        (Unary::Tanh, 1, 2e-16),
+        (Unary::Log, 0, 0.0),
+    ] {
+        op.eval(order, &x, &mut got);
+        op.eval(order, &wide, &mut exact);
+        for ((x, got), exact) in x.iter().zip(&got).zip(&exact) {
+            let off = (f64::from(*got) - exact).abs();
+            // Below the smallest normal exponential there is none.
+            let most = 4.8e-7 * exact.abs() + nearly_zero + 1.3e-36;
+            let same = f64::from(*got) == *exact || got.is_nan() && exact.is_nan();
+            assert!(
+                same || off <= most,
+                "{op:?} {order} of {x}: {got} for {exact}"
+            );
+        }
+    }
+}
+
+/// Against double precision, all over the line: vectors with ends, the tail as far as single precision reaches, and beyond.
 #[test]
 fn gelu_in_single_precision_keeps_its_digits() {
     let x: Vec<f32> = (-130_001..=60_000).map(|i| i as f32 / 1e4).collect();
