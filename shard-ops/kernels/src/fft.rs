@@ -59,6 +59,9 @@ impl Planned for f32 {}
 
 impl Planned for f64 {}
 
+/// How many elements of a line are moved before those of the next line, which are their neighbours where the dim is not the last.
+const TILE: usize = 4;
+
 /// How many lines are taken at a time, so that neighbours in memory are read together where the dim is not the last.
 const LINES: usize = 16;
 
@@ -164,6 +167,42 @@ impl Lines {
     }
 }
 
+impl Lines {
+    /// Visits the first `count` elements of the lines that start at these places: where one is among lines of `width` elements, and
+    /// where in memory.
+    #[inline(always)]
+    fn each(
+        &self,
+        width: usize,
+        count: usize,
+        starts: &[usize],
+        mut visit: impl FnMut(usize, usize),
+    ) {
+        for first in (0..count).step_by(TILE) {
+            for (line, &start) in starts.iter().enumerate() {
+                for j in first..count.min(first + TILE) {
+                    let at = start.wrapping_add_signed(j as isize * self.step);
+                    visit(line * width + j, at);
+                }
+            }
+        }
+    }
+
+    /// Whether lines are runs of complex numbers.
+    fn are_complex_runs(&self) -> bool {
+        self.step == 2 && self.imaginary == 1
+    }
+
+    /// Visits the places of the elements behind the first `count`.
+    fn clear(&self, count: usize, starts: &[usize], mut visit: impl FnMut(usize)) {
+        for &start in starts {
+            for j in count..self.extent {
+                visit(start.wrapping_add_signed(j as isize * self.step));
+            }
+        }
+    }
+}
+
 /// Buffers of a few lines.
 struct Work<T> {
     kind: Fft,
@@ -197,31 +236,55 @@ impl<T: Real> Work<T> {
     }
 
     fn read(&mut self, data: &[T], starts: &[usize], from: &Lines) {
-        let width = match self.kind {
-            Fft::FromReal { .. } => self.n,
-            _ => self.width(),
-        };
-        let given = width.min(from.extent);
-        let half = self.is_half();
-        for j in 0..width {
-            for (line, &start) in starts.iter().enumerate() {
-                let at = start.wrapping_add_signed(j as isize * from.step);
-                match self.kind {
-                    Fft::FromReal { .. } => {
-                        self.real[line * width + j] = if j < given { data[at] } else { T::zero() };
+        let zero = Complex::new(T::zero(), T::zero());
+        match self.kind {
+            Fft::FromReal { .. } => {
+                let given = self.n.min(from.extent);
+                if from.step == 1 {
+                    for (line, &start) in self.real.chunks_exact_mut(self.n).zip(starts) {
+                        line[..given].copy_from_slice(&data[start..start + given]);
                     }
-                    _ => {
-                        let mut value = Complex::new(T::zero(), T::zero());
-                        if j < given {
-                            let imaginary = at.wrapping_add_signed(from.imaginary);
-                            value = Complex::new(data[at], data[imaginary]);
+                } else {
+                    from.each(self.n, given, starts, |i, at| self.real[i] = data[at]);
+                }
+                for line in self.real.chunks_exact_mut(self.n) {
+                    line[given..].fill(T::zero());
+                }
+            }
+            _ => {
+                let width = self.width();
+                let given = width.min(from.extent);
+                if from.are_complex_runs() {
+                    for (line, &start) in self.complex.chunks_exact_mut(width).zip(starts) {
+                        let (run, _) = data[start..start + 2 * given].as_chunks();
+                        for (to, &[re, im]) in line.iter_mut().zip(run) {
+                            *to = Complex::new(re, im);
                         }
-                        if half && !self.stands_for_two(j) {
-                            value.im = T::zero();
-                        } else if half && self.kind == (Fft::ToReal { doubled: false }) {
-                            value = value.unscale(T::of(2.0));
-                        }
-                        self.complex[line * width + j] = value;
+                    }
+                } else if from.imaginary == 1 {
+                    from.each(width, given, starts, |i, at| {
+                        let both = &data[at..at + 2];
+                        self.complex[i] = Complex::new(both[0], both[1]);
+                    });
+                } else {
+                    from.each(width, given, starts, |i, at| {
+                        let imaginary = data[at.wrapping_add_signed(from.imaginary)];
+                        self.complex[i] = Complex::new(data[at], imaginary);
+                    });
+                }
+                for line in self.complex.chunks_exact_mut(width) {
+                    line[given..].fill(zero);
+                }
+            }
+        }
+        if let Fft::ToReal { doubled } = self.kind {
+            let (n, width) = (self.n, self.width());
+            for line in self.complex.chunks_exact_mut(width) {
+                for (k, value) in line.iter_mut().enumerate() {
+                    if !stands_for_two(k, n) {
+                        value.im = T::zero();
+                    } else if !doubled {
+                        *value = value.unscale(T::of(2.0));
                     }
                 }
             }
@@ -262,40 +325,53 @@ impl<T: Real> Work<T> {
         }
     }
 
-    /// Whether the operand is half a spectrum.
-    fn is_half(&self) -> bool {
-        matches!(self.kind, Fft::ToReal { .. })
-    }
-
-    /// Whether a frequency's mirror image is another one.
-    fn stands_for_two(&self, k: usize) -> bool {
-        k != 0 && 2 * k != self.n
-    }
-
-    fn write(&self, data: &mut [T], starts: &[usize], to: &Lines, scale: T) {
-        let width = self.width();
-        let doubles = self.kind == (Fft::FromReal { doubled: true });
-        for j in 0..to.extent {
-            for (line, &start) in starts.iter().enumerate() {
-                let at = start.wrapping_add_signed(j as isize * to.step);
-                if self.is_half() {
-                    data[at] = match j < self.n {
-                        true => self.real[line * self.n + j] * scale,
-                        false => T::zero(),
-                    };
-                    continue;
+    fn write(&mut self, data: &mut [T], starts: &[usize], to: &Lines, scale: T) {
+        if let Fft::ToReal { .. } = self.kind {
+            let there = self.n.min(to.extent);
+            to.each(self.n, there, starts, |i, at| {
+                data[at] = self.real[i] * scale
+            });
+            return to.clear(there, starts, |at| data[at] = T::zero());
+        }
+        let (n, width) = (self.n, self.width());
+        if let (Fft::FromReal { doubled: true }, false) = (self.kind, n <= 2) {
+            for line in self.complex.chunks_exact_mut(width) {
+                for value in &mut line[1..n.div_ceil(2)] {
+                    *value = value.scale(T::of(2.0));
                 }
-                let mut value = Complex::new(T::zero(), T::zero());
-                if j < width {
-                    let twice = doubles && self.stands_for_two(j);
-                    let scale = if twice { scale + scale } else { scale };
-                    value = self.complex[line * width + j].scale(scale);
-                }
-                data[at] = value.re;
-                data[at.wrapping_add_signed(to.imaginary)] = value.im;
             }
         }
+        let there = width.min(to.extent);
+        if to.are_complex_runs() {
+            for (line, &start) in self.complex.chunks_exact(width).zip(starts) {
+                let (run, _) = data[start..start + 2 * there].as_chunks_mut();
+                for ([re, im], from) in run.iter_mut().zip(line) {
+                    [*re, *im] = [from.re * scale, from.im * scale];
+                }
+            }
+        } else if to.imaginary == 1 {
+            to.each(width, there, starts, |i, at| {
+                let value = self.complex[i].scale(scale);
+                let both = &mut data[at..at + 2];
+                (both[0], both[1]) = (value.re, value.im);
+            });
+        } else {
+            to.each(width, there, starts, |i, at| {
+                let value = self.complex[i].scale(scale);
+                data[at] = value.re;
+                data[at.wrapping_add_signed(to.imaginary)] = value.im;
+            });
+        }
+        to.clear(there, starts, |at| {
+            data[at] = T::zero();
+            data[at.wrapping_add_signed(to.imaginary)] = T::zero();
+        });
     }
+}
+
+/// Whether a frequency's mirror image is another one, in a transform of `n` numbers.
+fn stands_for_two(k: usize, n: usize) -> bool {
+    k != 0 && 2 * k != n
 }
 
 compiled! { trait CompiledProduct for Real: f32 f64; {
