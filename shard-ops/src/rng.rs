@@ -65,7 +65,7 @@ impl Stream {
         numbers: &mut [f64],
         of_words: impl Fn([u32; 4]) -> f64,
     ) {
-        if step != 1 {
+        if step != 1 || numbers.len() < FEW {
             for (number, i) in numbers.iter_mut().zip(0..) {
                 *number = of_words(self.words(first + i * step));
             }
@@ -102,6 +102,9 @@ impl Stream {
         radius * (std::f64::consts::TAU * unit(c, d)).cos()
     }
 }
+
+/// So many numbers take less time one by one than as many as are drawn together.
+const FEW: usize = 12;
 
 /// The low and the high half.
 fn halves(x: u64) -> [u32; 2] {

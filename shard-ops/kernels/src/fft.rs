@@ -247,7 +247,7 @@ impl<T: Real> Work<T> {
                 } else {
                     from.each(self.n, given, starts, |i, at| self.real[i] = data[at]);
                 }
-                for line in self.real.chunks_exact_mut(self.n) {
+                for line in self.real.chunks_exact_mut(self.n).take(starts.len()) {
                     line[given..].fill(T::zero());
                 }
             }
@@ -272,14 +272,14 @@ impl<T: Real> Work<T> {
                         self.complex[i] = Complex::new(data[at], imaginary);
                     });
                 }
-                for line in self.complex.chunks_exact_mut(width) {
+                for line in self.complex.chunks_exact_mut(width).take(starts.len()) {
                     line[given..].fill(zero);
                 }
             }
         }
         if let Fft::ToReal { doubled } = self.kind {
             let (n, width) = (self.n, self.width());
-            for line in self.complex.chunks_exact_mut(width) {
+            for line in self.complex.chunks_exact_mut(width).take(starts.len()) {
                 for (k, value) in line.iter_mut().enumerate() {
                     if !stands_for_two(k, n) {
                         value.im = T::zero();
@@ -328,14 +328,22 @@ impl<T: Real> Work<T> {
     fn write(&mut self, data: &mut [T], starts: &[usize], to: &Lines, scale: T) {
         if let Fft::ToReal { .. } = self.kind {
             let there = self.n.min(to.extent);
-            to.each(self.n, there, starts, |i, at| {
-                data[at] = self.real[i] * scale
-            });
+            if to.step == 1 {
+                for (line, &start) in self.real.chunks_exact(self.n).zip(starts) {
+                    for (to, &from) in data[start..start + there].iter_mut().zip(line) {
+                        *to = from * scale;
+                    }
+                }
+            } else {
+                to.each(self.n, there, starts, |i, at| {
+                    data[at] = self.real[i] * scale;
+                });
+            }
             return to.clear(there, starts, |at| data[at] = T::zero());
         }
         let (n, width) = (self.n, self.width());
-        if let (Fft::FromReal { doubled: true }, false) = (self.kind, n <= 2) {
-            for line in self.complex.chunks_exact_mut(width) {
+        if let Fft::FromReal { doubled: true } = self.kind {
+            for line in self.complex.chunks_exact_mut(width).take(starts.len()) {
                 for value in &mut line[1..n.div_ceil(2)] {
                     *value = value.scale(T::of(2.0));
                 }

@@ -266,12 +266,18 @@ fn max_pool_here<T: Real>(
                     }
                     &*row
                 };
-                vectorized(Take {
+                let take = Take {
                     row,
                     number,
                     best: &mut best[outputs.clone()],
                     from: &mut from[outputs],
-                });
+                };
+                // A call for a few windows takes longer than they do.
+                if take.row.len() < FEW {
+                    take.run();
+                } else {
+                    vectorized(take);
+                }
             }
             for (ow, (place, &from)) in place.iter_mut().zip(&from).enumerate() {
                 *place = if from == NOWHERE {
@@ -291,6 +297,9 @@ fn max_pool_here<T: Real>(
     }
 }
 
+/// So many windows of a row are few.
+const FEW: usize = 8;
+
 /// The number of no position of a window.
 const NOWHERE: u32 = u32::MAX;
 
@@ -309,6 +318,13 @@ impl<T: Real> WithSimd for Take<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
+        self.run();
+    }
+}
+
+impl<T: Real> Take<'_, T> {
+    #[inline(always)]
+    fn run(self) {
         let all = self.best.iter_mut().zip(self.from).zip(self.row);
         for ((best, from), &v) in all {
             // Which is larger nobody can foresee: these are choices between values, not branches.

@@ -365,7 +365,7 @@ impl Lines {
                         .get_disjoint_mut::<_, BESIDE>(results)
                         .expect("lines of a view that is written have no element in common");
                     let mut now = core::array::from_fn(|b| states[at(state, 0, j + b)]);
-                    self.beside(lines, results, &mut now, &step);
+                    self.beside(lines, results, &mut now, step);
                     for (b, now) in now.into_iter().enumerate() {
                         states[at(state, 0, j + b)] = now;
                     }
@@ -375,7 +375,7 @@ impl Lines {
                     let (line, result) = (&data[at(from, 1, j)..][..len], at(to, 2, j));
                     let state = &mut states[at(state, 0, j)];
                     let result = &mut y[result..][..len];
-                    self.beside([line], [result], core::array::from_mut(state), &step);
+                    self.beside([line], [result], core::array::from_mut(state), step);
                 }
             });
         }

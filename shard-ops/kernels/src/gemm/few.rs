@@ -18,7 +18,8 @@ const LEAST: usize = 1 << 16;
 /// Whether a product of these extents is one of few columns, of a matrix in rows.
 pub(super) fn pays<T>([m, n, k]: [usize; 3], a: &Mat<'_, T>) -> bool {
     let products = m.saturating_mul(n).saturating_mul(k);
-    n <= FEW && 4 * n <= m && n <= 2 * k && a.col_step == 1 && a.row_step > 1 && products >= LEAST
+    // What is saved is of `m k` numbers, what is put in its place of `m n`.
+    n <= FEW && 4 * n <= m && 2 * n <= k && a.col_step == 1 && a.row_step > 1 && products >= LEAST
 }
 
 /// Writes the product, or adds it to `c`, whose rows lie side by side.

@@ -5,6 +5,13 @@ use crate::exp::Exp;
 /// `x Φ(x)`
 #[inline(always)]
 pub(super) fn gelu(x: f32) -> f32 {
+    let tail = tail(x);
+    x * if x < 0.0 { tail } else { 1.0 - tail }
+}
+
+/// `Φ(-|x|)`
+#[inline(always)]
+pub(super) fn tail(x: f32) -> f32 {
     /// `Φ(-t) e^(t²/2)`, relative error 6e-8.
     const FIT: [f32; 9] = [
         0.150_285_32,
@@ -18,8 +25,7 @@ pub(super) fn gelu(x: f32) -> f32 {
         2.850_444_8e-5,
     ];
     let [e, k] = parts(x);
-    let tail = e * polynomial(k, FIT);
-    x * if x < 0.0 { tail } else { 1.0 - tail }
+    e * polynomial(k, FIT)
 }
 
 /// `Φ(x) + x φ(x)`

@@ -155,6 +155,7 @@ fn maps_in_single_precision_keep_their_digits() {
         // In double precision it is `1 - tanh²`.
         (Unary::Tanh, 1, 2e-16),
         (Unary::Log, 0, 0.0),
+        (Unary::Erf, 0, 0.0),
     ] {
         op.eval(order, &x, &mut got);
         op.eval(order, &wide, &mut exact);
