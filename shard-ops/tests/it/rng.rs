@@ -1,6 +1,11 @@
 //! Random numbers that do not depend on which rank draws them.
 
+use shard_comm::{Communicator, DType, local};
+use shard_ops::random::{Distribution, random};
 use shard_ops::rng::{Stream, philox4x32};
+use shard_redistribute::MeshComm;
+use shard_spec::{DeviceMesh, Layout};
+use std::rc::Rc;
 
 /// The known-answer vectors of Random123 (`kat_vectors`, philox 4 32 10).
 #[test]
@@ -54,5 +59,56 @@ fn calls_seeds_and_indices_give_other_numbers() {
         Stream::new(2, 1).uniform_f64(0),
     ] {
         assert_ne!(base, other);
+    }
+}
+
+/// Pieces of arrays beside numbers drawn one by one: runs longer and shorter than what is drawn together, side by side and with gaps.
+#[test]
+fn arrays_are_made_of_the_numbers_of_their_stream() {
+    let cases = [
+        ([3, 1300], "R"),
+        ([3, 1300], "S(1)[1299,1]"),
+        ([5, 7], "S(0)"),
+        ([5, 70], "S(1)[69,1]"),
+        ([900, 2], "S(1)"),
+    ];
+    for (shape, placement) in cases {
+        let done = local::run(2, |comm| {
+            let mesh = DeviceMesh::new(&[2]).unwrap();
+            let world: Rc<dyn Communicator> = Rc::new(comm);
+            let cx = MeshComm::new(&world, &mesh).unwrap();
+            let layout = Layout::parse(&mesh, &shape, placement).unwrap();
+            let parts = layout.local_parts(cx.rank()).unwrap();
+            let mut places = Vec::new();
+            for i in 0..parts[0].len() {
+                for j in 0..parts[1].len() {
+                    places.push((parts[0].index(i) * shape[1] + parts[1].index(j)) as u64);
+                }
+            }
+            let stream = Stream::new(7, 9);
+            let draw = |dtype, how| random(&cx, &layout, dtype, &stream, how).unwrap();
+            let range = Distribution::Uniform {
+                start: -3.0,
+                width: 50.0,
+            };
+            let units = draw(DType::F32, Distribution::Unit)
+                .to_vec::<f32>()
+                .unwrap();
+            let wide = draw(DType::F64, Distribution::Unit)
+                .to_vec::<f64>()
+                .unwrap();
+            let normal = draw(DType::F64, Distribution::Normal)
+                .to_vec::<f64>()
+                .unwrap();
+            let whole = draw(DType::I32, range).to_vec::<i32>().unwrap();
+            assert_eq!(units.len(), places.len());
+            for (k, &at) in places.iter().enumerate() {
+                assert_eq!(units[k], stream.uniform_f32(at));
+                assert_eq!(wide[k], stream.uniform_f64(at));
+                assert_eq!(normal[k], stream.normal(at));
+                assert_eq!(whole[k], (50.0 * stream.uniform_f64(at) - 3.0) as i32);
+            }
+        });
+        assert_eq!(done.unwrap().len(), 2);
     }
 }

@@ -89,6 +89,10 @@ pub(super) fn lie_whole(x: &Value, dims: &[usize], cell: usize) -> bool {
 
 /// The square root, with no gradient where it is 0.
 pub(super) fn square_root(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    // What no tape records has no gradient anywhere.
+    if x.slot().is_none() {
+        return unary(exec, x, Unary::Sqrt);
+    }
     let zero = eq(exec, &x.detach(), &number("sqrt", x, 0.0)?)?;
     let root = unary(exec, &masked_fill(exec, x, &zero, 1.0)?, Unary::Sqrt)?;
     masked_fill(exec, &root, &zero, 0.0)
