@@ -15,6 +15,9 @@ const FEW: usize = 128;
 /// Fewer products than these take less time than putting results in their places.
 const LEAST: usize = 1 << 16;
 
+/// The most results at a time, which a cache holds until they are put in their places.
+const MOST: usize = 1 << 18;
+
 /// Whether a product of these extents is one of few columns, of a matrix in rows.
 pub(super) fn pays<T>([m, n, k]: [usize; 3], a: &Mat<'_, T>) -> bool {
     let products = m.saturating_mul(n).saturating_mul(k);
@@ -30,22 +33,28 @@ pub(super) fn product<T: Real>(
     c: &mut MatMut<'_, T>,
     accumulate: bool,
 ) {
-    Scratch::with(m * n, |mut room| {
-        let turned = room.take(m * n);
-        let (shape, steps) = ([m, n], [c.row_step, c.col_step]);
-        if accumulate {
-            let now = View::new(c.data, c.offset, &shape, &steps);
-            copy(&now, &mut ViewMut::contiguous(turned, &shape));
+    let rows = (MOST / n).min(m);
+    Scratch::with(rows * n, |mut room| {
+        let room = room.take(rows * n);
+        for first in (0..m).step_by(rows) {
+            let count = rows.min(m - first);
+            let turned = &mut room[..count * n];
+            let (shape, steps) = ([count, n], [c.row_step, c.col_step]);
+            let at = c.offset.wrapping_add_signed(first as isize * c.row_step);
+            if accumulate {
+                let now = View::new(c.data, at, &shape, &steps);
+                copy(&now, &mut ViewMut::contiguous(turned, &shape));
+            }
+            let mut results = MatMut {
+                data: &mut *turned,
+                offset: 0,
+                row_step: 1,
+                col_step: n as isize,
+            };
+            let (left, right) = (b.transposed(), a.part(first, 0).transposed());
+            T::product().forward([n, count, k], &left, &right, &mut results, accumulate);
+            let mut to = ViewMut::new(c.data, at, &shape, &steps);
+            copy(&View::contiguous(turned, &shape), &mut to);
         }
-        let mut results = MatMut {
-            data: &mut *turned,
-            offset: 0,
-            row_step: 1,
-            col_step: n as isize,
-        };
-        let (left, right) = (b.transposed(), a.transposed());
-        T::product().forward([n, m, k], &left, &right, &mut results, accumulate);
-        let mut to = ViewMut::new(c.data, c.offset, &shape, &steps);
-        copy(&View::contiguous(turned, &shape), &mut to);
     });
 }
