@@ -361,9 +361,10 @@ impl Lines {
                         let first = at(to, 2, j + b);
                         first..first + len
                     });
-                    let results = y
-                        .get_disjoint_mut::<_, BESIDE>(results)
-                        .expect("lines of a view that is written have no element in common");
+                    // Lines of a view that is written have no element in common; one that breaks this goes line by line.
+                    let Ok(results) = y.get_disjoint_mut::<_, BESIDE>(results) else {
+                        break;
+                    };
                     let mut now = core::array::from_fn(|b| states[at(state, 0, j + b)]);
                     self.beside(lines, results, &mut now, step);
                     for (b, now) in now.into_iter().enumerate() {
