@@ -3,7 +3,7 @@
 use super::problem::{Block, Problem, Queries, Tile};
 use super::products::{Products, Vectors};
 use super::stored::Stored;
-use super::tiles::{self, Tiles};
+use super::tiles::{self, Tiled, Tiles};
 use crate::Real;
 use crate::ViewMut;
 use crate::compiled::compiled;
@@ -114,6 +114,7 @@ impl<A: Real> AttentionState<A> {
     ) {
         let (e, [rows, keys]) = (problem.extents, P::TILE);
         let rows = row_tile(e.rows(), rows);
+        let span = products.span().max(1);
         let most = rows * keys.min(e.keys);
         let mut room = Room::new();
         let logits = room.numbers::<A>(most).take(most);
@@ -121,18 +122,26 @@ impl<A: Real> AttentionState<A> {
         for batch in 0..e.batch {
             for kv_head in 0..e.kv_heads {
                 let at = [batch, kv_head];
-                products.go_to_head(at);
-                for first in (0..e.rows()).step_by(rows) {
-                    let span = first..(first + rows).min(e.rows());
-                    let mut are_there = false;
-                    problem.for_each_tile(at, span.clone(), keys, &mut |tile| {
-                        if !are_there {
-                            products.go_to_rows(span.clone());
-                            are_there = true;
-                        }
-                        let logits = &mut logits[..tile.area()];
-                        self.take(problem, products, &tile, logits, &mut factors);
-                    });
+                for first in (0..e.keys).step_by(span) {
+                    let these = first..(first + span).min(e.keys);
+                    products.go_to_keys(at, these.clone());
+                    for first in (0..e.rows()).step_by(rows) {
+                        let stripe = first..(first + rows).min(e.rows());
+                        let mut are_there = false;
+                        problem.for_each_tile(
+                            at,
+                            [stripe.clone(), these.clone()],
+                            keys,
+                            &mut |tile| {
+                                if !are_there {
+                                    products.go_to_rows(stripe.clone());
+                                    are_there = true;
+                                }
+                                let logits = &mut logits[..tile.area()];
+                                self.take(problem, products, &tile, logits, &mut factors);
+                            },
+                        );
+                    }
                 }
             }
         }
@@ -234,7 +243,7 @@ impl<A: Real> AttentionState<A> {
     }
 }
 
-compiled! { trait CompiledState for Stored: f32 f64 f16; {
+compiled! { trait CompiledState for Stored: f64 f16; {
     fn fold<T>(
         state: &mut AttentionState<<T as Stored>::Acc>,
         queries: &Queries<'_, T>,
@@ -248,21 +257,40 @@ compiled! { trait CompiledState for Stored: f32 f64 f16; {
     ) = finish_here;
 } }
 
-impl CompiledState<Self> for bf16 {
-    fn fold(state: &mut AttentionState<f32>, queries: &Queries<'_, Self>, block: &Block<'_, Self>) {
-        state.check(queries, block);
-        let problem = Problem::new(queries, block);
-        match tiles::fit(&problem, block)
-            .then(gemm::of_processor)
-            .flatten()
-        {
-            Some(unit) => state.take_in(&problem, &mut Tiles::new(unit, &problem, block, None)),
-            None => state.take_in(&problem, &mut Vectors::new(&problem, block, None)),
-        }
-    }
+/// The same of types of which a unit takes the products, where that pays.
+macro_rules! tiled {
+    ($($t:ty)+) => {$(
+        impl CompiledState<Self> for $t {
+            fn fold(
+                state: &mut AttentionState<f32>,
+                queries: &Queries<'_, Self>,
+                block: &Block<'_, Self>,
+            ) {
+                fold_tiled(state, queries, block);
+            }
 
-    fn finish(state: &AttentionState<f32>, out: &mut ViewMut<'_, Self>, lse: &mut [f32]) {
-        finish_here(state, out, lse);
+            fn finish(state: &AttentionState<f32>, out: &mut ViewMut<'_, Self>, lse: &mut [f32]) {
+                finish_here(state, out, lse);
+            }
+        }
+    )+};
+}
+
+tiled!(f32 bf16);
+
+fn fold_tiled<E: Tiled>(
+    state: &mut AttentionState<f32>,
+    queries: &Queries<'_, E>,
+    block: &Block<'_, E>,
+) {
+    state.check(queries, block);
+    let problem = Problem::new(queries, block);
+    match tiles::fit(&problem, block)
+        .then(gemm::of_processor)
+        .flatten()
+    {
+        Some(unit) => state.take_in(&problem, &mut Tiles::new(unit, &problem, block, None)),
+        None => state.take_in(&problem, &mut Vectors::new(&problem, block, None)),
     }
 }
 

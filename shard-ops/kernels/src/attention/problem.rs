@@ -79,7 +79,8 @@ impl<'a, E: Stored> Queries<'a, E> {
         for batch in 0..e.batch {
             for kv_head in 0..e.kv_heads {
                 let visit = &mut |tile| tiles.push(tile);
-                problem.for_each_tile([batch, kv_head], 0..e.rows(), most, visit);
+                let all = [0..e.rows(), 0..e.keys];
+                problem.for_each_tile([batch, kv_head], all, most, visit);
             }
         }
         tiles
@@ -255,21 +256,20 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
         (kv_head * e.group + r / e.queries, r % e.queries)
     }
 
-    /// Calls `visit` for tiles of at most `rows x keys` pairs of a kv head that together hold every visible pair. Tiles of the
-    /// same rows follow each other.
+    /// Calls `visit` for tiles of at most `most` keys that together hold every visible pair of some rows and keys of a kv head.
     pub(super) fn for_each_tile(
         &self,
         [batch, kv_head]: [usize; 2],
-        rows: Range<usize>,
-        keys: usize,
+        [rows, keys]: [Range<usize>; 2],
+        most: usize,
         visit: &mut impl FnMut(Tile),
     ) {
-        for first in (0..self.extents.keys).step_by(keys) {
+        for first in keys.clone().step_by(most) {
             let tile = Tile {
                 batch,
                 kv_head,
                 rows: rows.clone(),
-                keys: first..(first + keys).min(self.extents.keys),
+                keys: first..(first + most).min(keys.end),
                 banded: false,
                 masked: false,
             };

@@ -11,8 +11,11 @@ pub(super) trait Products<A> {
     /// The most rows and keys of a tile.
     const TILE: [usize; 2];
 
-    /// Goes to the keys and values of a head.
-    fn go_to_head(&mut self, at: [usize; 2]);
+    /// How many keys of a head to go to at a time.
+    fn span(&self) -> usize;
+
+    /// Goes to some keys of a head, and their values.
+    fn go_to_keys(&mut self, at: [usize; 2], keys: Range<usize>);
 
     /// Goes to some rows of that head, of which the next tiles have some each.
     fn go_to_rows(&mut self, rows: Range<usize>);
@@ -32,14 +35,14 @@ pub(super) trait GradProducts<A>: Products<A> {
     /// Writes `dout vᵀ`.
     fn weight_grads(&mut self, tile: &Tile, to: &mut [A]);
 
-    /// Adds `weightsᵀ dout` to `dv`, now or when the head is left.
+    /// Adds `weightsᵀ dout` to `dv`, now or when these keys are left.
     fn add_value_grads(&mut self, tile: &Tile, weights: &[A], dv: MatMut<'_, A>);
 
-    /// Adds `ds k` to `dq`, and `dsᵀ q` times the scale to `dk`, the latter now or when the head is left.
+    /// Adds `ds k` to `dq`, and `dsᵀ q` times the scale to `dk`, the latter now or when these keys are left.
     fn add_query_and_key_grads(&mut self, tile: &Tile, ds: &[A], dq: &mut [A], dk: MatMut<'_, A>);
 
-    /// Adds what was put off for all keys of a head.
-    fn leave_head(&mut self, _dk: MatMut<'_, A>, _dv: MatMut<'_, A>) {}
+    /// Adds what was put off, to the gradients of the keys that were gone to.
+    fn leave_keys(&mut self, _dk: MatMut<'_, A>, _dv: MatMut<'_, A>) {}
 }
 
 /// Products by the crate that multiplies matrices, in the type that attention computes in.
@@ -92,7 +95,11 @@ impl<E: Stored> Products<E::Acc> for Vectors<'_, '_, '_, E> {
     /// The logits fill half of a second-level cache, and products of this size run at nearly the full rate.
     const TILE: [usize; 2] = [256, 2048 / size_of::<E::Acc>()];
 
-    fn go_to_head(&mut self, at: [usize; 2]) {
+    fn span(&self) -> usize {
+        self.problem.extents.keys
+    }
+
+    fn go_to_keys(&mut self, at: [usize; 2], _: Range<usize>) {
         self.head = at;
         self.k.go_to(at);
         self.v.go_to(at);

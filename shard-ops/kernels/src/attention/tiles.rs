@@ -1,46 +1,74 @@
-//! Products of `bf16` by the processor's unit for tiles, whose operands are packed once for many tiles of a fold: keys and values per head,
+//! Products by the processor's unit for tiles of `bf16`, whose operands are packed once for many tiles of a fold: keys and values per head,
 //! queries per stripe of rows.
 //!
-//! Queries, keys, values and gradients of the output are multiplied as they are stored. Weights and gradients of logits, which are computed in
-//! `f32`, are sums of two numbers of `bf16` there, right to 2^-16. The unit takes products below 2^-126 for zero.
+//! What is stored in `bf16` is multiplied as it is; weights and gradients of logits, which are computed in `f32`, are sums of two numbers of
+//! `bf16` then, right to 2^-16. What is stored in `f32`, and what is computed from it, is a sum of three, as in other products of `f32`. The
+//! unit takes products below 2^-126 for zero: in `f32` vectors form products of which that may count.
 
+use super::forward::row_tile;
 use super::problem::{Block, Problem, Tile};
 use super::products::{GradProducts, Products, Vectors};
-use super::stored::start;
+use super::stored::{Stored, start};
 use crate::View;
-use crate::gemm::{self, Lines, MatMut, Operand, Side, Unit, multiply, stay_finite};
+use crate::gemm::{self, Lines, MatMut, Number, Operand, Packed, Side, Unit, multiply};
+use crate::gemm::{LINES, are_near, stay_finite};
 use half::bf16;
 use std::ops::Range;
 
-/// The parts of a number that is computed here.
-const PARTS: usize = 2;
+/// An element type of which a unit takes the products.
+#[expect(private_bounds, reason = "it is public for tests alone")]
+pub trait Tiled: Stored<Acc = f32> + Number {
+    /// The parts of a number that is computed.
+    const COMPUTED: usize;
+    /// The fewest rows and keys from which on packing paid on a Xeon.
+    const FEWEST: usize;
+    /// The fewest products of queries and keys of a head.
+    const FEW: usize;
+}
+
+impl Tiled for bf16 {
+    const COMPUTED: usize = 2;
+    const FEWEST: usize = 64;
+    const FEW: usize = 128 * 128 * LEAST_DIM;
+}
+
+impl Tiled for f32 {
+    const COMPUTED: usize = 3;
+    const FEWEST: usize = 512;
+    const FEW: usize = 1024 * 1024 * LEAST_DIM;
+}
+
 /// Weights are from 0 to 1, unless dropout makes the others of them larger, or no numbers.
 const WEIGHTS: gemm::Range = gemm::Range::UNIT;
-/// The fewest rows and keys, the fewest dims, and the fewest products of queries and keys of a head, from which on packing paid on a Xeon.
-const FEWEST: [usize; 2] = [64, 32];
-const FEW: f64 = (128 * 128 * 32) as f64;
+/// The most numbers of `bf16` of keys and values that are packed at a time: as many as fill a third of a second-level cache.
+const SPAN: usize = 384 * 1024;
+
+/// The fewest dims of keys and of values from which on packing pays.
+const LEAST_DIM: usize = 32;
 
 /// Products of a fold by a unit.
-pub(super) struct Tiles<'a, 'b, 'c, U> {
+pub(super) struct Tiles<'a, 'b, 'c, E, U> {
     unit: U,
-    problem: &'c Problem<'a, 'b, bf16>,
-    block: &'c Block<'a, bf16>,
+    problem: &'c Problem<'a, 'b, E>,
+    block: &'c Block<'a, E>,
     /// With the gradient of the output, for a gradient.
-    dout: Option<&'c View<'a, bf16>>,
+    dout: Option<&'c View<'a, E>>,
     head: [usize; 2],
+    /// The keys that were gone to, and the first of the rows.
+    keys: Range<usize>,
     first: usize,
-    of_head: OfHead,
+    of_keys: OfKeys,
     of_rows: OfRows,
     /// What is computed of a tile.
     computed: Operand,
-    /// Gradients of the head's keys and values with rows and columns exchanged, so that what is computed need not be.
+    /// Gradients of these keys and their values with rows and columns exchanged, so that what is computed need not be.
     key_grads: Vec<f32>,
     value_grads: Vec<f32>,
     wide: Vec<f32>,
 }
 
-/// Operands of a head, on the right. Names tell what a line is.
-struct OfHead {
+/// Operands of some keys, on the right. Names tell what a line is.
+struct OfKeys {
     key: Operand,
     key_dim: Operand,
     value: Operand,
@@ -56,29 +84,38 @@ struct OfRows {
 }
 
 /// Whether a unit takes the products of a fold, and that pays.
-pub(super) fn fit(problem: &Problem<'_, '_, bf16>, block: &Block<'_, bf16>) -> bool {
+pub(super) fn fit<E: Tiled>(problem: &Problem<'_, '_, E>, block: &Block<'_, E>) -> bool {
     let e = problem.extents;
     let [rows, dims] = [e.rows().min(e.keys), e.dim.min(e.value_dim)];
-    rows >= FEWEST[0]
-        && dims >= FEWEST[1]
-        && e.rows() as f64 * e.keys as f64 * dims as f64 >= FEW
+    rows >= E::FEWEST
+        && dims >= LEAST_DIM
+        && e.rows() as f64 * e.keys as f64 * dims as f64 >= E::FEW as f64
         && are_taken(problem, block)
 }
 
 /// Whether a unit takes the products of a fold.
-fn are_taken(problem: &Problem<'_, '_, bf16>, block: &Block<'_, bf16>) -> bool {
+fn are_taken<E: Tiled>(problem: &Problem<'_, '_, E>, block: &Block<'_, E>) -> bool {
     let scale = problem.queries.scale;
-    let lie_well = |view: &View<'_, bf16>| view.strides()[3] == 1 && view.strides()[2] >= 0;
+    let lie_well = |view: &View<'_, E>| view.strides()[3] == 1 && view.strides()[2] >= 0;
     // Rows are scaled after their largest logit was found.
     scale > 0.0 && scale < 1e6 && lie_well(&block.k) && lie_well(&block.v)
 }
 
-impl<'a, 'b, 'c, U: Unit> Tiles<'a, 'b, 'c, U> {
+/// Whether a unit forms the products of these: in 16 bits those that are lost may count.
+fn may_meet<E: Tiled>(a: Packed<'_>, b: Packed<'_>) -> bool {
+    if E::MOST == 1 {
+        stay_finite(a, b)
+    } else {
+        are_near(a, b)
+    }
+}
+
+impl<'a, 'b, 'c, E: Tiled, U: Unit> Tiles<'a, 'b, 'c, E, U> {
     pub(super) fn new(
         unit: U,
-        problem: &'c Problem<'a, 'b, bf16>,
-        block: &'c Block<'a, bf16>,
-        dout: Option<&'c View<'a, bf16>>,
+        problem: &'c Problem<'a, 'b, E>,
+        block: &'c Block<'a, E>,
+        dout: Option<&'c View<'a, E>>,
     ) -> Self {
         Self {
             unit,
@@ -86,8 +123,9 @@ impl<'a, 'b, 'c, U: Unit> Tiles<'a, 'b, 'c, U> {
             block,
             dout,
             head: [0; 2],
+            keys: 0..0,
             first: 0,
-            of_head: OfHead {
+            of_keys: OfKeys {
                 key: Operand::new(),
                 key_dim: Operand::new(),
                 value: Operand::new(),
@@ -111,36 +149,50 @@ impl<'a, 'b, 'c, U: Unit> Tiles<'a, 'b, 'c, U> {
         tile.rows.start - self.first..tile.rows.end - self.first
     }
 
+    /// The tile's keys, counted from the first of those that are packed.
+    fn keys(&self, tile: &Tile) -> Range<usize> {
+        tile.keys.start - self.keys.start..tile.keys.end - self.keys.start
+    }
+
     /// The same products by vectors, where numbers are too large for the unit.
-    fn by_vectors(&self, tile: &Tile) -> Vectors<'a, 'b, 'c, bf16> {
+    fn by_vectors(&self, tile: &Tile) -> Vectors<'a, 'b, 'c, E> {
         let mut vectors = Vectors::new(self.problem, self.block, self.dout);
-        vectors.go_to_head(self.head);
+        vectors.go_to_keys(self.head, tile.keys.clone());
         vectors.go_to_rows(tile.rows.clone());
         vectors
     }
 }
 
-impl<U: Unit> Products<f32> for Tiles<'_, '_, '_, U> {
+impl<E: Tiled, U: Unit> Products<f32> for Tiles<'_, '_, '_, E, U> {
     /// Weights, in `f32` and packed, fill a quarter of a second-level cache.
     const TILE: [usize; 2] = [128, 512];
 
-    fn go_to_head(&mut self, at: [usize; 2]) {
-        self.head = at;
+    fn span(&self) -> usize {
+        let e = self.problem.extents;
+        let operands = if self.dout.is_some() { 3 } else { 2 };
+        let numbers = operands * e.dim.max(e.value_dim) * E::MOST;
+        let most = (SPAN / numbers.max(1)).max(Self::TILE[1]);
+        row_tile(e.keys, most).next_multiple_of(LINES)
+    }
+
+    fn go_to_keys(&mut self, at: [usize; 2], keys: Range<usize>) {
+        (self.head, self.keys) = (at, keys.clone());
         let Block { k, v, .. } = self.block;
-        let (keys, dim, width) = (k.shape()[2], k.shape()[3], v.shape()[3]);
-        let to = &mut self.of_head;
-        to.key
-            .pack(lines(k, at, false), [keys, dim], 1, Side::Right);
+        let (dim, width) = (k.shape()[3], v.shape()[3]);
+        let to = &mut self.of_keys;
+        let all = keys.len();
+        let lines = |view, turned| lines(view, at, keys.start, turned);
+        let most = E::MOST;
+        (to.key).pack(lines(k, false), [all, dim], most, Side::Right);
         if self.dout.is_some() {
-            (to.key_dim).pack(lines(k, at, true), [dim, keys], 1, Side::Right);
-            to.value
-                .pack(lines(v, at, false), [keys, width], 1, Side::Right);
+            (to.key_dim).pack(lines(k, true), [dim, all], most, Side::Right);
+            (to.value).pack(lines(v, false), [all, width], most, Side::Right);
             for (sums, rows) in [(&mut self.key_grads, dim), (&mut self.value_grads, width)] {
                 sums.clear();
-                sums.resize(rows * keys, 0.0);
+                sums.resize(rows * all, 0.0);
             }
         } else {
-            (to.value_dim).pack(lines(v, at, true), [width, keys], 1, Side::Right);
+            (to.value_dim).pack(lines(v, true), [width, all], most, Side::Right);
         }
     }
 
@@ -150,18 +202,31 @@ impl<U: Unit> Products<f32> for Tiles<'_, '_, '_, U> {
         let to = &mut self.of_rows;
         let (n, dim, width) = (rows.len(), problem.extents.dim, problem.extents.value_dim);
         problem.pack(&problem.queries.q, self.head, rows.clone(), None, wide);
-        (to.query).pack(of_matrix(wide, dim, false), [n, dim], 1, Side::Left);
+        (to.query).pack(of_matrix(wide, dim, false), [n, dim], E::MOST, Side::Left);
         if let Some(dout) = self.dout {
-            (to.query_dim).pack(of_matrix(wide, dim, true), [dim, n], 1, Side::Left);
+            (to.query_dim).pack(of_matrix(wide, dim, true), [dim, n], E::MOST, Side::Left);
             problem.pack(dout, self.head, rows, None, wide);
-            (to.dout).pack(of_matrix(wide, width, false), [n, width], 1, Side::Left);
-            (to.dout_dim).pack(of_matrix(wide, width, true), [width, n], 1, Side::Left);
+            (to.dout).pack(
+                of_matrix(wide, width, false),
+                [n, width],
+                E::MOST,
+                Side::Left,
+            );
+            (to.dout_dim).pack(
+                of_matrix(wide, width, true),
+                [width, n],
+                E::MOST,
+                Side::Left,
+            );
         }
     }
 
     fn logits(&mut self, tile: &Tile, to: &mut [f32]) -> f32 {
         let q = self.of_rows.query.packed().lines(self.rows(tile));
-        let k = self.of_head.key.packed().lines(tile.keys.clone());
+        let k = self.of_keys.key.packed().lines(self.keys(tile));
+        if !may_meet::<E>(q, k) {
+            return self.by_vectors(tile).logits(tile, to);
+        }
         multiply(&self.unit, q, k, to, tile.keys.len(), false);
         self.problem.scale()
     }
@@ -169,10 +234,10 @@ impl<U: Unit> Products<f32> for Tiles<'_, '_, '_, U> {
     fn add_values(&mut self, tile: &Tile, weights: &[f32], to: &mut [f32]) {
         let extents = [tile.rows.len(), tile.keys.len()];
         let by_row = of_matrix(weights, tile.keys.len(), false);
-        (self.computed).pack_known(by_row, extents, WEIGHTS, PARTS, Side::Left);
+        (self.computed).pack_known(by_row, extents, WEIGHTS, E::COMPUTED, Side::Left);
         let weights_packed = self.computed.packed();
-        let v = self.of_head.value_dim.packed().numbers(tile.keys.clone());
-        if stay_finite(weights_packed, v) {
+        let v = self.of_keys.value_dim.packed().numbers(self.keys(tile));
+        if may_meet::<E>(weights_packed, v) {
             multiply(&self.unit, weights_packed, v, to, v.count(), true);
         } else {
             self.by_vectors(tile).add_values(tile, weights, to);
@@ -180,25 +245,25 @@ impl<U: Unit> Products<f32> for Tiles<'_, '_, '_, U> {
     }
 }
 
-impl<U: Unit> GradProducts<f32> for Tiles<'_, '_, '_, U> {
+impl<E: Tiled, U: Unit> GradProducts<f32> for Tiles<'_, '_, '_, E, U> {
     /// Weights and their gradients, in `f32` and one of them packed, fill half of a second-level cache.
     const GRAD_TILE: [usize; 2] = [256, 256];
 
     fn weight_grads(&mut self, tile: &Tile, to: &mut [f32]) {
         let dout = self.of_rows.dout.packed().lines(self.rows(tile));
-        let v = self.of_head.value.packed().lines(tile.keys.clone());
+        let v = self.of_keys.value.packed().lines(self.keys(tile));
         multiply(&self.unit, dout, v, to, tile.keys.len(), false);
     }
 
     fn add_value_grads(&mut self, tile: &Tile, weights: &[f32], dv: MatMut<'_, f32>) {
         let extents = [tile.keys.len(), tile.rows.len()];
         let by_key = of_matrix(weights, tile.keys.len(), true);
-        (self.computed).pack_known(by_key, extents, WEIGHTS, PARTS, Side::Right);
+        (self.computed).pack_known(by_key, extents, WEIGHTS, E::COMPUTED, Side::Right);
         let weights_packed = self.computed.packed();
         let dout = self.of_rows.dout_dim.packed().numbers(self.rows(tile));
-        if stay_finite(weights_packed, dout) {
-            let to = &mut self.value_grads[tile.keys.start..];
-            let apart = self.problem.extents.keys;
+        if may_meet::<E>(weights_packed, dout) {
+            let to = &mut self.value_grads[tile.keys.start - self.keys.start..];
+            let apart = self.keys.len();
             multiply(&self.unit, dout, weights_packed, to, apart, true);
         } else {
             self.by_vectors(tile).add_value_grads(tile, weights, dv);
@@ -214,23 +279,24 @@ impl<U: Unit> GradProducts<f32> for Tiles<'_, '_, '_, U> {
     ) {
         let (rows, keys) = (tile.rows.len(), tile.keys.len());
         let (by_row, by_key) = (of_matrix(ds, keys, false), of_matrix(ds, keys, true));
-        let k = self.of_head.key_dim.packed().numbers(tile.keys.clone());
+        let k = self.of_keys.key_dim.packed().numbers(self.keys(tile));
         let q = self.of_rows.query_dim.packed().numbers(self.rows(tile));
-        self.computed.pack(by_row, [rows, keys], PARTS, Side::Left);
+        self.computed
+            .pack(by_row, [rows, keys], E::COMPUTED, Side::Left);
         let ds_packed = self.computed.packed();
-        if !(stay_finite(ds_packed, k) && stay_finite(ds_packed, q)) {
+        if !(may_meet::<E>(ds_packed, k) && may_meet::<E>(ds_packed, q)) {
             return (self.by_vectors(tile)).add_query_and_key_grads(tile, ds, dq, dk);
         }
         multiply(&self.unit, ds_packed, k, dq, k.count(), true);
         let range = ds_packed.range();
-        (self.computed).pack_known(by_key, [keys, rows], range, PARTS, Side::Right);
-        let to = &mut self.key_grads[tile.keys.start..];
-        let apart = self.problem.extents.keys;
+        (self.computed).pack_known(by_key, [keys, rows], range, E::COMPUTED, Side::Right);
+        let to = &mut self.key_grads[tile.keys.start - self.keys.start..];
+        let apart = self.keys.len();
         multiply(&self.unit, q, self.computed.packed(), to, apart, true);
     }
 
-    fn leave_head(&mut self, mut dk: MatMut<'_, f32>, mut dv: MatMut<'_, f32>) {
-        let keys = self.problem.extents.keys;
+    fn leave_keys(&mut self, mut dk: MatMut<'_, f32>, mut dv: MatMut<'_, f32>) {
+        let keys = self.keys.len();
         add_turned(&self.key_grads, keys, self.problem.scale(), &mut dk);
         add_turned(&self.value_grads, keys, 1.0, &mut dv);
     }
@@ -246,13 +312,13 @@ fn add_turned(from: &[f32], cols: usize, factor: f32, to: &mut MatMut<'_, f32>) 
     }
 }
 
-/// The rows of a head as lines, or with `turned` its columns.
-fn lines<'a>(view: &View<'a, bf16>, at: [usize; 2], turned: bool) -> Lines<'a, bf16> {
+/// The rows of a head from one on as lines, or with `turned` its columns.
+fn lines<'a, E>(view: &View<'a, E>, at: [usize; 2], first: usize, turned: bool) -> Lines<'a, E> {
     let [row, col] = [view.strides()[2], view.strides()[3]];
     let (line, step) = if turned { (col, row) } else { (row, col) };
     Lines {
         data: view.data(),
-        offset: start(view, at),
+        offset: start(view, at).wrapping_add_signed(first as isize * row),
         line,
         step,
     }
@@ -277,29 +343,31 @@ pub mod inside {
     use crate::attention::{AttentionGrad, AttentionState, Block, BlockGrad, Queries};
     use crate::gemm::{Emulated, Unit, of_processor};
 
+    pub use super::Tiled;
+
     /// As [`AttentionState::fold`] by a unit that is emulated, whether that pays or not. Tells whether keys and values lie so that one takes them.
-    pub fn fold_emulated(
+    pub fn fold_emulated<E: Tiled>(
         state: &mut AttentionState<f32>,
-        queries: &Queries<'_, bf16>,
-        block: &Block<'_, bf16>,
+        queries: &Queries<'_, E>,
+        block: &Block<'_, E>,
     ) -> bool {
         fold(Emulated, state, queries, block)
     }
 
     /// The same by the processor's, if it has one that the crate is compiled for.
-    pub fn fold_by_processor(
+    pub fn fold_by_processor<E: Tiled>(
         state: &mut AttentionState<f32>,
-        queries: &Queries<'_, bf16>,
-        block: &Block<'_, bf16>,
+        queries: &Queries<'_, E>,
+        block: &Block<'_, E>,
     ) -> Option<bool> {
         of_processor().map(|unit| fold(unit, state, queries, block))
     }
 
-    fn fold(
+    fn fold<E: Tiled>(
         unit: impl Unit,
         state: &mut AttentionState<f32>,
-        queries: &Queries<'_, bf16>,
-        block: &Block<'_, bf16>,
+        queries: &Queries<'_, E>,
+        block: &Block<'_, E>,
     ) -> bool {
         let problem = Problem::new(queries, block);
         let are_taken = are_taken(&problem, block);

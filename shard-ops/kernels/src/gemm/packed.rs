@@ -83,7 +83,7 @@ impl<'a> Packed<'a> {
 ///
 /// It does so below 2^-126, and so do its products. Those of numbers that are the largest of their lines are above 2^-80 here: what is
 /// lost is below 2^-46 of what a product of two such lines may be, where rounding takes 2^-24.
-pub(super) fn are_near(a: Packed<'_>, b: Packed<'_>) -> bool {
+pub(crate) fn are_near(a: Packed<'_>, b: Packed<'_>) -> bool {
     let has_zeros_only = a.range.most == 0 || b.range.most == 0;
     stay_finite(a, b)
         && (has_zeros_only || exponent(a.range.least) + exponent(b.range.least) >= -80)

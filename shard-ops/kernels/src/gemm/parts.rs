@@ -14,7 +14,7 @@ use bytemuck::Pod;
 use pulp::{Simd, WithSimd};
 
 /// Lines of a panel.
-pub(super) const LINES: usize = 2 * SIDE;
+pub(crate) const LINES: usize = 2 * SIDE;
 /// The most parts of a number.
 pub(super) const MOST: usize = 3;
 

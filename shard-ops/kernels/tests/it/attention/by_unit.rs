@@ -1,13 +1,17 @@
-//! Attention in `bf16` by a unit for products of tiles, beside the textbook's formulas and beside vectors of `f32`.
+//! Attention in `bf16` and `f32` by a unit for products of tiles, beside the textbook's formulas and beside vectors of `f32`.
 
 use super::case::{Case, Part, dropped};
 use crate::testing::{Rng, assert_close};
 use half::bf16;
+use shard_kernels::attention::inside::Tiled;
 use shard_kernels::attention::*;
 use shard_kernels::{Positions, Real, View, ViewMut};
 
 /// Weights are right to 2^-16 here, and results are means of values below 1, or sums of at most 300 products below 1 of mixed signs.
 const TOLERANCE: f64 = 6e-5;
+
+/// In `f32` products are as by vectors.
+const TOLERANCE_OF_SINGLE: f64 = 2e-6;
 
 /// A random problem in numbers that are exact in `bf16`.
 fn coarse(rng: &mut Rng, most: usize) -> Case {
@@ -144,6 +148,75 @@ fn random_problems_by_a_unit_match_the_formulas() {
     }
 }
 
+/// The same in `f32`, whose result is as exact as by vectors.
+#[test]
+fn random_problems_in_single_precision_by_a_unit_match_the_formulas() {
+    let mut rng = Rng::new(47);
+    for round in 0..24 {
+        let case = Case::random(&mut rng, if round % 4 == 0 { 150 } else { 50 });
+        let rate = case.dropped.unwrap_or(0.0);
+        let drop = DropWhere {
+            rate,
+            dropped: |b, h, q, k| dropped(b, h, q, k, rate),
+        };
+        let dropout = case.dropped.map(|_| &drop as &dyn Dropout);
+        assert_folds::<f32>(&case, dropout, TOLERANCE_OF_SINGLE);
+    }
+}
+
+/// Folds all keys by an emulated unit, and by the processor's if there is one, which computes the same bits.
+fn assert_folds<E: Tiled>(case: &Case, dropout: Option<&dyn Dropout>, tolerance: f64) {
+    let rows = Rows::<E>::new(case);
+    let all: Vec<usize> = (0..case.keys).collect();
+    let (part, queries) = (case.part::<E>(&all, false), rows.queries(case, dropout));
+    let empty = || AttentionState::new([case.batch, case.heads(), case.queries], case.value_dim);
+    let (mut state, mut real) = (empty(), empty());
+    assert!(inside::fold_emulated(&mut state, &queries, &part.block()));
+    let (out, lse) = finished(case, &state);
+    let expected = case.answer();
+    assert_close(&out, &expected.out, tolerance);
+    assert_close(&lse, &expected.lse, tolerance);
+    if inside::fold_by_processor(&mut real, &queries, &part.block()).is_some() {
+        assert!(state == real, "the unit and its emulation differ");
+    }
+}
+
+/// Keys of which those of a span are packed at a time: what is put off for one is added to the gradients of its keys.
+#[test]
+fn keys_of_several_spans_match_the_formulas() {
+    let mut rng = Rng::new(53);
+    let mut case = Case::random(&mut rng, 40);
+    (case.batch, case.kv_heads, case.group) = (1, 1, 1);
+    (case.queries, case.keys) = (3, 1100);
+    (case.dim, case.value_dim) = (256, 5);
+    (case.query_at, case.key_at) = ((0..3).map(|i| i + 1050).collect(), (0..1100).collect());
+    (case.allow, case.bias, case.dropped, case.band) = (None, None, None, Band::causal());
+    let numbers = |count: usize, rng: &mut Rng| -> Vec<f64> {
+        let number = |_| (rng.unit() * 64.0).round() / 64.0;
+        (0..count).map(number).collect()
+    };
+    (case.q, case.dout) = (numbers(3 * 256, &mut rng), numbers(3 * 5, &mut rng));
+    (case.k, case.v) = (numbers(1100 * 256, &mut rng), numbers(1100 * 5, &mut rng));
+    case.scale = 0.0625;
+    assert_folds::<f32>(&case, None, TOLERANCE_OF_SINGLE);
+    assert_folds::<bf16>(&case, None, TOLERANCE);
+
+    let expected = case.answer();
+    let lse: Vec<f32> = expected.lse.iter().map(|&x| x as f32).collect();
+    let out: Vec<bf16> = expected.out.iter().map(|&x| bf16::from_f64(x)).collect();
+    let (halves, singles) = (Rows::<bf16>::new(&case), Rows::<f32>::new(&case));
+    let by_unit = grads(&case, &halves, None, (&out, &lse), |grad, q, k, to| {
+        assert!(inside::fold_grad_emulated(grad, q, k, to));
+    });
+    let by_vectors = grads(&case, &singles, None, (&out, &lse), |grad, q, k, to| {
+        grad.fold(q, k, to);
+    });
+    for (got, expected) in by_unit.iter().zip(&by_vectors) {
+        let expected: Vec<f64> = expected.iter().map(|x| x.wide()).collect();
+        assert_close(got, &expected, TOLERANCE);
+    }
+}
+
 /// Heads that are large enough for a unit, by whatever this processor has: the same call in `bf16` and in `f32`, of the same numbers.
 #[test]
 fn large_heads_in_halves_match_those_in_single_precision() {
@@ -192,37 +265,49 @@ fn large_heads_in_halves_match_those_in_single_precision() {
 }
 
 /// The rows of one head, `queries` and keys alike.
-fn one_head(n: usize, q: &[bf16], v: &[bf16], fold: Fold) -> Vec<f32> {
-    let shape = [1, 1, n, 1];
-    let [q, v] = [q, v].map(|x| View::contiguous(x, &shape));
+fn one_head<E: Tiled>(q: &[f32], v: &[f32], fold: Fold<E>) -> Vec<f32> {
+    let shape = [1, 1, q.len(), 1];
+    let [q, v] = [q, v].map(|x| x.iter().map(|&x| E::narrow(x)).collect::<Vec<E>>());
+    let [q, v] = [&q, &v].map(|x| View::contiguous(x, &shape));
     let queries = Queries::new(q.clone(), Positions::from(0));
-    let mut state = AttentionState::new([1, 1, n], 1);
+    let mut state = AttentionState::new([1, 1, shape[2]], 1);
     fold(&mut state, &queries, &Block::new(q, v, Positions::from(0)));
-    let mut out = vec![0.0; n];
-    state.finish::<f32>(
-        &mut ViewMut::contiguous(&mut out, &shape),
-        &mut vec![0.0; n],
-    );
+    let (mut out, mut lse) = (vec![0.0; shape[2]], vec![0.0; shape[2]]);
+    state.finish::<f32>(&mut ViewMut::contiguous(&mut out, &shape), &mut lse);
+    out.extend(lse);
     out
 }
 
-type Fold = fn(&mut AttentionState<f32>, &Queries<'_, bf16>, &Block<'_, bf16>);
+type Fold<E> = fn(&mut AttentionState<f32>, &Queries<'_, E>, &Block<'_, E>);
 
-/// What is infinite, no number or near the largest one comes out as vectors leave it.
+/// Results, and logarithms of sums, by a unit and by vectors.
+fn assert_alike<E: Tiled>(q: &[f32], v: &[f32]) {
+    let by_unit: Fold<E> = |state, q, k| assert!(inside::fold_emulated(state, q, k));
+    let by_vectors: Fold<E> = |state, q, k| state.fold(q, k);
+    let got = one_head(q, v, by_unit);
+    let expected = one_head(q, v, by_vectors);
+    for (got, expected) in got.iter().zip(&expected) {
+        let near = (got - expected).abs() <= 4e-7 * expected.abs();
+        let same = got == expected || got.is_nan() && expected.is_nan();
+        assert!(
+            near || same,
+            "{q:?} and {v:?}: {got}, by vectors {expected}"
+        );
+    }
+}
+
+/// What is infinite, no number, near the largest one or near the smallest ones comes out as vectors leave it.
 #[test]
 fn values_that_parts_do_not_stand_for_are_left_to_vectors() {
-    let by_unit: Fold = |state, q, k| assert!(inside::fold_emulated(state, q, k));
-    let by_vectors: Fold = |state, q, k| state.fold(q, k);
-    let q: Vec<bf16> = (0..5).map(|i| bf16::from_f32(i as f32)).collect();
+    let (some, others) = ([0.0, 1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 5.0, 3.0, 4.0]);
     for odd in [f32::INFINITY, f32::NAN, f32::MAX / 4.0, -f32::INFINITY] {
-        let v: Vec<bf16> = [1.0, 2.0, odd, 3.0, 4.0].map(bf16::from_f32).to_vec();
-        let (got, expected) = (
-            one_head(5, &q, &v, by_unit),
-            one_head(5, &q, &v, by_vectors),
-        );
-        for (got, expected) in got.iter().zip(&expected) {
-            let same = got == expected || got.is_nan() && expected.is_nan();
-            assert!(same, "{odd}: {got}, by vectors {expected}");
-        }
+        let v = [1.0, 2.0, odd, 3.0, 4.0];
+        assert_alike::<bf16>(&some, &v);
+        assert_alike::<f32>(&some, &v);
+        assert_alike::<f32>(&v, &others);
+    }
+    for small in [1.1e-30, 1.1e-36, 1.1e-40] {
+        assert_alike::<f32>(&some, &others.map(|x| x * small));
+        assert_alike::<f32>(&others.map(|x| x * small), &some);
     }
 }
