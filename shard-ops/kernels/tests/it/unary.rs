@@ -106,6 +106,17 @@ fn large_angles_keep_their_digits() {
         f32::INFINITY,
         f32::NAN,
     ];
+    let mut many: Vec<f32> = (0..999).map(|i| (i as f32 * 0.731).powi(2)).collect();
+    many[7] = 1e30;
+    for op in [Unary::Sin, Unary::Cos] {
+        let mut beside = vec![0.0; many.len()];
+        op.eval(0, &many, &mut beside);
+        for (x, beside) in many.iter().zip(beside) {
+            let mut alone = [0.0];
+            op.eval(0, &[*x], &mut alone);
+            assert_eq!(alone[0], beside, "{op:?} of {x}");
+        }
+    }
     for op in [Unary::Sin, Unary::Cos, Unary::Tan] {
         for order in [0, 1] {
             let (mut all, mut wide) = ([0.0; 9], [0.0; 9]);
@@ -142,9 +153,14 @@ fn maps_in_single_precision_keep_their_digits() {
     x.extend((0..2550).map(|i| f32::from_bits(i * 841_813)));
     x.extend((0..2550).map(|i| -f32::from_bits(i * 841_813)));
     x.extend((0..40_000).map(|i| 0.9 + i as f32 / 2e5));
+    // Near multiples of a quarter of a turn, and where angles become large.
+    x.extend((0..22_000).map(|i| (f64::from(i) * std::f64::consts::FRAC_PI_2) as f32));
+    x.extend((0..40_000).map(|i| 30_000.0 + i as f32 / 8.0));
     x.extend([f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -0.0]);
     let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
     let (mut got, mut exact) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+    let (beta, threshold) = (1.0, 20.0);
+    let softplus = Unary::Softplus { beta, threshold };
     for (op, order, nearly_zero) in [
         (Unary::Sigmoid, 0, 0.0),
         (Unary::Sigmoid, 1, 0.0),
@@ -156,6 +172,12 @@ fn maps_in_single_precision_keep_their_digits() {
         (Unary::Tanh, 1, 2e-16),
         (Unary::Log, 0, 0.0),
         (Unary::Erf, 0, 0.0),
+        (Unary::Sin, 0, 0.0),
+        (Unary::Sin, 1, 0.0),
+        (Unary::Cos, 0, 0.0),
+        (Unary::Cos, 1, 0.0),
+        (softplus, 0, 0.0),
+        (softplus, 1, 0.0),
     ] {
         op.eval(order, &x, &mut got);
         op.eval(order, &wide, &mut exact);
