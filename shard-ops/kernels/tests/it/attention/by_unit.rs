@@ -1,6 +1,6 @@
 //! Attention in `bf16` and `f32` by a unit for products of tiles, beside the textbook's formulas and beside vectors of `f32`.
 
-use super::case::{Case, Part, dropped};
+use super::case::{Case, Part, dropped, single};
 use crate::testing::{Rng, assert_close};
 use half::bf16;
 use shard_kernels::attention::inside::Tiled;
@@ -124,7 +124,6 @@ fn random_problems_by_a_unit_match_the_formulas() {
         assert!(inside::fold_emulated(&mut state, &queries, &part.block()));
         let (out, lse) = finished(&case, &state);
         let expected = case.answer();
-        let single = |x: &[f64]| x.iter().map(|&x| x as f32).collect::<Vec<f32>>();
         assert_close(&out, &expected.out, TOLERANCE);
         assert_close(&lse, &expected.lse, TOLERANCE);
         let mut real = empty();
@@ -133,7 +132,7 @@ fn random_problems_by_a_unit_match_the_formulas() {
         }
 
         // From a result that is rounded, as results are saved.
-        let lse = single(&expected.lse);
+        let lse: Vec<f32> = expected.lse.iter().map(|&x| x as f32).collect();
         let out: Vec<bf16> = expected.out.iter().map(|&x| bf16::from_f64(x)).collect();
         let by_unit = grads(&case, &halves, dropout, (&out, &lse), |grad, q, k, to| {
             assert!(inside::fold_grad_emulated(grad, q, k, to));
@@ -178,6 +177,39 @@ fn assert_folds<E: Tiled>(case: &Case, dropout: Option<&dyn Dropout>, tolerance:
     assert_close(&lse, &expected.lse, tolerance);
     if inside::fold_by_processor(&mut real, &queries, &part.block()).is_some() {
         assert!(state == real, "the unit and its emulation differ");
+    }
+}
+
+/// Heads that are large enough for a unit in `f32`, by whatever this processor has, beside the same in double precision.
+#[test]
+fn large_heads_in_single_precision_match_those_in_double() {
+    let mut rng = Rng::new(59);
+    let mut case = Case::random(&mut rng, 40);
+    (case.batch, case.kv_heads, case.group) = (1, 1, 2);
+    (case.queries, case.keys) = (530, 1030);
+    (case.dim, case.value_dim) = (64, 70);
+    (case.query_at, case.key_at) = ((0..530).map(|i| i + 500).collect(), (0..1030).collect());
+    (case.allow, case.bias, case.dropped, case.band) = (None, None, None, Band::causal());
+    let numbers = |count: usize, rng: &mut Rng| -> Vec<f64> {
+        (0..count).map(|_| single(rng.unit())).collect()
+    };
+    (case.q, case.dout) = (numbers(1060 * 64, &mut rng), numbers(1060 * 70, &mut rng));
+    (case.k, case.v) = (numbers(1030 * 64, &mut rng), numbers(1030 * 70, &mut rng));
+    case.scale = 0.125;
+    let all = [(0..case.keys).collect::<Vec<usize>>()];
+    let (got, expected) = (
+        case.folded::<f32>(&all, false),
+        case.folded::<f64>(&all, false),
+    );
+    for (got, expected) in [
+        (got.out, expected.out),
+        (got.lse, expected.lse),
+        (got.dq, expected.dq),
+        (got.dk, expected.dk),
+        (got.dv, expected.dv),
+    ] {
+        let got: Vec<f32> = got.iter().map(|&x| x as f32).collect();
+        assert_close(&got, &expected, TOLERANCE_OF_SINGLE);
     }
 }
 
