@@ -4,7 +4,7 @@ use super::forward::{row_tile, write_rows};
 use super::problem::{Block, Problem, Queries, Tile};
 use super::products::{GradProducts, Vectors};
 use super::stored::{Stored, gather, start};
-use super::tiles::{self, Tiles};
+use super::tiles::{self, Tiled, Tiles};
 use crate::compiled::compiled;
 use crate::exp::exp_shifted;
 use crate::gemm::{self, MatMut};
@@ -73,7 +73,7 @@ pub struct BlockGrad<'a, A> {
     pub dbias: Option<ViewMut<'a, A>>,
 }
 
-compiled! { trait CompiledGrad for Stored: f32 f64 f16; {
+compiled! { trait CompiledGrad for Stored: f64 f16; {
     fn fold<T>(
         grad: &mut AttentionGrad<'_, T>,
         queries: &Queries<'_, T>,
@@ -82,28 +82,44 @@ compiled! { trait CompiledGrad for Stored: f32 f64 f16; {
     ) = fold_here;
 } }
 
-impl CompiledGrad<Self> for bf16 {
-    fn fold(
-        grad: &mut AttentionGrad<'_, Self>,
-        queries: &Queries<'_, Self>,
-        block: &Block<'_, Self>,
-        grads: &mut BlockGrad<'_, f32>,
-    ) {
-        grad.check(queries, block, grads);
-        let problem = Problem::new(queries, block);
-        let dout = &grad.dout();
-        match tiles::fit(&problem, block)
-            .then(gemm::of_processor)
-            .flatten()
-        {
-            Some(unit) => {
-                let mut products = Tiles::new(unit, &problem, block, Some(dout));
-                grad.take_in(&problem, &mut products, grads);
+/// The same of types of which a unit takes the products, where that pays.
+macro_rules! tiled {
+    ($($t:ty)+) => {$(
+        impl CompiledGrad<Self> for $t {
+            fn fold(
+                grad: &mut AttentionGrad<'_, Self>,
+                queries: &Queries<'_, Self>,
+                block: &Block<'_, Self>,
+                grads: &mut BlockGrad<'_, f32>,
+            ) {
+                fold_tiled(grad, queries, block, grads);
             }
-            None => {
-                let mut products = Vectors::new(&problem, block, Some(dout));
-                grad.take_in(&problem, &mut products, grads);
-            }
+        }
+    )+};
+}
+
+tiled!(f32 bf16);
+
+fn fold_tiled<E: Tiled>(
+    grad: &mut AttentionGrad<'_, E>,
+    queries: &Queries<'_, E>,
+    block: &Block<'_, E>,
+    grads: &mut BlockGrad<'_, f32>,
+) {
+    grad.check(queries, block, grads);
+    let problem = Problem::new(queries, block);
+    let dout = &grad.dout();
+    match tiles::fit(&problem, block)
+        .then(gemm::of_processor)
+        .flatten()
+    {
+        Some(unit) => {
+            let mut products = Tiles::new(unit, &problem, block, Some(dout));
+            grad.take_in(&problem, &mut products, grads);
+        }
+        None => {
+            let mut products = Vectors::new(&problem, block, Some(dout));
+            grad.take_in(&problem, &mut products, grads);
         }
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! What is stored in `bf16` is multiplied as it is; weights and gradients of logits, which are computed in `f32`, are sums of two numbers of
 //! `bf16` then, right to 2^-16. What is stored in `f32`, and what is computed from it, is a sum of three, as in other products of `f32`. The
-//! unit takes products below 2^-126 for zero: in `f32` vectors form products of which that may count.
+//! unit takes products below 2^-126 for zero: in `f32` vectors form products of which that may count. They also form the sums over rows and keys
+//! that gradients in `f32` are, since as three parts for each tile the packing took what products gained.
 
 use super::forward::row_tile;
 use super::problem::{Block, Problem, Tile};
@@ -20,6 +21,8 @@ use std::ops::Range;
 pub trait Tiled: Stored<Acc = f32> + Number {
     /// The parts of a number that is computed.
     const COMPUTED: usize;
+    /// Whether gradients that are sums over what is computed, and packed anew for each tile, are taken too.
+    const SUMS: bool;
     /// The fewest rows and keys from which on packing paid on a Xeon.
     const FEWEST: usize;
     /// The fewest products of queries and keys of a head.
@@ -28,12 +31,14 @@ pub trait Tiled: Stored<Acc = f32> + Number {
 
 impl Tiled for bf16 {
     const COMPUTED: usize = 2;
+    const SUMS: bool = true;
     const FEWEST: usize = 64;
     const FEW: usize = 128 * 128 * LEAST_DIM;
 }
 
 impl Tiled for f32 {
     const COMPUTED: usize = 3;
+    const SUMS: bool = false;
     const FEWEST: usize = 512;
     const FEW: usize = 1024 * 1024 * LEAST_DIM;
 }
@@ -47,12 +52,14 @@ const SPAN: usize = 384 * 1024;
 const LEAST_DIM: usize = 32;
 
 /// Products of a fold by a unit.
-pub(super) struct Tiles<'a, 'b, 'c, E, U> {
+pub(super) struct Tiles<'a, 'b, 'c, E: Stored, U> {
     unit: U,
     problem: &'c Problem<'a, 'b, E>,
     block: &'c Block<'a, E>,
     /// With the gradient of the output, for a gradient.
     dout: Option<&'c View<'a, E>>,
+    /// What forms the sums of a gradient that the unit does not take.
+    sums: Option<Vectors<'a, 'b, 'c, E>>,
     head: [usize; 2],
     /// The keys that were gone to, and the first of the rows.
     keys: Range<usize>,
@@ -122,6 +129,7 @@ impl<'a, 'b, 'c, E: Tiled, U: Unit> Tiles<'a, 'b, 'c, E, U> {
             problem,
             block,
             dout,
+            sums: (dout.filter(|_| !E::SUMS)).map(|dout| Vectors::new(problem, block, Some(dout))),
             head: [0; 2],
             keys: 0..0,
             first: 0,
@@ -169,7 +177,7 @@ impl<E: Tiled, U: Unit> Products<f32> for Tiles<'_, '_, '_, E, U> {
 
     fn span(&self) -> usize {
         let e = self.problem.extents;
-        let operands = if self.dout.is_some() { 3 } else { 2 };
+        let operands = if self.dout.is_some() && E::SUMS { 3 } else { 2 };
         let numbers = operands * e.dim.max(e.value_dim) * E::MOST;
         let most = (SPAN / numbers.max(1)).max(Self::TILE[1]);
         row_tile(e.keys, most).next_multiple_of(LINES)
@@ -184,15 +192,19 @@ impl<E: Tiled, U: Unit> Products<f32> for Tiles<'_, '_, '_, E, U> {
         let lines = |view, turned| lines(view, at, keys.start, turned);
         let most = E::MOST;
         (to.key).pack(lines(k, false), [all, dim], most, Side::Right);
-        if self.dout.is_some() {
-            (to.key_dim).pack(lines(k, true), [dim, all], most, Side::Right);
-            (to.value).pack(lines(v, false), [all, width], most, Side::Right);
-            for (sums, rows) in [(&mut self.key_grads, dim), (&mut self.value_grads, width)] {
-                sums.clear();
-                sums.resize(rows * all, 0.0);
-            }
-        } else {
+        if self.dout.is_none() {
             (to.value_dim).pack(lines(v, true), [width, all], most, Side::Right);
+            return;
+        }
+        (to.value).pack(lines(v, false), [all, width], most, Side::Right);
+        if let Some(sums) = &mut self.sums {
+            sums.go_to_keys(at, keys);
+            return;
+        }
+        (to.key_dim).pack(lines(k, true), [dim, all], most, Side::Right);
+        for (sums, rows) in [(&mut self.key_grads, dim), (&mut self.value_grads, width)] {
+            sums.clear();
+            sums.resize(rows * all, 0.0);
         }
     }
 
@@ -201,23 +213,22 @@ impl<E: Tiled, U: Unit> Products<f32> for Tiles<'_, '_, '_, E, U> {
         self.first = rows.start;
         let to = &mut self.of_rows;
         let (n, dim, width) = (rows.len(), problem.extents.dim, problem.extents.value_dim);
+        let pack = |to: &mut Operand, lines: Lines<'_, f32>, extents| {
+            to.pack(lines, extents, E::MOST, Side::Left);
+        };
         problem.pack(&problem.queries.q, self.head, rows.clone(), None, wide);
-        (to.query).pack(of_matrix(wide, dim, false), [n, dim], E::MOST, Side::Left);
-        if let Some(dout) = self.dout {
-            (to.query_dim).pack(of_matrix(wide, dim, true), [dim, n], E::MOST, Side::Left);
-            problem.pack(dout, self.head, rows, None, wide);
-            (to.dout).pack(
-                of_matrix(wide, width, false),
-                [n, width],
-                E::MOST,
-                Side::Left,
-            );
-            (to.dout_dim).pack(
-                of_matrix(wide, width, true),
-                [width, n],
-                E::MOST,
-                Side::Left,
-            );
+        pack(&mut to.query, of_matrix(wide, dim, false), [n, dim]);
+        let Some(dout) = self.dout else {
+            return;
+        };
+        if self.sums.is_none() {
+            pack(&mut to.query_dim, of_matrix(wide, dim, true), [dim, n]);
+        }
+        problem.pack(dout, self.head, rows.clone(), None, wide);
+        pack(&mut to.dout, of_matrix(wide, width, false), [n, width]);
+        match &mut self.sums {
+            Some(sums) => sums.go_to_rows(rows),
+            None => pack(&mut to.dout_dim, of_matrix(wide, width, true), [width, n]),
         }
     }
 
@@ -252,10 +263,16 @@ impl<E: Tiled, U: Unit> GradProducts<f32> for Tiles<'_, '_, '_, E, U> {
     fn weight_grads(&mut self, tile: &Tile, to: &mut [f32]) {
         let dout = self.of_rows.dout.packed().lines(self.rows(tile));
         let v = self.of_keys.value.packed().lines(self.keys(tile));
+        if !may_meet::<E>(dout, v) {
+            return self.by_vectors(tile).weight_grads(tile, to);
+        }
         multiply(&self.unit, dout, v, to, tile.keys.len(), false);
     }
 
     fn add_value_grads(&mut self, tile: &Tile, weights: &[f32], dv: MatMut<'_, f32>) {
+        if let Some(sums) = &mut self.sums {
+            return sums.add_value_grads(tile, weights, dv);
+        }
         let extents = [tile.keys.len(), tile.rows.len()];
         let by_key = of_matrix(weights, tile.keys.len(), true);
         (self.computed).pack_known(by_key, extents, WEIGHTS, E::COMPUTED, Side::Right);
@@ -277,6 +294,9 @@ impl<E: Tiled, U: Unit> GradProducts<f32> for Tiles<'_, '_, '_, E, U> {
         dq: &mut [f32],
         dk: MatMut<'_, f32>,
     ) {
+        if let Some(sums) = &mut self.sums {
+            return sums.add_query_and_key_grads(tile, ds, dq, dk);
+        }
         let (rows, keys) = (tile.rows.len(), tile.keys.len());
         let (by_row, by_key) = (of_matrix(ds, keys, false), of_matrix(ds, keys, true));
         let k = self.of_keys.key_dim.packed().numbers(self.keys(tile));
@@ -338,7 +358,7 @@ fn of_matrix(data: &[f32], cols: usize, turned: bool) -> Lines<'_, f32> {
 /// What tests see of folds by units.
 #[doc(hidden)]
 pub mod inside {
-    use super::{Tiles, are_taken, bf16};
+    use super::{Tiles, are_taken};
     use crate::attention::problem::Problem;
     use crate::attention::{AttentionGrad, AttentionState, Block, BlockGrad, Queries};
     use crate::gemm::{Emulated, Unit, of_processor};
@@ -378,10 +398,10 @@ pub mod inside {
     }
 
     /// As [`AttentionGrad::fold`], in the same way.
-    pub fn fold_grad_emulated(
-        grad: &mut AttentionGrad<'_, bf16>,
-        queries: &Queries<'_, bf16>,
-        block: &Block<'_, bf16>,
+    pub fn fold_grad_emulated<E: Tiled>(
+        grad: &mut AttentionGrad<'_, E>,
+        queries: &Queries<'_, E>,
+        block: &Block<'_, E>,
         grads: &mut BlockGrad<'_, f32>,
     ) -> bool {
         grad.check(queries, block, grads);

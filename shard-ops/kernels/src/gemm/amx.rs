@@ -2,10 +2,11 @@
 
 use super::unit::{Panel, Rows, Term, Unit, check};
 use std::arch::asm;
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-/// The unit of the processor that this thread runs on, for as long as this lives.
+/// The unit of the processor that this thread runs on, for as long as this or another one of this thread lives.
 #[derive(Debug)]
 pub(super) struct Amx(PhantomData<*const ()>);
 
@@ -28,6 +29,11 @@ static EIGHT: Tiles = Tiles {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
+thread_local! {
+    /// How many units this thread has at hand: products may be formed while another's operands are kept, and tiles are left by the last.
+    static AT_HAND: Cell<usize> = const { Cell::new(0) };
+}
+
 impl Amx {
     /// Whether the processor has one and the system lets programs use it.
     pub(super) fn is_usable() -> bool {
@@ -40,10 +46,12 @@ impl Amx {
         if !Self::is_usable() {
             return None;
         }
-        // SAFETY: the processor has the instruction and the system keeps what it changes, as was just seen. It reads a valid
-        // configuration of 64 bytes.
-        unsafe {
-            asm!("ldtilecfg [{}]", in(reg) &raw const EIGHT, options(nostack, readonly, preserves_flags));
+        if AT_HAND.replace(AT_HAND.get() + 1) == 0 {
+            // SAFETY: the processor has the instruction and the system keeps what it changes, as was just seen. It reads a valid
+            // configuration of 64 bytes.
+            unsafe {
+                asm!("ldtilecfg [{}]", in(reg) &raw const EIGHT, options(nostack, readonly, preserves_flags));
+            }
         }
         Some(Self(PhantomData))
     }
@@ -51,9 +59,12 @@ impl Amx {
 
 impl Drop for Amx {
     fn drop(&mut self) {
-        // SAFETY: there is no `Amx` where the processor lacks the instruction. Tiles that are not in use need not be kept when
-        // threads take turns.
-        unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
+        AT_HAND.set(AT_HAND.get() - 1);
+        if AT_HAND.get() == 0 {
+            // SAFETY: there is no `Amx` where the processor lacks the instruction. Tiles that are not in use need not be kept when
+            // threads take turns.
+            unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
+        }
     }
 }
 

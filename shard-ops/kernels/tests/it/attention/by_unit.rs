@@ -62,12 +62,12 @@ fn grads<E: Stored<Acc = f32>>(
     case: &Case,
     rows: &Rows<E>,
     dropout: Option<&dyn Dropout>,
-    (out, lse): (&[bf16], &[f32]),
+    (out, lse): (&[f32], &[f32]),
     fold: impl Fn(&mut AttentionGrad<'_, E>, &Queries<'_, E>, &Block<'_, E>, &mut BlockGrad<'_, f32>),
 ) -> Grads {
     let all: Vec<usize> = (0..case.keys).collect();
     let part: Part<E> = case.part(&all, false);
-    let out: Vec<E> = out.iter().map(|x| E::narrow(x.to_f32())).collect();
+    let out: Vec<E> = out.iter().map(|&x| E::narrow(x)).collect();
     let shape = [case.batch, case.heads(), case.queries, case.value_dim];
     let dout = View::contiguous(&rows.dout, &shape);
     let mut grad = AttentionGrad::new(dout, &View::contiguous(&out, &shape), lse, case.dim);
@@ -111,39 +111,8 @@ fn random_problems_by_a_unit_match_the_formulas() {
             dropped: |b, h, q, k| dropped(b, h, q, k, rate),
         };
         let dropout = case.dropped.map(|_| &drop as &dyn Dropout);
-        let (halves, singles) = (Rows::<bf16>::new(&case), Rows::<f32>::new(&case));
-        let all: Vec<usize> = (0..case.keys).collect();
-        let (part, queries) = (
-            case.part::<bf16>(&all, false),
-            halves.queries(&case, dropout),
-        );
-        let empty =
-            || AttentionState::new([case.batch, case.heads(), case.queries], case.value_dim);
-
-        let mut state = empty();
-        assert!(inside::fold_emulated(&mut state, &queries, &part.block()));
-        let (out, lse) = finished(&case, &state);
-        let expected = case.answer();
-        assert_close(&out, &expected.out, TOLERANCE);
-        assert_close(&lse, &expected.lse, TOLERANCE);
-        let mut real = empty();
-        if inside::fold_by_processor(&mut real, &queries, &part.block()).is_some() {
-            assert!(state == real, "the unit and its emulation differ");
-        }
-
-        // From a result that is rounded, as results are saved.
-        let lse: Vec<f32> = expected.lse.iter().map(|&x| x as f32).collect();
-        let out: Vec<bf16> = expected.out.iter().map(|&x| bf16::from_f64(x)).collect();
-        let by_unit = grads(&case, &halves, dropout, (&out, &lse), |grad, q, k, to| {
-            assert!(inside::fold_grad_emulated(grad, q, k, to));
-        });
-        let by_vectors = grads(&case, &singles, dropout, (&out, &lse), |grad, q, k, to| {
-            grad.fold(q, k, to);
-        });
-        for (got, expected) in by_unit.iter().zip(&by_vectors) {
-            let expected: Vec<f64> = expected.iter().map(|x| x.wide()).collect();
-            assert_close(got, &expected, TOLERANCE);
-        }
+        assert_folds::<bf16>(&case, dropout, TOLERANCE);
+        assert_grads::<bf16>(&case, dropout, TOLERANCE);
     }
 }
 
@@ -160,6 +129,27 @@ fn random_problems_in_single_precision_by_a_unit_match_the_formulas() {
         };
         let dropout = case.dropped.map(|_| &drop as &dyn Dropout);
         assert_folds::<f32>(&case, dropout, TOLERANCE_OF_SINGLE);
+        assert_grads::<f32>(&case, dropout, TOLERANCE_OF_SINGLE);
+    }
+}
+
+/// Gradients by an emulated unit, and by vectors of `f32`.
+fn assert_grads<E: Tiled>(case: &Case, dropout: Option<&dyn Dropout>, tolerance: f64) {
+    let expected = case.answer();
+    // From a result that is rounded, as results are saved.
+    let lse: Vec<f32> = expected.lse.iter().map(|&x| x as f32).collect();
+    let rounded = |x: &f64| E::narrow(*x as f32).widen();
+    let out: Vec<f32> = expected.out.iter().map(rounded).collect();
+    let (rows, singles) = (Rows::<E>::new(case), Rows::<f32>::new(case));
+    let by_unit = grads(case, &rows, dropout, (&out, &lse), |grad, q, k, to| {
+        assert!(inside::fold_grad_emulated(grad, q, k, to));
+    });
+    let by_vectors = grads(case, &singles, dropout, (&out, &lse), |grad, q, k, to| {
+        grad.fold(q, k, to);
+    });
+    for (got, expected) in by_unit.iter().zip(&by_vectors) {
+        let expected: Vec<f64> = expected.iter().map(|x| x.wide()).collect();
+        assert_close(got, &expected, tolerance);
     }
 }
 
@@ -233,20 +223,8 @@ fn keys_of_several_spans_match_the_formulas() {
     assert_folds::<f32>(&case, None, TOLERANCE_OF_SINGLE);
     assert_folds::<bf16>(&case, None, TOLERANCE);
 
-    let expected = case.answer();
-    let lse: Vec<f32> = expected.lse.iter().map(|&x| x as f32).collect();
-    let out: Vec<bf16> = expected.out.iter().map(|&x| bf16::from_f64(x)).collect();
-    let (halves, singles) = (Rows::<bf16>::new(&case), Rows::<f32>::new(&case));
-    let by_unit = grads(&case, &halves, None, (&out, &lse), |grad, q, k, to| {
-        assert!(inside::fold_grad_emulated(grad, q, k, to));
-    });
-    let by_vectors = grads(&case, &singles, None, (&out, &lse), |grad, q, k, to| {
-        grad.fold(q, k, to);
-    });
-    for (got, expected) in by_unit.iter().zip(&by_vectors) {
-        let expected: Vec<f64> = expected.iter().map(|x| x.wide()).collect();
-        assert_close(got, &expected, TOLERANCE);
-    }
+    assert_grads::<f32>(&case, None, TOLERANCE_OF_SINGLE);
+    assert_grads::<bf16>(&case, None, TOLERANCE);
 }
 
 /// Heads that are large enough for a unit, by whatever this processor has: the same call in `bf16` and in `f32`, of the same numbers.
@@ -284,7 +262,7 @@ fn large_heads_in_halves_match_those_in_single_precision() {
     assert_close(&out, &wide(&out_single), TOLERANCE);
     assert_close(&lse, &wide(&lse_single), TOLERANCE);
 
-    let saved: Vec<bf16> = out.iter().map(|&x| bf16::from_f32(x)).collect();
+    let saved: Vec<f32> = (out.iter().map(|&x| bf16::from_f32(x).to_f32())).collect();
     let got = grads(&case, &halves, None, (&saved, &lse), |grad, q, k, to| {
         grad.fold(q, k, to);
     });
@@ -341,5 +319,40 @@ fn values_that_parts_do_not_stand_for_are_left_to_vectors() {
     for small in [1.1e-30, 1.1e-36, 1.1e-40] {
         assert_alike::<f32>(&some, &others.map(|x| x * small));
         assert_alike::<f32>(&others.map(|x| x * small), &some);
+    }
+}
+
+/// Vectors take over for the first keys alone, and multiply matrices by the same unit, if there is one.
+#[test]
+fn the_unit_is_still_there_after_vectors_took_over() {
+    let (rows, keys, dim) = (128, 1024, 64);
+    let number = |i: usize| bf16::from_f32(((i * 37) % 64) as f32 / 64.0);
+    let mut v: Vec<bf16> = (0..keys * dim).map(number).collect();
+    v[5] = bf16::INFINITY;
+    let shape = |n: usize| [1, 1, n, dim];
+    let queries = Queries::new(
+        View::contiguous(&v[dim..][..rows * dim], &shape(rows)),
+        Positions::from(0),
+    );
+    let k = View::contiguous(&v[dim..], &shape(keys - 1));
+    let v = View::contiguous(&v[..(keys - 1) * dim], &shape(keys - 1));
+    let mut state = AttentionState::new([1, 1, rows], dim);
+    state.fold(&queries, &Block::new(k, v, Positions::from(0)));
+    let mut out = vec![0.0; rows * dim];
+    state.finish::<f32>(
+        &mut ViewMut::contiguous(&mut out, &shape(rows)),
+        &mut vec![0.0; rows],
+    );
+    for row in out.chunks_exact(dim) {
+        for (j, x) in row.iter().enumerate() {
+            assert!(
+                if j == 5 {
+                    *x == f32::INFINITY
+                } else {
+                    *x >= 0.0 && *x < 1.0
+                },
+                "{j}: {x}"
+            );
+        }
     }
 }
