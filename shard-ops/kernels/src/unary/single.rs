@@ -31,7 +31,13 @@ pub(super) fn run<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) -> boo
         (Unary::Sin, 0) => angles(x, y, sin, f64::sin),
         (Unary::Sin, 1) | (Unary::Cos, 0) => angles(x, y, cos, f64::cos),
         (Unary::Cos, 1) => angles(x, y, |x| -sin(x), |x| -x.sin()),
-        (Unary::Softplus { beta, threshold }, 0 | 1) if beta == 1.0 => {
+        (
+            Unary::Softplus {
+                beta: 1.0,
+                threshold,
+            },
+            0 | 1,
+        ) => {
             let most = threshold as f32;
             match order {
                 0 => each(x, y, |x| if x > most { x } else { softplus(x) }),
