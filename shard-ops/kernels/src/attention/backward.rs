@@ -1,7 +1,7 @@
 //! The gradient as a fold over blocks of keys: probabilities are computed again from the saved log-sum-exp.
 
 use super::forward::{row_tile, write_rows};
-use super::problem::{Block, Problem, Queries, Tile};
+use super::problem::{Block, Problem, Queries, Step, Tile};
 use super::products::{GradProducts, Vectors};
 use super::stored::{Stored, gather, start};
 use super::tiles::{self, Tiled, Tiles};
@@ -237,37 +237,18 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
     ) {
         let (e, [rows, keys]) = (problem.extents, P::GRAD_TILE);
         let rows = row_tile(e.rows(), rows);
-        let span = products.span().max(1);
         let mut room = Room::new();
         let dropout = problem.queries.dropout.is_some();
         let mut work = Work::new(&mut room, rows * keys.min(e.keys), dropout);
-        for batch in 0..e.batch {
-            for kv_head in 0..e.kv_heads {
-                let at = [batch, kv_head];
-                for first in (0..e.keys).step_by(span) {
-                    let these = first..(first + span).min(e.keys);
-                    products.go_to_keys(at, these.clone());
-                    for first in (0..e.rows()).step_by(rows) {
-                        let stripe = first..(first + rows).min(e.rows());
-                        let mut are_there = false;
-                        problem.for_each_tile(
-                            at,
-                            [stripe.clone(), these.clone()],
-                            keys,
-                            &mut |tile| {
-                                if !are_there {
-                                    products.go_to_rows(stripe.clone());
-                                    are_there = true;
-                                }
-                                self.take(problem, products, &tile, &mut work, grads);
-                            },
-                        );
-                    }
-                    let (dk, dv) = (&mut grads.dk, &mut grads.dv);
-                    products.leave_keys(block_rows(dk, at, first), block_rows(dv, at, first));
-                }
-            }
-        }
+        problem.walk([rows, keys], products.span(), &mut |step| match step {
+            Step::Keys(at, keys) => products.go_to_keys(at, keys),
+            Step::Rows(rows) => products.go_to_rows(rows),
+            Step::Tile(tile) => self.take(problem, products, &tile, &mut work, grads),
+            Step::Left(at, keys) => products.leave_keys(
+                block_rows(&mut grads.dk, at, keys.start),
+                block_rows(&mut grads.dv, at, keys.start),
+            ),
+        });
     }
 
     fn take(

@@ -1,6 +1,6 @@
 //! The fold of blocks of keys into running maximum, sum and output.
 
-use super::problem::{Block, Problem, Queries, Tile};
+use super::problem::{Block, Problem, Queries, Step, Tile};
 use super::products::{Products, Vectors};
 use super::stored::Stored;
 use super::tiles::{self, Tiled, Tiles};
@@ -114,37 +114,19 @@ impl<A: Real> AttentionState<A> {
     ) {
         let (e, [rows, keys]) = (problem.extents, P::TILE);
         let rows = row_tile(e.rows(), rows);
-        let span = products.span().max(1);
         let most = rows * keys.min(e.keys);
         let mut room = Room::new();
         let logits = room.numbers::<A>(most).take(most);
         let mut factors = vec![A::zero(); problem.queries.dropout.map_or(0, |_| most)];
-        for batch in 0..e.batch {
-            for kv_head in 0..e.kv_heads {
-                let at = [batch, kv_head];
-                for first in (0..e.keys).step_by(span) {
-                    let these = first..(first + span).min(e.keys);
-                    products.go_to_keys(at, these.clone());
-                    for first in (0..e.rows()).step_by(rows) {
-                        let stripe = first..(first + rows).min(e.rows());
-                        let mut are_there = false;
-                        problem.for_each_tile(
-                            at,
-                            [stripe.clone(), these.clone()],
-                            keys,
-                            &mut |tile| {
-                                if !are_there {
-                                    products.go_to_rows(stripe.clone());
-                                    are_there = true;
-                                }
-                                let logits = &mut logits[..tile.area()];
-                                self.take(problem, products, &tile, logits, &mut factors);
-                            },
-                        );
-                    }
-                }
+        problem.walk([rows, keys], products.span(), &mut |step| match step {
+            Step::Keys(at, keys) => products.go_to_keys(at, keys),
+            Step::Rows(rows) => products.go_to_rows(rows),
+            Step::Tile(tile) => {
+                let logits = &mut logits[..tile.area()];
+                self.take(problem, products, &tile, logits, &mut factors);
             }
-        }
+            Step::Left(..) => {}
+        });
     }
 
     /// Takes in a tile. Its logits are turned into probabilities.

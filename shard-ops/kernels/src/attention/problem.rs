@@ -192,6 +192,18 @@ impl Tile {
     }
 }
 
+/// What a fold comes to.
+pub(super) enum Step {
+    /// Some keys of a head.
+    Keys([usize; 2], Range<usize>),
+    /// Some rows of the same head, before their first tile.
+    Rows(Range<usize>),
+    /// A tile of these rows and keys.
+    Tile(Tile),
+    /// The end of these keys.
+    Left([usize; 2], Range<usize>),
+}
+
 /// Tiles that a band cuts are halved until their sides are this small, so that little is computed that no query sees.
 const SMALLEST: usize = 64;
 
@@ -254,6 +266,31 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
     pub(super) fn place(&self, kv_head: usize, r: usize) -> (usize, usize) {
         let e = &self.extents;
         (kv_head * e.group + r / e.queries, r % e.queries)
+    }
+
+    /// Visits everything that a fold goes through, in order: spans of a head's keys; of each, stripes of rows of which some see some of these
+    /// keys; of each, tiles.
+    pub(super) fn walk(&self, [rows, keys]: [usize; 2], span: usize, visit: &mut impl FnMut(Step)) {
+        let e = self.extents;
+        for at in (0..e.batch).flat_map(|batch| (0..e.kv_heads).map(move |head| [batch, head])) {
+            for first in (0..e.keys).step_by(span.max(1)) {
+                let these = first..(first + span).min(e.keys);
+                visit(Step::Keys(at, these.clone()));
+                for first in (0..e.rows()).step_by(rows) {
+                    let stripe = first..(first + rows).min(e.rows());
+                    let mut are_there = false;
+                    let within = [stripe.clone(), these.clone()];
+                    self.for_each_tile(at, within, keys, &mut |tile| {
+                        if !are_there {
+                            visit(Step::Rows(stripe.clone()));
+                            are_there = true;
+                        }
+                        visit(Step::Tile(tile));
+                    });
+                }
+                visit(Step::Left(at, these));
+            }
+        }
     }
 
     /// Calls `visit` for tiles of at most `most` keys that together hold every visible pair of some rows and keys of a kv head.
