@@ -5,8 +5,10 @@
 //! adjoint of a transform is a transform too.
 
 use super::{Real, View, ViewMut};
+use crate::arrays::numbered;
 use crate::compiled::compiled;
 use shard_instances::fourier::{Complex, Transforms};
+use smallvec::SmallVec;
 
 /// What is transformed into what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,11 +61,11 @@ impl Planned for f32 {}
 
 impl Planned for f64 {}
 
-/// How many elements of a line are moved before those of the next line, which are their neighbours where the dim is not the last.
-const TILE: usize = 4;
+/// Rows and columns of a tile that are exchanged at once: a cache line of complex numbers of `f32`.
+const TILE: usize = 8;
 
 /// How many lines are taken at a time, so that neighbours in memory are read together where the dim is not the last.
-const LINES: usize = 16;
+const LINES: usize = TILE;
 
 compiled! { trait Compiled for Planned: f32 f64; {
     /// `out = scale · fft(x)` along dim `dim`, with transforms of `n` elements.
@@ -168,9 +170,21 @@ impl Lines {
 }
 
 impl Lines {
+    /// The lines that start at these places as lines of pairs, and those places; `None` where a real part and its imaginary part are
+    /// not neighbours, or pairs not a whole number of pairs apart.
+    fn in_pairs(&self, starts: &[usize]) -> Option<(isize, SmallVec<[usize; LINES]>)> {
+        let odd = |start: &usize| start % 2 == 1;
+        let whole = self.imaginary == 1 && self.step % 2 == 0 && !starts.iter().any(odd);
+        whole.then(|| {
+            (
+                self.step / 2,
+                starts.iter().map(|start| start / 2).collect(),
+            )
+        })
+    }
+
     /// Visits the first `count` elements of the lines that start at these places: where one is among lines of `width` elements, and
     /// where in memory.
-    #[inline(always)]
     fn each(
         &self,
         width: usize,
@@ -178,19 +192,14 @@ impl Lines {
         starts: &[usize],
         mut visit: impl FnMut(usize, usize),
     ) {
-        for first in (0..count).step_by(TILE) {
-            for (line, &start) in starts.iter().enumerate() {
-                for j in first..count.min(first + TILE) {
-                    let at = start.wrapping_add_signed(j as isize * self.step);
-                    visit(line * width + j, at);
-                }
+        for (line, &start) in starts.iter().enumerate() {
+            for j in 0..count {
+                visit(
+                    line * width + j,
+                    start.wrapping_add_signed(j as isize * self.step),
+                );
             }
         }
-    }
-
-    /// Whether lines are runs of complex numbers.
-    fn are_complex_runs(&self) -> bool {
-        self.step == 2 && self.imaginary == 1
     }
 
     /// Visits the places of the elements behind the first `count`.
@@ -198,6 +207,96 @@ impl Lines {
         for &start in starts {
             for j in count..self.extent {
                 visit(start.wrapping_add_signed(j as isize * self.step));
+            }
+        }
+    }
+}
+
+/// Sets the first `count` elements of lines side by side, `width` elements each, to `f` of the elements of lines in memory, which
+/// start at these places and step by `step`.
+#[inline(always)]
+fn gather<S: Copy, D>(
+    from: &[S],
+    (starts, step): (&[usize], isize),
+    to: &mut [D],
+    (width, count): (usize, usize),
+    f: impl Fn(S) -> D,
+) {
+    if step == 1 {
+        for (line, &start) in to.chunks_exact_mut(width).zip(starts) {
+            let run = &from[start..start + count];
+            line.iter_mut().zip(run).for_each(|(to, &x)| *to = f(x));
+        }
+        return;
+    }
+    let mut lines = to;
+    for run in neighbours(starts) {
+        let (here, rest) = lines.split_at_mut(run.len() * width);
+        let row = |j: usize| run[0].wrapping_add_signed(j as isize * step);
+        exchange(from, row, count, here, |line| line * width, run.len(), &f);
+        lines = rest;
+    }
+}
+
+/// Sets the first `count` elements of lines in memory to `f` of those of lines side by side, as [`gather`] in the other direction.
+#[inline(always)]
+fn scatter<S: Copy, D>(
+    from: &[S],
+    (width, count): (usize, usize),
+    to: &mut [D],
+    (starts, step): (&[usize], isize),
+    f: impl Fn(S) -> D,
+) {
+    if step == 1 {
+        for (line, &start) in from.chunks_exact(width).zip(starts) {
+            let run = &mut to[start..start + count];
+            run.iter_mut().zip(line).for_each(|(to, &x)| *to = f(x));
+        }
+        return;
+    }
+    let mut lines = from;
+    for run in neighbours(starts) {
+        let (here, rest) = lines.split_at(run.len() * width);
+        let row = |j: usize| run[0].wrapping_add_signed(j as isize * step);
+        exchange(here, |line| line * width, run.len(), to, row, count, &f);
+        lines = rest;
+    }
+}
+
+/// Starts of lines in runs of those that are neighbours in memory.
+fn neighbours(starts: &[usize]) -> impl Iterator<Item = &[usize]> {
+    starts.chunk_by(|a, b| *b == a + 1)
+}
+
+/// Exchanges rows and columns: `to[to_row(k) + i] = f(from[from_row(i) + k])`, for `i < n` and `k < m`. It goes by tiles, so that each
+/// cache line is read and written once.
+#[inline(always)]
+fn exchange<S: Copy, D>(
+    from: &[S],
+    from_row: impl Fn(usize) -> usize,
+    n: usize,
+    to: &mut [D],
+    to_row: impl Fn(usize) -> usize,
+    m: usize,
+    f: impl Fn(S) -> D,
+) {
+    for i in (0..n).step_by(TILE) {
+        for k in (0..m).step_by(TILE) {
+            if i + TILE <= n && k + TILE <= m {
+                let rows: [&[S; TILE]; TILE] =
+                    numbered(|a| &from[from_row(i + a) + k..].as_chunks().0[0]);
+                for b in 0..TILE {
+                    let row: &mut [D; TILE] = &mut to[to_row(k + b) + i..].as_chunks_mut().0[0];
+                    for a in 0..TILE {
+                        row[a] = f(rows[a][b]);
+                    }
+                }
+            } else {
+                for b in k..m.min(k + TILE) {
+                    for a in i..n.min(i + TILE) {
+                        to[to_row(b) + a] = f(from[from_row(a) + b]);
+                    }
+                }
             }
         }
     }
@@ -240,13 +339,8 @@ impl<T: Real> Work<T> {
         match self.kind {
             Fft::FromReal { .. } => {
                 let given = self.n.min(from.extent);
-                if from.step == 1 {
-                    for (line, &start) in self.real.chunks_exact_mut(self.n).zip(starts) {
-                        line[..given].copy_from_slice(&data[start..start + given]);
-                    }
-                } else {
-                    from.each(self.n, given, starts, |i, at| self.real[i] = data[at]);
-                }
+                let lines = (self.n, given);
+                gather(data, (starts, from.step), &mut self.real, lines, |x| x);
                 for line in self.real.chunks_exact_mut(self.n).take(starts.len()) {
                     line[given..].fill(T::zero());
                 }
@@ -254,17 +348,10 @@ impl<T: Real> Work<T> {
             _ => {
                 let width = self.width();
                 let given = width.min(from.extent);
-                if from.are_complex_runs() {
-                    for (line, &start) in self.complex.chunks_exact_mut(width).zip(starts) {
-                        let (run, _) = data[start..start + 2 * given].as_chunks();
-                        for (to, &[re, im]) in line.iter_mut().zip(run) {
-                            *to = Complex::new(re, im);
-                        }
-                    }
-                } else if from.imaginary == 1 {
-                    from.each(width, given, starts, |i, at| {
-                        let both = &data[at..at + 2];
-                        self.complex[i] = Complex::new(both[0], both[1]);
+                if let Some((step, starts)) = from.in_pairs(starts) {
+                    let (pairs, to) = (data.as_chunks().0, &mut self.complex);
+                    gather(pairs, (&starts, step), to, (width, given), |[re, im]| {
+                        Complex::new(re, im)
                     });
                 } else {
                     from.each(width, given, starts, |i, at| {
@@ -328,17 +415,8 @@ impl<T: Real> Work<T> {
     fn write(&mut self, data: &mut [T], starts: &[usize], to: &Lines, scale: T) {
         if let Fft::ToReal { .. } = self.kind {
             let there = self.n.min(to.extent);
-            if to.step == 1 {
-                for (line, &start) in self.real.chunks_exact(self.n).zip(starts) {
-                    for (to, &from) in data[start..start + there].iter_mut().zip(line) {
-                        *to = from * scale;
-                    }
-                }
-            } else {
-                to.each(self.n, there, starts, |i, at| {
-                    data[at] = self.real[i] * scale;
-                });
-            }
+            let lines = (self.n, there);
+            scatter(&self.real, lines, data, (starts, to.step), |x| x * scale);
             return to.clear(there, starts, |at| data[at] = T::zero());
         }
         let (n, width) = (self.n, self.width());
@@ -350,18 +428,10 @@ impl<T: Real> Work<T> {
             }
         }
         let there = width.min(to.extent);
-        if to.are_complex_runs() {
-            for (line, &start) in self.complex.chunks_exact(width).zip(starts) {
-                let (run, _) = data[start..start + 2 * there].as_chunks_mut();
-                for ([re, im], from) in run.iter_mut().zip(line) {
-                    [*re, *im] = [from.re * scale, from.im * scale];
-                }
-            }
-        } else if to.imaginary == 1 {
-            to.each(width, there, starts, |i, at| {
-                let value = self.complex[i].scale(scale);
-                let both = &mut data[at..at + 2];
-                (both[0], both[1]) = (value.re, value.im);
+        if let Some((step, starts)) = to.in_pairs(starts) {
+            let (pairs, lines) = (data.as_chunks_mut().0, (width, there));
+            scatter(&self.complex, lines, pairs, (&starts, step), |x| {
+                [x.re * scale, x.im * scale]
             });
         } else {
             to.each(width, there, starts, |i, at| {

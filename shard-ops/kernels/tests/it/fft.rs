@@ -1,5 +1,6 @@
 use crate::testing::Rng;
 use shard_kernels::fft::*;
+use shard_kernels::view::row_major;
 use shard_kernels::{View, ViewMut};
 
 const KINDS: [Fft; 6] = [
@@ -155,4 +156,48 @@ fn complex_products_conjugate_what_they_are_told_to() {
     assert_eq!(of([false, false]), [13.0, 1.0]);
     assert_eq!(of([true, false]), [-7.0, -11.0]);
     assert_eq!(of([false, true]), [-7.0, 11.0]);
+}
+
+#[test]
+fn lines_side_by_side_are_transformed_as_lines_one_after_the_other() {
+    let mut rng = Rng::new(11);
+    for kind in KINDS {
+        for (n, given, rows) in [(19, 17, 18), (16, 16, 16), (8, 9, 5)] {
+            let (reads, writes) = (kind.reads_complex(), kind.writes_complex());
+            let shape = |extent, complex| [&[2, extent, 21], tail(complex)].concat();
+            let (from, to) = (shape(given, reads), shape(rows, writes));
+            let order = |complex| {
+                if complex {
+                    &[0, 2, 1, 3][..]
+                } else {
+                    &[0, 2, 1]
+                }
+            };
+            // Once with real parts at odd places, so that pairs are not whole.
+            for first in [0, 1] {
+                let x: Vec<f64> = (0..from.iter().product::<usize>() + first)
+                    .map(|_| rng.unit())
+                    .collect();
+                let x = View::new(&x, first, &from, &row_major(&from));
+                let apart = x.permute(order(reads));
+                let (copied, shape) = (apart.to_vec(), apart.shape().to_vec());
+                let apart = View::contiguous(&copied, &shape);
+                let len: usize = to.iter().product();
+                let (mut y, mut z) = (vec![9.0; len + first], vec![9.0; len]);
+                let (y_view, z_view) = (
+                    ViewMut::new(&mut y, first, &to, &row_major(&to)),
+                    ViewMut::contiguous(&mut z, &permuted(&to, order(writes))),
+                );
+                for (x, dim, mut out) in [(x, 1, y_view), (apart, 2, z_view)] {
+                    transform(kind, dim, n, 0.5, &x, &mut out);
+                }
+                let y = View::new(&y, first, &to, &row_major(&to)).permute(order(writes));
+                assert_eq!(y.to_vec(), z, "{kind:?} {n} {given} {rows} {first}");
+            }
+        }
+    }
+}
+
+fn permuted(shape: &[usize], order: &[usize]) -> Vec<usize> {
+    order.iter().map(|&d| shape[d]).collect()
 }
