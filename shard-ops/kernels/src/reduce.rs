@@ -29,6 +29,8 @@ const ROWS: usize = 16;
 pub enum Reduction {
     /// Sum; 0 when empty.
     Sum,
+    /// Sum of squares; 0 when empty.
+    SquareSum,
     /// Product; 1 when empty.
     Prod,
     /// Largest, NaN if there is one; -inf when empty.
@@ -57,14 +59,25 @@ compiled! { trait Compiled for Real: f32 f64; {
 fn reduce_here<T: Real>(op: Reduction, x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
     match op {
         Reduction::Sum => fold::<T, Sum>(x, dims, out),
+        Reduction::SquareSum => fold::<T, Squares>(x, dims, out),
         Reduction::Prod => fold::<T, Prod>(x, dims, out),
         Reduction::Max => fold::<T, Max>(x, dims, out),
         Reduction::Min => fold::<T, Min>(x, dims, out),
     }
 }
 
-/// A commutative monoid on numbers.
+/// A commutative monoid on numbers, and what of an element is joined.
 trait Fold {
+    #[inline(always)]
+    fn term<R: Real>(x: R) -> R {
+        x
+    }
+
+    #[inline(always)]
+    fn term_vec<R: Real, S: Simd>(_: S, x: R::Vec<S>) -> R::Vec<S> {
+        x
+    }
+
     fn start<R: Real>() -> R;
     fn join<R: Real>(a: R, b: R) -> R;
 
@@ -97,6 +110,35 @@ folds! {
     Prod: R::one(), |a, b| a * b, mul_vec;
     Max: R::neg_infinity(), |a, b| larger(a, b), larger_or_nan_vec;
     Min: R::infinity(), |a, b| smaller(a, b), smaller_or_nan_vec;
+}
+
+struct Squares;
+
+impl Fold for Squares {
+    #[inline(always)]
+    fn term<R: Real>(x: R) -> R {
+        x * x
+    }
+
+    #[inline(always)]
+    fn term_vec<R: Real, S: Simd>(simd: S, x: R::Vec<S>) -> R::Vec<S> {
+        R::mul_vec(simd, x, x)
+    }
+
+    #[inline(always)]
+    fn start<R: Real>() -> R {
+        Sum::start()
+    }
+
+    #[inline(always)]
+    fn join<R: Real>(a: R, b: R) -> R {
+        Sum::join(a, b)
+    }
+
+    #[inline(always)]
+    fn join_vec<R: Real, S: Simd>(simd: S, a: R::Vec<S>, b: R::Vec<S>) -> R::Vec<S> {
+        Sum::join_vec::<R, S>(simd, a, b)
+    }
 }
 
 /// How a reduction walks its view: dims split into kept and reduced, and whether columns run side by side.
@@ -247,7 +289,8 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
                     }
                 } else {
                     for i in 0..n as isize {
-                        total = F::join(total, data[at.wrapping_add_signed(i * step)].wide());
+                        let x = data[at.wrapping_add_signed(i * step)];
+                        total = F::join(total, F::term(x).wide());
                     }
                 }
             });
@@ -292,11 +335,14 @@ impl<T: Real, F: Fold> WithSimd for Run<'_, T, F> {
         let mut lanes = [F::start::<T>(); LANES];
         let (whole, tail) = pulp::as_arrays::<LANES, T>(self.0);
         let mut last = [F::start::<T>(); LANES];
-        last[..tail.len()].copy_from_slice(tail);
+        for (last, x) in last.iter_mut().zip(tail) {
+            *last = F::term(*x);
+        }
         for (v, lanes) in T::vectors_mut::<S>(&mut lanes).iter_mut().enumerate() {
             let mut joined = *lanes;
             for block in whole {
-                joined = F::join_vec::<T, S>(simd, joined, T::vectors::<S>(block)[v]);
+                let term = F::term_vec::<T, S>(simd, T::vectors::<S>(block)[v]);
+                joined = F::join_vec::<T, S>(simd, joined, term);
             }
             *lanes = F::join_vec::<T, S>(simd, joined, T::vectors::<S>(&last)[v]);
         }
@@ -412,20 +458,21 @@ impl<T: Real, F: Fold> WithSimd for Rows<'_, T, F> {
             for (v, column) in vectors.iter_mut().enumerate() {
                 let mut joined = *column;
                 for row in &rows {
-                    joined = F::join_vec::<T, S>(simd, joined, T::vectors::<S>(row)[v]);
+                    let term = F::term_vec::<T, S>(simd, T::vectors::<S>(row)[v]);
+                    joined = F::join_vec::<T, S>(simd, joined, term);
                 }
                 *column = joined;
             }
         } else {
             for i in 0..self.rows {
                 for (column, x) in vectors.iter_mut().zip(T::vectors::<S>(row(i))) {
-                    *column = F::join_vec::<T, S>(simd, *column, *x);
+                    *column = F::join_vec::<T, S>(simd, *column, F::term_vec::<T, S>(simd, *x));
                 }
             }
         }
         for i in 0..self.rows {
             for (column, x) in columns[whole..].iter_mut().zip(&row(i)[whole..]) {
-                *column = F::join(*column, *x);
+                *column = F::join(*column, F::term(*x));
             }
         }
         let mut wide = [F::start::<f64>(); SUMMED];

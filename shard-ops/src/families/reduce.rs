@@ -6,7 +6,7 @@
 
 use super::broadcast::expand_like;
 pub use super::broadcast::{sum, sum_to};
-use super::elementwise::{add, cast, div, eq, masked, mul, mul_scalar, unary};
+use super::elementwise::{Map, add, cast, div, eq, masked, mul, mul_scalar, unary};
 use super::over_dims::OverDims;
 use crate::host::is_whole;
 use crate::{Exec, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved, Value};
@@ -69,6 +69,18 @@ pub fn mean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result
     let total = sum(exec, x, dims, keepdim)?;
     let count: usize = dims.iter().map(|&d| x.shape()[d]).product();
     mul_scalar(exec, &total, 1.0 / count as f64)
+}
+
+/// The sum of the squares over dims, of floats, as a step of an op of this name: the [`sum`] of squares that are nowhere written.
+pub(super) fn square_sum(
+    exec: &dyn Exec,
+    name: &'static str,
+    x: &Value,
+    dims: &[usize],
+    keepdim: bool,
+) -> Result<Value> {
+    let op = SquareSum(OverDims::of_squares(name, dims, keepdim));
+    exec.apply1(Arc::new(op), &[x])
 }
 
 /// The gradient of a product: each element gets the product of the others. Where one factor is zero only it gets
@@ -153,6 +165,55 @@ impl Op for Reduce {
             let ties = cast(exec, &sum(exec, &hit, &self.0.dims, true)?, x.dtype())?;
             let share = expand_like(exec, &div(exec, &dy, &ties)?, x)?;
             masked(exec, &share, &hit)
+        })
+    }
+}
+
+/// A sum of squares.
+#[derive(Clone, Debug)]
+struct SquareSum(OverDims);
+
+impl Op for SquareSum {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Full
+    }
+
+    fn key(&self) -> u128 {
+        self.0.key()
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        self.0.rule(inputs)
+    }
+
+    crate::kernel::gpu_kernel!(halves 0);
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        self.0.host(call);
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::INPUTS
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        saved.pull_back(cotangents, |dy, x| {
+            let x = &saved.inputs[x];
+            let dy = expand_like(exec, &self.0.with_kept_dims(exec, dy, x)?, x)?;
+            let slope = Map {
+                map: Unary::Square,
+                order: 1,
+            };
+            exec.apply1(Arc::new(slope), &[x, &dy])
         })
     }
 }

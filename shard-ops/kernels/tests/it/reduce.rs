@@ -8,14 +8,16 @@ type Exact = fn(&[f64]) -> f64;
 fn exact(op: Reduction) -> Exact {
     match op {
         Reduction::Sum => |v| v.iter().sum(),
+        Reduction::SquareSum => |v| v.iter().map(|x| x * x).sum(),
         Reduction::Prod => |v| v.iter().product(),
         Reduction::Max => |v| v.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         Reduction::Min => |v| v.iter().copied().fold(f64::INFINITY, f64::min),
     }
 }
 
-const OPS: [Reduction; 4] = [
+const OPS: [Reduction; 5] = [
     Reduction::Sum,
+    Reduction::SquareSum,
     Reduction::Prod,
     Reduction::Max,
     Reduction::Min,

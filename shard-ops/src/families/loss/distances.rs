@@ -1,7 +1,8 @@
 //! Losses of distances between numbers and what they should be.
 
-use super::{LossReduction, reduced};
+use super::{LossReduction, of_total, reduced};
 use crate::families::elementwise::{add, mul_scalar, sub, unary};
+use crate::families::reduce::square_sum;
 use crate::{Exec, Result, Value};
 use shard_kernels::unary::Unary;
 
@@ -38,8 +39,13 @@ pub fn mse_loss(
 ) -> Result<Value> {
     let [x, target] = [x, target].map(|v| exec.in_full(v));
     let (x, target) = (&x?, &target?);
-    let square = unary(exec, &sub(exec, x, target)?, Unary::Square)?;
-    reduced(exec, square, None, reduction)
+    let apart = sub(exec, x, target)?;
+    if reduction == LossReduction::None {
+        return unary(exec, &apart, Unary::Square);
+    }
+    let all: Vec<usize> = (0..apart.ndim()).collect();
+    let total = square_sum(exec, "mse_loss", &apart, &all, false)?;
+    of_total(exec, total, apart.shape(), reduction)
 }
 
 /// [`huber_loss`] divided by `beta`, where it bends: near 0 a parabola, beyond a line of slope 1. With a `beta` of 0 it is

@@ -12,7 +12,7 @@ pub use self::likelihoods::{
     poisson_nll_loss,
 };
 
-use super::elementwise::{div_scalar, mul};
+use super::elementwise::{div_scalar, mul, mul_scalar};
 use super::reduce::{mean, sum};
 use crate::{Exec, Result, Value};
 
@@ -45,10 +45,29 @@ fn reduced(
     match reduction {
         LossReduction::None => Ok(errors),
         LossReduction::Mean => mean(exec, &errors, &all, false),
-        LossReduction::Sum => sum(exec, &errors, &all, false),
+        LossReduction::Sum | LossReduction::BatchMean => {
+            let total = sum(exec, &errors, &all, false)?;
+            of_total(exec, total, errors.shape(), reduction)
+        }
+    }
+}
+
+/// The sum of floats of this shape as a loss.
+fn of_total(
+    exec: &dyn Exec,
+    total: Value,
+    shape: &[usize],
+    reduction: LossReduction,
+) -> Result<Value> {
+    match reduction {
+        LossReduction::None | LossReduction::Sum => Ok(total),
+        LossReduction::Mean => {
+            let count: usize = shape.iter().product();
+            mul_scalar(exec, &total, 1.0 / count as f64)
+        }
         LossReduction::BatchMean => {
-            let batch = errors.shape().first().copied().unwrap_or(1);
-            div_scalar(exec, &sum(exec, &errors, &all, false)?, batch as f64)
+            let batch = shape.first().copied().unwrap_or(1);
+            div_scalar(exec, &total, batch as f64)
         }
     }
 }

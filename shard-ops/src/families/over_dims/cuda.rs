@@ -1,6 +1,6 @@
 //! Reductions over dims.
 
-use super::OverDims;
+use super::{Of, OverDims};
 use crate::Result;
 use crate::cuda::parts::Division;
 use crate::cuda::view::define;
@@ -54,7 +54,7 @@ impl CudaKernel for OverDims {
 
 impl OverDims {
     fn is_whole(&self, of: DType) -> bool {
-        self.truths || !of.is_float()
+        self.is_of_truths() || !of.is_float()
     }
 
     /// The type that elements are reduced in.
@@ -78,9 +78,11 @@ impl OverDims {
             (ReduceOp::Max | ReduceOp::Any, false) => ("W(-INFINITE)", "larger(a, b)"),
             (ReduceOp::Min | ReduceOp::All, false) => ("W(INFINITE)", "smaller(a, b)"),
         };
-        let lift = match self.truths || of == DType::Bool {
-            true => "(x != 0 ? W(1) : W(0))",
-            false => "x",
+        let lift = match self.of {
+            Of::Truth => "(x != 0 ? W(1) : W(0))",
+            Of::Itself if of == DType::Bool => "(x != 0 ? W(1) : W(0))",
+            Of::Itself => "x",
+            Of::Square => "(x * x)",
         };
         // Of nothing, an extreme is the end of the result's type.
         let lower = match (self.op, to) {

@@ -4,7 +4,7 @@
 pub(crate) mod cuda;
 
 use super::shape::reshape;
-use super::types::number_types;
+use super::types::{float_types, number_types};
 use crate::host::{is_whole, with_float, with_number, with_whole};
 use crate::{
     Access, Exec, HostCall, Linearity, Meta, OpError, Reduction, Result, Rule, Value, key_of,
@@ -16,13 +16,23 @@ use shard_kernels::whole::Whole;
 use shard_spec::ReduceOp;
 use smallvec::{SmallVec, smallvec};
 
+/// What of an element is reduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    /// The element.
+    Itself,
+    /// 0 or 1, by whether it is zero.
+    Truth,
+    /// Its square, of floats.
+    Square,
+}
+
 /// A reduction over dims. Sums and products of integers and truth values are `i64`.
 #[derive(Clone, Debug)]
 pub(super) struct OverDims {
     pub(super) name: &'static str,
     pub(super) op: ReduceOp,
-    /// Whether elements count as 0 or 1, by whether they are zero.
-    truths: bool,
+    of: Of,
     pub(super) dims: SmallVec<[usize; 6]>,
     keepdim: bool,
 }
@@ -32,7 +42,7 @@ impl OverDims {
         Self {
             name,
             op,
-            truths: false,
+            of: Of::Itself,
             dims: dims.iter().copied().collect(),
             keepdim,
         }
@@ -46,16 +56,28 @@ impl OverDims {
         keepdim: bool,
     ) -> Self {
         Self {
-            truths: true,
+            of: Of::Truth,
             ..Self::new(name, op, dims, keepdim)
         }
+    }
+
+    /// The sum of the squares of floats.
+    pub(super) fn of_squares(name: &'static str, dims: &[usize], keepdim: bool) -> Self {
+        Self {
+            of: Of::Square,
+            ..Self::new(name, ReduceOp::Sum, dims, keepdim)
+        }
+    }
+
+    fn is_of_truths(&self) -> bool {
+        self.of == Of::Truth
     }
 
     /// The type of the result.
     fn result(&self, of: DType) -> DType {
         match self.op {
             ReduceOp::Any | ReduceOp::All => DType::Bool,
-            ReduceOp::Sum | ReduceOp::Prod if self.truths || is_whole(of) => DType::I64,
+            ReduceOp::Sum | ReduceOp::Prod if self.is_of_truths() || is_whole(of) => DType::I64,
             _ => of,
         }
     }
@@ -76,7 +98,10 @@ impl OverDims {
 
     pub(super) fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let name = self.name;
-        let of = number_types(name, inputs)?;
+        let of = match self.of {
+            Of::Square => float_types(name, inputs)?,
+            Of::Itself | Of::Truth => number_types(name, inputs)?,
+        };
         let dtype = self.result(of);
         let x = &inputs[0].shape;
         let twice = self
@@ -109,7 +134,7 @@ impl OverDims {
             }
         }
         // Terms that wrap in a narrower type do not wrap in the result's.
-        let linear = if self.op == ReduceOp::Sum && !self.truths && of == dtype {
+        let linear = if self.op == ReduceOp::Sum && self.of == Of::Itself && of == dtype {
             Linearity::Each(smallvec![0])
         } else {
             Linearity::None
@@ -123,7 +148,7 @@ impl OverDims {
 
     pub(super) fn host(&self, call: &mut HostCall<'_, '_>) {
         let of = call.inputs[0].dtype();
-        if self.truths {
+        if self.is_of_truths() {
             return with_number!(of, T => {
                 let x = call.input::<T>(0);
                 let op = self.tally();
@@ -140,6 +165,7 @@ impl OverDims {
         with_float!(of, T => {
             let x = call.input::<T>(0);
             let op = match self.op {
+                ReduceOp::Sum if self.of == Of::Square => kernels::Reduction::SquareSum,
                 ReduceOp::Sum => kernels::Reduction::Sum,
                 ReduceOp::Max => kernels::Reduction::Max,
                 ReduceOp::Min => kernels::Reduction::Min,

@@ -2,7 +2,7 @@
 
 use super::{check_dims, square_root};
 use crate::families::elementwise::{div, eq, masked_fill, mul, ne, number, unary};
-use crate::families::reduce::{amax, amin, sum};
+use crate::families::reduce::{amax, amin, square_sum, sum};
 use crate::{Exec, Result, Value};
 use shard_kernels::unary::Unary;
 
@@ -59,10 +59,7 @@ pub fn norm(
             sum(exec, &masked_fill(exec, &sign, &nan, 1.0)?, dims, keepdim)
         }
         Order::P(1.0) => sum(exec, &size(x)?, dims, keepdim),
-        Order::P(2.0) => {
-            let squares = unary(exec, x, Unary::Square)?;
-            square_root(exec, &sum(exec, &squares, dims, keepdim)?)
-        }
+        Order::P(2.0) => square_root(exec, &square_sum(exec, "norm", x, dims, keepdim)?),
         Order::P(p) => {
             let powers = power(exec, &size(x)?, p)?;
             power(exec, &sum(exec, &powers, dims, keepdim)?, 1.0 / p)
