@@ -126,12 +126,26 @@ fn converted<S: Element, D: Element>(dst: &mut [u8], src: &[u8], block: &Block<'
 /// Copies elements, of which only the size matters.
 fn move_bits<T: bytemuck::Pod>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
     if block.is_dense() {
-        move_rows(dst, src, block, size_of::<T>());
+        return move_rows(dst, src, block, size_of::<T>());
+    }
+    let (src, dst): (&[T], &mut [T]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
+    if (block.inner.src, block.inner.dst) == (-1, 1) {
+        turn_rows(dst, src, block);
     } else {
-        let (src, dst): (&[T], &mut [T]) =
-            (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
         block.sweep(src, dst, |_, value| value);
     }
+}
+
+/// Copies rows from their last element to their first. A loop over slices becomes one over vectors, which one over steps does not.
+fn turn_rows<T: Copy>(dst: &mut [T], src: &[T], block: &Block<'_>) {
+    let n = block.inner.extent;
+    block.starts(|last, to| {
+        let end = last as usize + 1;
+        let (from, to) = (&src[end - n..end], &mut dst[to as usize..][..n]);
+        for (to, &value) in to.iter_mut().zip(from.iter().rev()) {
+            *to = value;
+        }
+    });
 }
 
 /// Copies dense rows of elements of `size` bytes. Short rows are one or two moves of a length known to the compiler,
