@@ -1,4 +1,5 @@
-//! Convolutions whose windows lie apart, as those of patches do: products of matrices, whose rows are the windows.
+//! Convolutions whose windows lie apart, as those of patches do: products of matrices, whose rows are the windows. Gradients of few outputs'
+//! windows, which may overlap, are such too.
 
 use super::forward::start_from_bias;
 use super::lift::{Geometry, Slab, SlabMut};
@@ -7,6 +8,7 @@ use crate::Real;
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::scratch::Room;
 use crate::view::for_each_row;
+use bytemuck::Pod;
 
 /// Elements of the windows that are computed at once: half of a second-level cache.
 const BUDGET: usize = 128 * 1024;
@@ -126,15 +128,15 @@ pub(super) fn weight_grad<T: Real>(
     }
 }
 
-/// Writes all of `dx`, where [`are_apart`]; `weight` is `[Cout, Cin / groups, kernel]`, contiguous.
-/// Windows are products of `multiply`, and rounded by `round`.
-pub(super) fn input_grad<E, T: Real, R: Copy>(
+/// Writes all of `dx` from zeros; `weight` is `[Cout, Cin / groups, kernel]`, contiguous. Windows are products of `multiply`, and `put` to what
+/// is there one after the other: where they [lie apart](are_apart) that is a zero.
+pub(super) fn input_grad<E, T: Real, R: Pod>(
     dy: &Slab<'_, E>,
     weight: &[E],
     dx: &mut SlabMut<'_, R>,
     g: &Geometry,
     multiply: impl Fn(usize, usize, usize, Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, bool),
-    round: impl Fn(T) -> R,
+    put: impl Fn(R, T) -> R,
 ) {
     let taps = g.taps();
     let mut room = Room::new();
@@ -142,7 +144,7 @@ pub(super) fn input_grad<E, T: Real, R: Copy>(
     for n in 0..dx.batch {
         for group in 0..g.groups {
             for ci in 0..g.cin {
-                fill(dx, dx.start(n, group * g.cin + ci), round(T::zero()));
+                fill(dx, dx.start(n, group * g.cin + ci), R::zeroed());
             }
             let weight = &weight[group * g.cout * taps..][..g.cout * taps];
             let start = dy.start(n, group * g.cout);
@@ -160,7 +162,7 @@ pub(super) fn input_grad<E, T: Real, R: Copy>(
                 multiply(strip.len, taps, g.cout, outputs, weight, to, false);
                 for (i, window) in windows.chunks_exact(taps).take(strip.len).enumerate() {
                     let o = output(strip.first + i, dy.extent);
-                    place(window, o, dx, dx.start(n, group * g.cin), g, &round);
+                    place(window, o, dx, dx.start(n, group * g.cin), g, &put);
                 }
             });
         }
@@ -260,14 +262,14 @@ fn fill<R: Copy>(dx: &mut SlabMut<'_, R>, start: usize, value: R) {
     });
 }
 
-/// Writes the window of output `o`, as far as it lies inside; channels begin at `start`.
-fn place<T: Copy, R>(
+/// Puts the window of output `o` to what is there, as far as it lies inside; channels begin at `start`.
+fn place<T: Copy, R: Copy>(
     window: &[T],
     o: [usize; 3],
     dx: &mut SlabMut<'_, R>,
     start: usize,
     g: &Geometry,
-    round: impl Fn(T) -> R,
+    put: impl Fn(R, T) -> R,
 ) {
     let [kd, kh, kw] = g.kernel;
     let inside = |d: usize, k: usize| {
@@ -286,13 +288,14 @@ fn place<T: Copy, R>(
         let column = |w: isize| at.wrapping_add_signed(w * dx.step[2]);
         if let (true, Some(w)) = (run, whole) {
             for (to, value) in dx.data[column(w)..][..kw].iter_mut().zip(values) {
-                *to = round(*value);
+                *to = put(*to, *value);
             }
             continue;
         }
         for (k, value) in values.iter().enumerate() {
             if let Some(w) = inside(2, k) {
-                dx.data[column(w)] = round(*value);
+                let to = &mut dx.data[column(w)];
+                *to = put(*to, *value);
             }
         }
     }

@@ -188,7 +188,7 @@ fn grad_by_input<T: Rounded>(
     let (weight, dy) = (contiguous(weight), Slab::new(dy));
     if apart::are_apart(&g) {
         let mut dx = SlabMut::new(dx);
-        return apart::input_grad(&dy, &weight, &mut dx, &g, gemm_halves, T::narrow);
+        return apart::input_grad(&dy, &weight, &mut dx, &g, gemm_halves, |_, x| T::narrow(x));
     }
     by_phases(&weight, dx, &g, |weight, dx, g| {
         correlate(unit, &dy, weight, None, dx, g);

@@ -7,6 +7,7 @@ use crate::Real;
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::scratch::Room;
 use crate::view::for_each_row;
+use std::ops::Range;
 
 /// Elements of the column matrix per strip.
 const BUDGET: usize = 128 * 1024;
@@ -111,42 +112,70 @@ pub(super) fn weight_grad<T: Real>(
     flush: usize,
     g: &Geometry,
 ) {
+    let outputs: usize = dy.extent.iter().product();
+    let images = flush.div_ceil(outputs.max(1));
+    let size = g.cout * g.taps();
+    let mut room = Room::new();
+    let sums = room.numbers(size).take(size);
+    for (group, totals) in totals.chunks_exact_mut(size).enumerate() {
+        for first in (0..dy.batch).step_by(images) {
+            let images = first..dy.batch.min(first + images);
+            sum_products(x, dy, group, images, g, sums);
+            join(sums, totals);
+        }
+    }
+}
+
+/// Writes the gradient with respect to the weight, as rows `[groups, Cout / groups, taps]`, of which all products are summed in the element
+/// type.
+pub(super) fn weight_grad_of_few<T: Real>(
+    x: &Slab<'_, T>,
+    dy: &Slab<'_, T>,
+    to: &mut [T],
+    g: &Geometry,
+) {
+    let groups = to.chunks_exact_mut(g.cout * g.taps());
+    for (group, to) in groups.enumerate() {
+        sum_products(x, dy, group, 0..dy.batch, g, to);
+    }
+}
+
+/// Writes the gradient with respect to the weight of a group, `[Cout / groups, taps]`, from some images.
+fn sum_products<T: Real>(
+    x: &Slab<'_, T>,
+    dy: &Slab<'_, T>,
+    group: usize,
+    images: Range<usize>,
+    g: &Geometry,
+    sums: &mut [T],
+) {
     let taps = g.taps();
     let outputs: usize = dy.extent.iter().product();
     let strip = (BUDGET / taps.max(1)).clamp(64, 4096).min(outputs.max(1));
     let mut room = Room::new();
-    let mut scratch = room.numbers((taps + g.cout) * strip + g.cout * taps);
+    let mut scratch = room.numbers((taps + g.cout) * strip);
     let columns = scratch.take(taps * strip);
     let lines = scratch.take(g.cout * strip);
-    let sums = scratch.take(g.cout * taps);
-    for (group, totals) in totals.chunks_exact_mut(g.cout * taps).enumerate() {
-        let mut summed = 0;
-        for n in 0..dy.batch {
-            for first in (0..outputs).step_by(strip) {
-                let len = strip.min(outputs - first);
-                gather(x, n, group * g.cin, dy.extent, first, len, g, columns);
-                for (co, line) in lines.chunks_exact_mut(len).take(g.cout).enumerate() {
-                    let start = dy.start(n, group * g.cout + co);
-                    for_each_run(dy.extent, first, len, |at, skip, run| {
-                        let within = (0..3).map(|d| at[d] as isize * dy.step[d]).sum();
-                        let from = start.wrapping_add_signed(within);
-                        for (i, to) in line[skip..][..run].iter_mut().enumerate() {
-                            *to = dy.data[from.wrapping_add_signed(i as isize * dy.step[2])];
-                        }
-                    });
-                }
-                if summed >= flush {
-                    join(sums, totals);
-                    summed = 0;
-                }
-                let columns = Mat::row_major(columns, len).transposed();
-                let (lines, to) = (Mat::row_major(lines, len), MatMut::row_major(sums, taps));
-                gemm(g.cout, taps, len, lines, columns, to, summed > 0);
-                summed += len;
+    let mut add = false;
+    for n in images {
+        for first in (0..outputs).step_by(strip) {
+            let len = strip.min(outputs - first);
+            gather(x, n, group * g.cin, dy.extent, first, len, g, columns);
+            for (co, line) in lines.chunks_exact_mut(len).take(g.cout).enumerate() {
+                let start = dy.start(n, group * g.cout + co);
+                for_each_run(dy.extent, first, len, |at, skip, run| {
+                    let within = (0..3).map(|d| at[d] as isize * dy.step[d]).sum();
+                    let from = start.wrapping_add_signed(within);
+                    for (i, to) in line[skip..][..run].iter_mut().enumerate() {
+                        *to = dy.data[from.wrapping_add_signed(i as isize * dy.step[2])];
+                    }
+                });
             }
-        }
-        if summed > 0 {
-            join(sums, totals);
+            let columns = Mat::row_major(columns, len).transposed();
+            let lines = Mat::row_major(lines, len);
+            let to = MatMut::row_major(&mut *sums, taps);
+            gemm(g.cout, taps, len, lines, columns, to, add);
+            add = true;
         }
     }
 }

@@ -52,12 +52,22 @@ pub(super) fn input_grad<T: Real>(
 ) {
     let weight = contiguous(weight);
     let dy = Slab::new(dy);
-    if apart::are_apart(g) {
-        return apart::input_grad(&dy, &weight, &mut SlabMut::new(dx), g, gemm, |x| x);
+    if apart::are_apart(g) || are_few(&dy, g) {
+        let mut dx = SlabMut::new(dx);
+        return apart::input_grad(&dy, &weight, &mut dx, g, gemm, |sum, x| sum + x);
     }
     by_phases(&weight, dx, g, |weight, dx, g| {
         correlate(&dy, weight, None, dx, g);
     });
+}
+
+/// Whether there are so few outputs that their windows are less than the weights, which are read as they lie then: otherwise their rows and
+/// columns are exchanged.
+fn are_few<T>(dy: &Slab<'_, T>, g: &Geometry) -> bool {
+    /// Outputs of an image, so few that products of matrices take less time than other ways.
+    const SITES: usize = 64;
+    let sites: usize = dy.extent.iter().product();
+    sites <= SITES && dy.batch * sites <= g.cout && g.cin >= 16
 }
 
 /// Calls `correlate` for each phase, with its weights, its inputs and its geometry.

@@ -35,16 +35,30 @@ pub(super) fn weight_grad<T: Real>(
     dw: &mut ViewMut<'_, T>,
     g: &Geometry,
 ) {
-    let mut totals = vec![0.0; g.groups * g.cout * g.taps()];
+    let sites: usize = dy.extent.iter().product();
+    let size = g.groups * g.cout * g.taps();
+    let is_empty = size == 0 || sites == 0;
+    let is_lone = lone::fits(g, [x.step[2], dy.step[2]]);
+    let by_matrices = !is_empty
+        && !apart::are_copied(g)
+        && !is_lone
+        && sites <= SITES
+        && g.cout >= FEW
+        && g.taps() >= FEW;
+    if by_matrices && dy.batch > 0 && dy.batch * sites <= FLUSH && dw.is_contiguous() {
+        let first = dw.offset();
+        return im2col::weight_grad_of_few(x, dy, &mut dw.data_mut()[first..][..size], g);
+    }
+    let mut totals = vec![0.0; size];
     // `[groups, Cin/g, kernel, Cout/g]`, to be `[groups, Cout/g, Cin/g, kernel]`.
     let mut turned = false;
-    if totals.is_empty() || dy.extent.contains(&0) {
+    if is_empty {
         // There is nothing to sum.
     } else if apart::are_copied(g) {
         apart::weight_grad(x, dy, &mut totals, FLUSH, g);
-    } else if lone::fits(g, [x.step[2], dy.step[2]]) {
+    } else if is_lone {
         lone::weight_grad(x, dy, &mut totals, FLUSH, g);
-    } else if dy.extent.iter().product::<usize>() <= SITES && g.cout >= FEW && g.taps() >= FEW {
+    } else if by_matrices {
         im2col::weight_grad(x, dy, &mut totals, FLUSH, g);
     } else {
         turned = true;

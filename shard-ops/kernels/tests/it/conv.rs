@@ -212,22 +212,49 @@ fn pairs_of_rows_match_plain_loops() {
     }
 }
 
-/// Few outputs of many channels, whose gradients by the weight are products of matrices, of several images and groups.
+/// Few outputs of many channels, whose gradients are products of matrices: of several images and groups, by the input where there are fewer
+/// outputs than channels, by the weight of more outputs than are summed in the element type.
 #[test]
 fn few_outputs_of_many_channels_match_plain_loops() {
     let mut rng = Rng::new(29);
-    for (side, stride, groups) in [(7, 1, 1), (7, 1, 2), (9, 2, 1), (1, 1, 1)] {
+    for (batch, side, kernel, stride, dilation, groups) in [
+        (3, 7, 3, 1, 1, 1),
+        (3, 7, 3, 1, 1, 2),
+        (3, 9, 3, 2, 1, 1),
+        (3, 1, 3, 1, 1, 1),
+        (1, 4, 3, 1, 1, 2),
+        (2, 5, 3, 2, 1, 1),
+        (1, 4, 2, 1, 2, 1),
+        (60, 6, 1, 1, 1, 1),
+    ] {
         let (channels, outputs) = (17, usize::div_ceil(side, stride));
         let case = Case {
-            x: vec![3, channels * groups, side, side],
-            w: vec![18 * groups, channels, 3, 3],
-            y: vec![3, 18 * groups, outputs, outputs],
-            window: Taps::new(&[stride; 2], &[1; 2], &[-1; 2]),
+            x: vec![batch, channels * groups, side, side],
+            w: vec![18 * groups, channels, kernel, kernel],
+            y: vec![batch, 18 * groups, outputs, outputs],
+            window: Taps::new(&[stride; 2], &[dilation; 2], &[-1; 2]),
             groups,
         };
         compare::<f32>(&case, &mut rng);
         compare::<f64>(&case, &mut rng);
+        rows_without_gaps_have_the_same_bits(&case, &mut rng);
     }
+}
+
+/// Gradients by the weight, where they are written as they are computed and where they are written elsewhere.
+fn rows_without_gaps_have_the_same_bits(case: &Case, rng: &mut Rng) {
+    let [x, dy] = [&case.x, &case.y].map(|shape| rng.vec::<f32>(shape.iter().product()));
+    let (x, dy) = (
+        View::contiguous(&x, &case.x),
+        View::contiguous(&dy, &case.y),
+    );
+    let mut within = vec![f32::NAN; case.w.iter().product()];
+    let to = &mut ViewMut::contiguous(&mut within, &case.w);
+    conv_weight_grad(&x, &dy, to, &case.window, case.groups);
+    let elsewhere = through_a_box(rng, &case.w, |dw| {
+        conv_weight_grad(&x, &dy, dw, &case.window, case.groups);
+    });
+    assert_eq!(within, elsewhere);
 }
 
 /// Packed blocks that follow each other in one buffer leave nothing behind, in rows or in columns.
