@@ -67,7 +67,7 @@ fn are_few<T>(dy: &Slab<'_, T>, g: &Geometry) -> bool {
     /// Outputs of an image, so few that products of matrices take less time than other ways.
     const SITES: usize = 64;
     let sites: usize = dy.extent.iter().product();
-    sites <= SITES && dy.batch * sites <= g.cout && g.cin >= 16
+    g.volume() > 0 && g.cin >= 16 && sites <= SITES && dy.batch * sites <= g.cout
 }
 
 /// Calls `correlate` for each phase, with its weights, its inputs and its geometry.
