@@ -79,7 +79,7 @@ pub(super) fn square_sum(
     dims: &[usize],
     keepdim: bool,
 ) -> Result<Value> {
-    let op = SquareSum(OverDims::of_squares(name, dims, keepdim));
+    let op = Reduce(OverDims::of_squares(name, dims, keepdim));
     exec.apply1(Arc::new(op), &[x])
 }
 
@@ -111,7 +111,7 @@ fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
     )
 }
 
-/// A reduction that is no sum.
+/// A reduction that is no sum of elements.
 #[derive(Clone, Debug)]
 struct Reduce(OverDims);
 
@@ -144,6 +144,7 @@ impl Op for Reduce {
     fn keeps(&self) -> Keeps {
         match self.0.op {
             ReduceOp::Prod => Keeps::INPUTS,
+            _ if self.0.is_of_squares() => Keeps::INPUTS,
             _ => Keeps::ALL,
         }
     }
@@ -160,60 +161,18 @@ impl Op for Reduce {
             if self.0.op == ReduceOp::Prod {
                 return prod_vjp(exec, x, &dy, &self.0.dims);
             }
+            if self.0.is_of_squares() {
+                let slope = Map {
+                    map: Unary::Square,
+                    order: 1,
+                };
+                return exec.apply1(Arc::new(slope), &[x, &expand_like(exec, &dy, x)?]);
+            }
             let best = self.0.with_kept_dims(exec, &saved.outputs[0].detach(), x)?;
             let hit = eq(exec, &x.detach(), &expand_like(exec, &best, x)?)?;
             let ties = cast(exec, &sum(exec, &hit, &self.0.dims, true)?, x.dtype())?;
             let share = expand_like(exec, &div(exec, &dy, &ties)?, x)?;
             masked(exec, &share, &hit)
-        })
-    }
-}
-
-/// A sum of squares.
-#[derive(Clone, Debug)]
-struct SquareSum(OverDims);
-
-impl Op for SquareSum {
-    fn name(&self) -> &'static str {
-        self.0.name
-    }
-
-    fn precision(&self) -> Precision {
-        Precision::Full
-    }
-
-    fn key(&self) -> u128 {
-        self.0.key()
-    }
-
-    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        self.0.rule(inputs)
-    }
-
-    crate::kernel::gpu_kernel!(halves 0);
-
-    fn host(&self, call: &mut HostCall<'_, '_>) {
-        self.0.host(call);
-    }
-
-    fn keeps(&self) -> Keeps {
-        Keeps::INPUTS
-    }
-
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
-        saved.pull_back(cotangents, |dy, x| {
-            let x = &saved.inputs[x];
-            let dy = expand_like(exec, &self.0.with_kept_dims(exec, dy, x)?, x)?;
-            let slope = Map {
-                map: Unary::Square,
-                order: 1,
-            };
-            exec.apply1(Arc::new(slope), &[x, &dy])
         })
     }
 }

@@ -73,6 +73,10 @@ impl OverDims {
         self.of == Of::Truth
     }
 
+    pub(super) fn is_of_squares(&self) -> bool {
+        self.of == Of::Square
+    }
+
     /// The type of the result.
     fn result(&self, of: DType) -> DType {
         match self.op {
