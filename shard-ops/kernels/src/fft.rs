@@ -119,13 +119,16 @@ fn transform_here<T: Planned>(
     let data = out.data_mut();
     for first in (0..count).step_by(LINES) {
         let lines = first..count.min(first + LINES);
-        let (source, target): (Vec<usize>, Vec<usize>) =
+        let (source, target): (Places, Places) =
             lines.map(|line| (from.start(line), to.start(line))).unzip();
         work.read(x.data(), &source, &from);
         work.run(source.len());
         work.write(data, &target, &to, T::of(scale));
     }
 }
+
+/// Where some lines begin.
+type Places = SmallVec<[usize; LINES]>;
 
 /// The lines of a view along a dim.
 struct Lines {
@@ -172,7 +175,7 @@ impl Lines {
 impl Lines {
     /// The lines that start at these places as lines of pairs, and those places; `None` where a real part and its imaginary part are
     /// not neighbours, or pairs not a whole number of pairs apart.
-    fn in_pairs(&self, starts: &[usize]) -> Option<(isize, SmallVec<[usize; LINES]>)> {
+    fn in_pairs(&self, starts: &[usize]) -> Option<(isize, Places)> {
         let odd = |start: &usize| start % 2 == 1;
         let whole = self.imaginary == 1 && self.step % 2 == 0 && !starts.iter().any(odd);
         whole.then(|| {

@@ -271,9 +271,9 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
     /// Visits everything that a fold goes through, in order: spans of a head's keys; of each, stripes of rows of which some see some of these
     /// keys; of each, tiles.
     pub(super) fn walk(&self, [rows, keys]: [usize; 2], span: usize, visit: &mut impl FnMut(Step)) {
-        let e = self.extents;
+        let (e, span) = (self.extents, span.max(1));
         for at in (0..e.batch).flat_map(|batch| (0..e.kv_heads).map(move |head| [batch, head])) {
-            for first in (0..e.keys).step_by(span.max(1)) {
+            for first in (0..e.keys).step_by(span) {
                 let these = first..(first + span).min(e.keys);
                 visit(Step::Keys(at, these.clone()));
                 for first in (0..e.rows()).step_by(rows) {

@@ -7,6 +7,7 @@ use super::apart;
 use super::contiguous;
 use super::forward::correlate;
 use super::lift::{Geometry, Slab, SlabMut, lift_view_mut};
+use super::weight_grad::{FEW, SITES};
 use crate::gemm::gemm;
 use crate::{Real, View, ViewMut};
 use bytemuck::Pod;
@@ -64,10 +65,8 @@ pub(super) fn input_grad<T: Real>(
 /// Whether there are so few outputs that their windows are less than the weights, which are read as they lie then: otherwise their rows and
 /// columns are exchanged.
 fn are_few<T>(dy: &Slab<'_, T>, g: &Geometry) -> bool {
-    /// Outputs of an image, so few that products of matrices take less time than other ways.
-    const SITES: usize = 64;
     let sites: usize = dy.extent.iter().product();
-    g.volume() > 0 && g.cin >= 16 && sites <= SITES && dy.batch * sites <= g.cout
+    g.volume() > 0 && g.cin >= FEW && sites <= SITES && dy.batch * sites <= g.cout
 }
 
 /// Calls `correlate` for each phase, with its weights, its inputs and its geometry.

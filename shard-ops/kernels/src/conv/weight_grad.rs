@@ -21,10 +21,10 @@ use pulp::{Simd, WithSimd};
 
 /// Outputs of an image up to which products of matrices take less time than sums that are joined block by block: of 49 and 512 channels
 /// less than half, of 256 and more outputs twice as long.
-const SITES: usize = 64;
+pub(super) const SITES: usize = 64;
 
 /// Channels and taps below which products of matrices are not worth what is copied for them.
-const FEW: usize = 16;
+pub(super) const FEW: usize = 16;
 
 /// How many outputs are summed in the element type.
 const FLUSH: usize = 2048;

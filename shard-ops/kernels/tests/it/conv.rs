@@ -226,6 +226,9 @@ fn few_outputs_of_many_channels_match_plain_loops() {
         (2, 5, 3, 2, 1, 1),
         (1, 4, 2, 1, 2, 1),
         (60, 6, 1, 1, 1, 1),
+        // Windows of no position, and no images.
+        (1, 4, 0, 1, 1, 1),
+        (0, 4, 3, 1, 1, 1),
     ] {
         let (channels, outputs) = (17, usize::div_ceil(side, stride));
         let case = Case {

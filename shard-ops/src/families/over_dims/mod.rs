@@ -17,7 +17,7 @@ use shard_spec::ReduceOp;
 use smallvec::{SmallVec, smallvec};
 
 /// What of an element is reduced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Of {
     /// The element.
     Itself,
@@ -97,7 +97,7 @@ impl OverDims {
     }
 
     pub(super) fn key(&self) -> u128 {
-        key_of(self.name, &(&self.dims, self.keepdim))
+        key_of(self.name, &(self.of, &self.dims, self.keepdim))
     }
 
     pub(super) fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
