@@ -1,5 +1,7 @@
 //! Masks that are functions of positions.
 
+use std::ops::Range;
+
 /// Which keys a query sees by their distance: those with `low <= key - query <= high`.
 ///
 /// Causal masks and sliding windows are bands, and so are their intersections.
@@ -112,6 +114,26 @@ impl Band {
     pub const fn sees(self, query: i64, key: i64) -> bool {
         let apart = key.saturating_sub(query);
         self.low <= apart && apart <= self.high
+    }
+
+    /// Which of `count` keys that follow each other, the first at `first`, a query sees.
+    pub(super) fn seen_of_run(self, query: i64, first: i64, count: usize) -> Range<usize> {
+        // The keys before the first at this distance.
+        let before = |distance: i64| {
+            let apart = i128::from(query) + i128::from(distance) - i128::from(first);
+            apart.clamp(0, count as i128) as usize
+        };
+        let start = if self.low == i64::MIN {
+            0
+        } else {
+            before(self.low)
+        };
+        let end = if self.high == i64::MAX {
+            count
+        } else {
+            before(self.high.saturating_add(1))
+        };
+        start.min(end)..end
     }
 
     /// How queries and keys between these extremes meet.

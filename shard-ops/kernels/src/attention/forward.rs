@@ -317,6 +317,12 @@ pub(super) fn write_rows<E: Stored>(
             .iter()
             .zip(steps)
             .fold(offset, |at, (&i, s)| at.wrapping_add_signed(i as isize * s));
+        if steps[3] == 1 {
+            for (to, x) in data[at..at + row.len()].iter_mut().zip(row) {
+                *to = E::narrow(*x * factor);
+            }
+            continue;
+        }
         for (j, x) in row.iter().enumerate() {
             data[at.wrapping_add_signed(j as isize * steps[3])] = E::narrow(*x * factor);
         }

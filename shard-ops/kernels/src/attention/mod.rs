@@ -17,6 +17,7 @@
 
 mod backward;
 mod band;
+mod cover;
 mod dropout;
 mod forward;
 mod merge;

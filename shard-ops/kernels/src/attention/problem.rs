@@ -1,6 +1,7 @@
 //! Queries against one block of keys: shapes, masks, and the walk over tiles that some query sees.
 
 use super::band::{Band, Sight};
+use super::cover::{self, Extremes, PIECE};
 use super::dropout::Dropout;
 use super::stored::{Stored, gather, start};
 use crate::{Positions, View};
@@ -163,6 +164,8 @@ pub(super) struct Problem<'a, 'b, E> {
     pub(super) queries: &'b Queries<'a, E>,
     row_positions: Cow<'a, [i64]>,
     key_positions: Cow<'a, [i64]>,
+    /// Unless all keys are seen.
+    pub(super) key_pieces: Vec<Extremes>,
     /// The masks, broadcast to all pairs.
     allow: Option<View<'a, Bool>>,
     bias: Option<View<'a, E>>,
@@ -204,9 +207,6 @@ pub(super) enum Step {
     Left([usize; 2], Range<usize>),
 }
 
-/// Tiles that a band cuts are halved until their sides are this small, so that little is computed that no query sees.
-const SMALLEST: usize = 64;
-
 impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
     pub(super) fn new(queries: &'b Queries<'a, E>, block: &Block<'a, E>) -> Self {
         let (q, k, v) = (queries.q.shape(), block.k.shape(), block.v.shape());
@@ -222,6 +222,12 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
             "attention: queries of shape {q:?} against keys of shape {k:?}"
         );
         let pairs = [q[0], q[1], q[2], k[2]];
+        let key_positions = block.positions.list(k[2]);
+        let key_pieces = if queries.band == Band::ALL {
+            Vec::new()
+        } else {
+            cover::pieces(&key_positions)
+        };
         Self {
             extents: Extents {
                 batch: q[0],
@@ -234,7 +240,8 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
             },
             queries,
             row_positions: queries.positions.list(q[2]),
-            key_positions: block.positions.list(k[2]),
+            key_positions,
+            key_pieces,
             allow: block
                 .allow
                 .as_ref()
@@ -271,7 +278,7 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
     /// Visits everything that a fold goes through, in order: spans of a head's keys; of each, stripes of rows of which some see some of these
     /// keys; of each, tiles.
     pub(super) fn walk(&self, [rows, keys]: [usize; 2], span: usize, visit: &mut impl FnMut(Step)) {
-        let (e, span) = (self.extents, span.max(1));
+        let (e, span) = (self.extents, span.max(1).next_multiple_of(PIECE));
         for at in (0..e.batch).flat_map(|batch| (0..e.kv_heads).map(move |head| [batch, head])) {
             for first in (0..e.keys).step_by(span) {
                 let these = first..(first + span).min(e.keys);
@@ -293,79 +300,13 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
         }
     }
 
-    /// Calls `visit` for tiles of at most `most` keys that together hold every visible pair of some rows and keys of a kv head.
-    pub(super) fn for_each_tile(
-        &self,
-        [batch, kv_head]: [usize; 2],
-        [rows, keys]: [Range<usize>; 2],
-        most: usize,
-        visit: &mut impl FnMut(Tile),
-    ) {
-        for first in keys.clone().step_by(most) {
-            let tile = Tile {
-                batch,
-                kv_head,
-                rows: rows.clone(),
-                keys: first..(first + most).min(keys.end),
-                banded: false,
-                masked: false,
-            };
-            self.narrow(tile, visit);
-        }
-    }
-
-    /// Visits the parts of a tile that the band leaves.
-    fn narrow(&self, mut tile: Tile, visit: &mut impl FnMut(Tile)) {
-        let queries = self.extents.queries;
-        let rows = tile.rows.clone().map(|r| self.row_positions[r % queries]);
-        let sight = if self.queries.band == Band::ALL {
-            Sight::All
-        } else {
-            let keys = self.key_positions[tile.keys.clone()].iter().copied();
-            match (extremes(rows), extremes(keys)) {
-                (Some(rows), Some(keys)) => self.queries.band.sight(rows, keys),
-                _ => Sight::None,
-            }
-        };
-        match sight {
-            Sight::None => {}
-            Sight::Some if tile.rows.len().max(tile.keys.len()) > SMALLEST => {
-                let halves = |r: &Range<usize>| {
-                    let middle =
-                        r.start + (r.len() / 2).next_multiple_of(SMALLEST / 2).min(r.len());
-                    [r.start..middle, middle..r.end]
-                };
-                let parts = if tile.rows.len() >= tile.keys.len() {
-                    halves(&tile.rows).map(|rows| Tile {
-                        rows,
-                        ..tile.clone()
-                    })
-                } else {
-                    halves(&tile.keys).map(|keys| Tile {
-                        keys,
-                        ..tile.clone()
-                    })
-                };
-                for part in parts {
-                    self.narrow(part, visit);
-                }
-            }
-            sight => {
-                tile.banded = sight == Sight::Some;
-                match self.allowed(&tile) {
-                    Sight::None => {}
-                    Sight::Some => {
-                        tile.masked = true;
-                        visit(tile);
-                    }
-                    Sight::All => visit(tile),
-                }
-            }
-        }
+    /// The positions of rows of a kv head.
+    pub(super) fn positions(&self, rows: Range<usize>) -> impl Iterator<Item = i64> {
+        rows.map(|r| self.row_positions[r % self.extents.queries])
     }
 
     /// How the queries and keys of a tile meet under the boolean mask.
-    fn allowed(&self, tile: &Tile) -> Sight {
+    pub(super) fn allowed(&self, tile: &Tile) -> Sight {
         let Some(mask) = &self.allow else {
             return Sight::All;
         };
@@ -439,6 +380,8 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
         if !(tile.banded || tile.masked || self.bias.is_some()) {
             return factor;
         }
+        let follow = |pair: &[i64]| pair[1].checked_sub(pair[0]) == Some(1);
+        let run = (keys.first().copied()).filter(|_| keys.windows(2).all(follow));
         for (r, row) in tile.rows.clone().zip(logits.chunks_exact_mut(keys.len())) {
             if let Some(bias) = &self.bias {
                 let (at, step) = self.pair(bias, tile, r);
@@ -456,8 +399,14 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
             if tile.banded {
                 let query = self.row_positions[r % self.extents.queries];
                 let band = self.queries.band;
-                for (t, &key) in row.iter_mut().zip(keys) {
-                    *t = if band.sees(query, key) { *t } else { hidden };
+                if let Some(first) = run {
+                    let seen = band.seen_of_run(query, first, keys.len());
+                    row[seen.end..].fill(hidden);
+                    row[..seen.start].fill(hidden);
+                } else {
+                    for (t, &key) in row.iter_mut().zip(keys) {
+                        *t = if band.sees(query, key) { *t } else { hidden };
+                    }
                 }
             }
             if tile.masked
@@ -501,13 +450,5 @@ fn broadcast<'a, M>(name: &str, mask: &View<'a, M>, pairs: &[usize; 4]) -> View<
             "attention: {name} mask of shape {:?} for pairs of shape {pairs:?}",
             mask.shape()
         )
-    })
-}
-
-/// The smallest and the largest position.
-fn extremes(positions: impl Iterator<Item = i64>) -> Option<(i64, i64)> {
-    positions.fold(None, |seen, p| match seen {
-        None => Some((p, p)),
-        Some((low, high)) => Some((low.min(p), high.max(p))),
     })
 }

@@ -4,8 +4,12 @@ use crate::testing::Rng;
 use shard_kernels::attention::{Band, Block, Queries};
 use shard_kernels::{Positions, View};
 
-/// The number of pairs in the tiles visited for these positions. Each pair is visited once, and no tile is wholly hidden.
 fn area(queries: &[i64], keys: &[i64], band: Band) -> usize {
+    tiles(queries, keys, band)[1]
+}
+
+/// The number of tiles visited for these positions, and of pairs in them. Each pair that is seen is in one.
+fn tiles(queries: &[i64], keys: &[i64], band: Band) -> [usize; 2] {
     let (q, k) = (vec![0.0; queries.len()], vec![0.0; keys.len()]);
     let q = View::contiguous(&q, &[1, 1, queries.len(), 1]);
     let k = View::contiguous(&k, &[1, 1, keys.len(), 1]);
@@ -13,7 +17,8 @@ fn area(queries: &[i64], keys: &[i64], band: Band) -> usize {
     let block = Block::new(k.clone(), k, Positions::List(keys));
     let mut times = vec![0; queries.len() * keys.len()];
     let mut area = 0;
-    for tile in banded_queries.tiles(&block, 100) {
+    let tiles = banded_queries.tiles(&block, 100);
+    for tile in &tiles {
         area += tile.area();
         for i in tile.rows.clone() {
             for j in tile.keys.clone() {
@@ -31,7 +36,7 @@ fn area(queries: &[i64], keys: &[i64], band: Band) -> usize {
             );
         }
     }
-    area
+    [tiles.len(), area]
 }
 
 #[test]
@@ -44,9 +49,16 @@ fn tiles_hold_every_visible_pair_once_and_little_else() {
     // Two intervals, as a zigzag rank holds them, against an interval between them.
     let zigzag: Vec<i64> = (0..250).chain(750..1000).collect();
     let half = area(&zigzag, &all[300..700], Band::causal());
-    // Tiles that the band cuts are halved down to 64.
+    // Rows that the band tells apart are halved down to 64.
     assert!(half <= (250 + 64) * 400, "{half} of 100,000 visible pairs");
     assert_eq!(area(&all[..300], &all[300..], Band::causal()), 0);
+    // 64 rows see 220 keys, which lie in pieces of 32 of which the first and the last may have one each.
+    let [count, window] = tiles(&all, &all, Band::window(120, 36));
+    assert!(count <= 16 * 3, "{count} tiles");
+    assert!(
+        window <= 1000 * (157 + 63 + 62),
+        "{window} of about 150,000 visible pairs"
+    );
     let mut rng = Rng::new(1);
     for _ in 0..50 {
         let mut some = |n: usize| -> Vec<i64> {
