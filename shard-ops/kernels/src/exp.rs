@@ -7,6 +7,10 @@ pub trait Exp: Copy {
     /// `e^x`, within two units in the last place, of what is at most 88 or 709: differences from a maximum are never far above 0.
     /// It is 0 below the smallest normal number. `FMA` says whether fused multiply-add is an instruction here.
     fn exp_fast<const FMA: bool>(x: Self) -> Self;
+
+    /// `e^x` as `p` times a power of two, with `p` from 0.7 to 1.5, and a number whose lowest bits are the power's.
+    #[doc(hidden)]
+    fn exp_parts<const FMA: bool>(x: Self) -> [Self; 2];
 }
 
 /// `2^n e^r` with `|r| <= ln 2 / 2` and a polynomial that is right to half a unit in the last place: of single precision a Chebyshev
@@ -16,6 +20,14 @@ macro_rules! exp {
         impl Exp for $t {
             #[inline(always)]
             fn exp_fast<const FMA: bool>(x: Self) -> Self {
+                let [p, power] = Self::exp_parts::<FMA>(x);
+                let scale = Self::from_bits(power.to_bits() << $mantissa);
+                // This is a comparison, so that NaN passes through.
+                if x < $smallest { 0.0 } else { p * scale }
+            }
+
+            #[inline(always)]
+            fn exp_parts<const FMA: bool>(x: Self) -> [Self; 2] {
                 // Adding `SHIFT` leaves round(x / ln 2) and the bias of exponents in the low bits: no conversion to integers is needed.
                 const SHIFT: $t = $shift + $bias as $t;
                 // `HIGH` has so few digits that its multiples by an exponent are exact.
@@ -35,9 +47,7 @@ macro_rules! exp {
                     i -= 1;
                     p = fma::<FMA>(p, r, TERMS[i]);
                 }
-                let scale = Self::from_bits(shifted.to_bits() << $mantissa);
-                // This is a comparison, so that NaN passes through.
-                if x < $smallest { 0.0 } else { p * scale }
+                [p, shifted]
             }
         }
     };

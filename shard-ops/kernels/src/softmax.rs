@@ -4,6 +4,7 @@
 //! A cell is all elements that share their indices outside of the dims the softmax runs over. Rows and columns of cells are read
 //! in vectors of the element type; sums of exponentials leave it after few terms.
 
+mod middling;
 mod rows;
 mod short;
 

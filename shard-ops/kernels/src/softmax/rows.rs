@@ -1,7 +1,7 @@
 //! Softmax of rows that are short enough to stay in a cache from their maximum to their last value: each is read from memory once,
 //! and its exponentials are taken once. So is its derivative.
 
-use super::short;
+use super::{middling, short};
 use crate::Real;
 use crate::compiled::compiled;
 use crate::exp::exp_in;
@@ -81,7 +81,9 @@ impl<T: Real> WithSimd for Values<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        if short::is_short(self.n) {
+        if middling::are_there(self.x.len() / self.n, self.n) {
+            middling::values::<T, S>(self.log, self.x, self.n, self.out);
+        } else if short::is_short(self.n) {
             short::values::<T, S>(self.log, self.x, self.n, self.out);
         } else {
             self.run(simd);
@@ -185,7 +187,9 @@ impl<T: Real> WithSimd for Gradients<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        if short::is_short(self.n) {
+        if middling::are_there(self.y.len() / self.n, self.n) {
+            middling::gradients::<T, S>(self.log, self.y, self.dy, self.n, self.out);
+        } else if short::is_short(self.n) {
             short::gradients::<T, S>(self.log, self.y, self.dy, self.n, self.out);
         } else {
             self.run(simd);

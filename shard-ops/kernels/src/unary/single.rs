@@ -26,7 +26,9 @@ pub(super) fn run<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) -> boo
         (Unary::Silu, 1) => each(x, y, silu_slope),
         (Unary::Tanh, 0) => each(x, y, tanh),
         (Unary::Tanh, 1) => each(x, y, tanh_slope),
-        (Unary::Log, 0) => each(x, y, ln),
+        (Unary::Exp, 0) => each(x, y, exp),
+        (Unary::Log, 0) => most(x, y, ln_of_normal, is_normal, ln),
+        (Unary::Log1p, 0) => each(x, y, ln_1p),
         (Unary::Erf, 0) => each(x, y, erf),
         (Unary::Sin, 0) => angles(x, y, sin, f64::sin),
         (Unary::Sin, 1) | (Unary::Cos, 0) => angles(x, y, cos, f64::cos),
@@ -49,57 +51,68 @@ pub(super) fn run<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) -> boo
 }
 
 fn each(x: &[f32], y: &mut [f32], f: impl Fn(f32) -> f32) -> bool {
-    vectorized(Each { x, y, f })
+    vectorized(Each {
+        x,
+        y,
+        f,
+        usual: |_| true,
+    })
+    .is_some()
 }
 
-struct Each<'a, F> {
+/// The same by a formula of usual numbers and one of all, which are the same for the former: where there are only those, which are most, the first
+/// is enough. A result does not depend on what stands beside it.
+fn most(
+    x: &[f32],
+    y: &mut [f32],
+    f: impl Fn(f32) -> f32,
+    usual: impl Fn(f32) -> bool,
+    of_all: impl Fn(f32) -> f32,
+) -> bool {
+    match vectorized(Each { x, y, f, usual }) {
+        Some(false) => each(x, y, of_all),
+        are_written => are_written.is_some(),
+    }
+}
+
+/// Writes a map, unless products and sums are not fused, and tells whether all numbers are usual.
+struct Each<'a, F, U> {
     x: &'a [f32],
     y: &'a mut [f32],
     f: F,
+    usual: U,
 }
 
-impl<F: Fn(f32) -> f32> WithSimd for Each<'_, F> {
-    type Output = bool;
+impl<F: Fn(f32) -> f32, U: Fn(f32) -> bool> WithSimd for Each<'_, F, U> {
+    type Output = Option<bool>;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> bool {
-        if const { fused::<S>() } {
-            for (y, x) in self.y.iter_mut().zip(self.x) {
-                *y = (self.f)(*x);
-            }
+    fn with_simd<S: Simd>(self, _: S) -> Option<bool> {
+        if const { !fused::<S>() } {
+            return None;
         }
-        const { fused::<S>() }
+        let mut are_usual = true;
+        for (y, x) in self.y.iter_mut().zip(self.x) {
+            *y = (self.f)(*x);
+            are_usual &= (self.usual)(*x);
+        }
+        Some(are_usual)
     }
 }
 
 /// The largest angle, up to which what is left of one by whole quarters of a turn is right to its last place.
 const ANGLE: f32 = 32_768.0;
 
-/// Writes a map of angles, of those that are larger one by one in double precision: a result does not depend on what stands beside it.
+/// Writes a map of angles, of those that are larger one by one in double precision.
 fn angles(x: &[f32], y: &mut [f32], f: impl Fn(f32) -> f32, of_large: impl Fn(f64) -> f64) -> bool {
-    let are_written = each(x, y, f);
-    if are_written && !are_small(x) {
-        for (y, x) in y.iter_mut().zip(x).filter(|(_, x)| x.abs() > ANGLE) {
+    let usual = |x: f32| x.abs() <= ANGLE;
+    let are_usual = vectorized(Each { x, y, f, usual });
+    if are_usual == Some(false) {
+        for (y, x) in y.iter_mut().zip(x).filter(|(_, x)| !usual(**x)) {
             *y = of_large(f64::from(*x)) as f32;
         }
     }
-    are_written
-}
-
-/// Whether no number is larger than [`ANGLE`].
-fn are_small(x: &[f32]) -> bool {
-    vectorized(Small(x))
-}
-
-struct Small<'a>(&'a [f32]);
-
-impl WithSimd for Small<'_> {
-    type Output = bool;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> bool {
-        !(self.0.iter()).fold(false, |large, x| large | (x.abs() > ANGLE))
-    }
+    are_usual.is_some()
 }
 
 /// The quarter of a turn that an angle is nearest to, counted modulo some power of two, and the angle from there: `x - n π/2`, with `π/2` as
@@ -150,7 +163,7 @@ fn softplus(x: f32) -> f32 {
     let e = falling(x);
     let sum = 1.0 + e;
     let lost = e - (sum - 1.0);
-    (if x > 0.0 { x } else { 0.0 }) + (ln(sum) + lost / sum)
+    (if x > 0.0 { x } else { 0.0 }) + (ln_of_normal(sum) + lost / sum)
 }
 
 /// `e^-|x|`
@@ -226,9 +239,73 @@ fn erf(x: f32) -> f32 {
     if size < 0.5 { x * p } else { far }
 }
 
-/// `n ln 2 + ln(1 + f)` with `1 + f` in [1/√2, √2), and `ln(1 + f) = f - f²/2 + f³ P(f)`, relative error 6e-9.
+/// `e^x` of any number, the power of two as a product of two of half its size: of neither is the other infinite or 0.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    // What is beyond is infinite, or 0. These are comparisons, so that NaN passes through.
+    let x = if x > 89.0 { 89.0 } else { x };
+    let x = if x < -104.0 { -104.0 } else { x };
+    let [p, power] = f32::exp_parts::<true>(x);
+    // From -150 to 129, with a sign and the bias of exponents.
+    let power = ((power.to_bits() << 16) as i32 >> 16) - 127;
+    let half = power >> 1;
+    let scale = |power: i32| f32::from_bits(((power + 127) as u32) << 23);
+    p * scale(half) * scale(power - half)
+}
+
+/// `ln(1 + x)`, with what `1 + x` loses of `x`.
+#[inline(always)]
+fn ln_1p(x: f32) -> f32 {
+    let sum = 1.0 + x;
+    let lost = (x - (sum - 1.0)) / sum;
+    let log = ln_of_normal(sum);
+    let rest = if sum == 0.0 {
+        f32::NEG_INFINITY
+    } else {
+        f32::NAN
+    };
+    let log = if sum > 0.0 { log + lost } else { rest };
+    // Of either sign, and infinity.
+    if x == 0.0 || x == f32::INFINITY {
+        x
+    } else {
+        log
+    }
+}
+
+/// The logarithm of any number.
 #[inline(always)]
 fn ln(x: f32) -> f32 {
+    // What has not all digits is taken times 2^23. Of two selected constants the compiler makes two sums.
+    let power = i32::from(x < f32::MIN_POSITIVE) * 23;
+    let scale = f32::from_bits(((127 + power) as u32) << 23);
+    let finite = ln_of_scaled(x * scale, power);
+    let rest = if x == 0.0 {
+        f32::NEG_INFINITY
+    } else {
+        f32::NAN
+    };
+    let finite = if x > 0.0 { finite } else { rest };
+    if x == f32::INFINITY { x } else { finite }
+}
+
+/// Whether a number is above 0, finite, and no smaller than what has all digits.
+#[inline(always)]
+fn is_normal(x: f32) -> bool {
+    const LEAST: u32 = f32::MIN_POSITIVE.to_bits();
+    x.to_bits().wrapping_sub(LEAST) < f32::INFINITY.to_bits() - LEAST
+}
+
+/// The logarithm of such a number, the same as of any.
+#[inline(always)]
+fn ln_of_normal(x: f32) -> f32 {
+    ln_of_scaled(x, 0)
+}
+
+/// The logarithm of a normal number less `power` times that of 2: `n ln 2 + ln(1 + f)` with `1 + f` in [1/√2, √2), and
+/// `ln(1 + f) = f - f²/2 + f³ P(f)`, relative error 6e-9.
+#[inline(always)]
+fn ln_of_scaled(x: f32, power: i32) -> f32 {
     const FIT: [f32; 8] = [
         0.333_333_3,
         -0.250_008_2,
@@ -243,11 +320,8 @@ fn ln(x: f32) -> f32 {
     // Its multiples by an exponent are exact.
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = LN_2 - LN_2_HIGH;
-    const SCALE: f32 = 8_388_608.0;
-    let is_subnormal = x < f32::MIN_POSITIVE;
-    let scaled = if is_subnormal { x * SCALE } else { x };
-    let bits = scaled.to_bits().wrapping_sub(HALF_BITS);
-    let n = ((bits as i32) >> 23) as f32 - if is_subnormal { 23.0 } else { 0.0 };
+    let bits = x.to_bits().wrapping_sub(HALF_BITS);
+    let n = (((bits as i32) >> 23) - power) as f32;
     let f = f32::from_bits((bits & 0x007F_FFFF).wrapping_add(HALF_BITS)) - 1.0;
     let square = f * f;
     let [mut even, mut odd] = [FIT[6], FIT[7]];
@@ -258,8 +332,5 @@ fn ln(x: f32) -> f32 {
     let tail = odd.mul_add(f, even) * f;
     // The largest terms come last.
     let low = n.mul_add(LN_2_LOW, square * (tail - 0.5));
-    let finite = n.mul_add(LN_2_HIGH, f + low);
-    let finite = if x == f32::INFINITY { x } else { finite };
-    let finite = if x == 0.0 { f32::NEG_INFINITY } else { finite };
-    if x >= 0.0 { finite } else { f32::NAN }
+    n.mul_add(LN_2_HIGH, f + low)
 }

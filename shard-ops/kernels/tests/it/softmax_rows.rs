@@ -16,6 +16,12 @@ fn agrees<T: Real>(tolerance: f64) {
         (16, 8),
         (23, 33),
         (19, 63),
+        // Four at a time, and fewer.
+        (5, 16),
+        (3, 24),
+        (4, 24),
+        (6, 32),
+        (7, 45),
         (3, 64),
         (3, 65),
         (3, 200),
@@ -88,6 +94,18 @@ fn rows_without_a_softmax_are_not_numbers() {
             assert!(y[..3].iter().all(|y| y.is_nan()), "{row:?}: {y:?}");
             assert!(y[3..].iter().all(|y| y.is_finite()), "{row:?}: {y:?}");
         }
+    }
+    // The second of four, and the last of its lanes that go twice.
+    for (at, wrong) in [(24, f32::NAN), (47, inf), (39, f32::NAN)] {
+        let (mut x, mut y) = ([0.5; 4 * 24], [0.0; 4 * 24]);
+        (x[1], x[at]) = (-inf, wrong);
+        softmax_rows(false, &x, 24, &mut y);
+        assert!(
+            y[24..48].iter().all(|y| y.is_nan()),
+            "{wrong} at {at}: {y:?}"
+        );
+        assert!(y[..24].iter().chain(&y[48..]).all(|y| y.is_finite()));
+        assert_eq!((y[0], y[1]), (1.0 / 23.0, 0.0));
     }
     softmax_rows::<f32>(false, &[], 0, &mut []);
     softmax_rows_grad::<f32>(true, &[], &[], 5, &mut []);

@@ -108,7 +108,7 @@ fn large_angles_keep_their_digits() {
     ];
     let mut many: Vec<f32> = (0..999).map(|i| (i as f32 * 0.731).powi(2)).collect();
     many[7] = 1e30;
-    for op in [Unary::Sin, Unary::Cos] {
+    for op in [Unary::Sin, Unary::Cos, Unary::Log] {
         let mut beside = vec![0.0; many.len()];
         op.eval(0, &many, &mut beside);
         for (x, beside) in many.iter().zip(beside) {
@@ -116,6 +116,7 @@ fn large_angles_keep_their_digits() {
             op.eval(0, &[*x], &mut alone);
             assert_eq!(alone[0], beside, "{op:?} of {x}");
         }
+        many.extend([0.0, 1e-40]);
     }
     for op in [Unary::Sin, Unary::Cos, Unary::Tan] {
         for order in [0, 1] {
@@ -170,7 +171,9 @@ fn maps_in_single_precision_keep_their_digits() {
         (Unary::Tanh, 0, 0.0),
         // In double precision it is `1 - tanh²`.
         (Unary::Tanh, 1, 2e-16),
+        (Unary::Exp, 0, 0.0),
         (Unary::Log, 0, 0.0),
+        (Unary::Log1p, 0, 0.0),
         (Unary::Erf, 0, 0.0),
         (Unary::Sin, 0, 0.0),
         (Unary::Sin, 1, 0.0),
@@ -185,13 +188,35 @@ fn maps_in_single_precision_keep_their_digits() {
             let off = (f64::from(*got) - exact).abs();
             // Below the smallest normal exponential there is none.
             let most = 4.8e-7 * exact.abs() + nearly_zero + 1.3e-36;
-            let same = f64::from(*got) == *exact || got.is_nan() && exact.is_nan();
+            // What is beyond the largest number is infinite.
+            let same = *got == *exact as f32 || got.is_nan() && exact.is_nan();
             assert!(
                 same || off <= most,
                 "{op:?} {order} of {x}: {got} for {exact}"
             );
         }
     }
+}
+
+/// Down to the smallest number, up to the largest, and beyond both.
+#[test]
+fn exponentials_and_logarithms_reach_as_far_as_numbers() {
+    let x = [-88.0f32, -95.0, -103.0, -103.9, 88.0, 88.7];
+    let mut y = [0.0; 6];
+    Unary::Exp.eval(0, &x, &mut y);
+    for (x, y) in x.iter().zip(y) {
+        let exact = f64::from(*x).exp();
+        let most = 2.4e-7 * exact + f64::from(f32::from_bits(1)) / 2.0;
+        assert!((f64::from(y) - exact).abs() <= most, "{y} for {exact}");
+    }
+    let ends = [-104.5, f32::MIN, 88.8, f32::MAX, 0.0, f32::NAN];
+    Unary::Exp.eval(0, &ends, &mut y);
+    assert_eq!(y[..5], [0.0, 0.0, f32::INFINITY, f32::INFINITY, 1.0]);
+    assert!(y[5].is_nan());
+    Unary::Log1p.eval(0, &[0.0, -0.0, -1.0, -1.5, 1e-40, f32::INFINITY], &mut y);
+    assert_eq!(y[..3], [0.0, 0.0, f32::NEG_INFINITY]);
+    assert!(y[1].is_sign_negative() && y[3].is_nan());
+    assert_eq!(y[4..], [1e-40, f32::INFINITY]);
 }
 
 /// Against double precision, all over the line: vectors with ends, the tail as far as single precision reaches, and beyond.
