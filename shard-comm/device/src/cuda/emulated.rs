@@ -67,8 +67,10 @@ fn of(driver: &dyn Driver) -> Option<&Emulated> {
 
 /// The sizes of all allocations, by address, of all queues.
 static MEMORY: LazyLock<Mutex<HashMap<u64, usize>>> = LazyLock::new(Mutex::default);
-/// Compiled texts, by hash. Libraries stay loaded.
-static LIBRARIES: LazyLock<Mutex<HashMap<u64, &'static Library>>> = LazyLock::new(Mutex::default);
+/// Compiled texts, by hash. Libraries stay loaded. Who compiles one keeps nobody from another.
+static LIBRARIES: LazyLock<Mutex<HashMap<u64, Place>>> = LazyLock::new(Mutex::default);
+/// Where a library will be.
+type Place = Arc<Mutex<Option<&'static Library>>>;
 
 /// The signature that kernels are called by: blocks, threads of a block, parameters.
 type Launch = unsafe extern "C" fn(*const u32, *const u32, *const u8);
@@ -273,8 +275,9 @@ fn library(source: &KernelSource, defines: &str) -> Answer<&'static Library> {
     let mut hasher = DefaultHasher::new();
     (&text, source.exact).hash(&mut hasher);
     let hash = hasher.finish();
-    let mut libraries = lock(&LIBRARIES);
-    if let Some(&library) = libraries.get(&hash) {
+    let place = Arc::clone(lock(&LIBRARIES).entry(hash).or_default());
+    let mut place = lock(&place);
+    if let Some(library) = *place {
         return Ok(library);
     }
     let folder = cache::folder().map_err(failed("mkdir"))?;
@@ -285,9 +288,7 @@ fn library(source: &KernelSource, defines: &str) -> Answer<&'static Library> {
     }
     // SAFETY: the library was made from a text of this crate or of its user; it has no initialisers.
     let library = unsafe { Library::new(&path) }.map_err(failed("dlopen"))?;
-    let library = Box::leak(Box::new(library));
-    libraries.insert(hash, library);
-    Ok(library)
+    Ok(place.insert(Box::leak(Box::new(library))))
 }
 
 /// NVIDIA's compiler must accept a text too, where it is installed: it finds other functions for the same names than the host's.

@@ -3,30 +3,39 @@
 // A launch runs block after block. In a KERNEL the threads of a block run one after the other; in a BLOCK_KERNEL, whose
 // threads wait for each other, each is a fiber and SYNC() goes on to the next.
 #define EMULATED 1
-#include <cmath>
-#include <cstddef>
-#include <cstring>
+// No header of C++: they take as long to compile as a kernel.
+#include <stddef.h>
+#include <string.h>
 #include <ucontext.h>
-#include <vector>
 
 struct Dim3 { unsigned x, y, z; };
 static thread_local Dim3 threadIdx, blockIdx, blockDim, gridDim;
-using std::exp; using std::log; using std::sqrt; using std::fabs; using std::pow; using std::tanh; using std::erf;
-using std::floor; using std::ceil; using std::sin; using std::cos; using std::log1p; using std::expm1; using std::fma;
-using std::isnan; using std::isinf; using std::rint; using std::trunc; using std::tan; using std::cbrt;
-using std::asin; using std::acos; using std::atan; using std::sinh; using std::cosh; using std::asinh; using std::acosh; using std::atanh;
-using std::exp2; using std::log2; using std::log10; using std::erfc; using std::atan2; using std::hypot; using std::fmod;
+// Of both precisions.
+#define OF_ONE(name)                                               \
+    inline double name(double x) { return __builtin_##name(x); }   \
+    inline float name(float x) { return __builtin_##name##f(x); }
+#define OF_TWO(name)                                                              \
+    inline double name(double x, double y) { return __builtin_##name(x, y); }     \
+    inline float name(float x, float y) { return __builtin_##name##f(x, y); }
+OF_ONE(exp) OF_ONE(log) OF_ONE(sqrt) OF_ONE(fabs) OF_ONE(tanh) OF_ONE(erf) OF_ONE(floor) OF_ONE(ceil) OF_ONE(sin)
+OF_ONE(cos) OF_ONE(log1p) OF_ONE(expm1) OF_ONE(rint) OF_ONE(trunc) OF_ONE(tan) OF_ONE(cbrt) OF_ONE(asin) OF_ONE(acos)
+OF_ONE(atan) OF_ONE(sinh) OF_ONE(cosh) OF_ONE(asinh) OF_ONE(acosh) OF_ONE(atanh) OF_ONE(exp2) OF_ONE(log2) OF_ONE(log10)
+OF_ONE(erfc) OF_TWO(pow) OF_TWO(atan2) OF_TWO(hypot) OF_TWO(fmod) OF_TWO(copysign)
+inline double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
+inline float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+template <typename T> inline bool isnan(T x) { return __builtin_isnan(x); }
+template <typename T> inline bool isinf(T x) { return __builtin_isinf(x); }
 // As the host's.
 inline double erfinv(double x) {
     const double size = fabs(x), pi = 3.14159265358979323846, a = 0.147;
-    if (!(size < 1)) return size == 1 ? x * HUGE_VAL : NAN;
+    if (!(size < 1)) return size == 1 ? x * __builtin_huge_val() : __builtin_nan("");
     const double l = log1p(-x * x), b = 2 / (pi * a) + 0.5 * l, first = sqrt(b * b - l / a) - b;
     double y = first > 0 ? sqrt(first) : 0;
     for (int i = 0; i < 3; i++) {
         const double error = size < 0.5 ? erf(y) - size : (1 - size) - erfc(y);
         y -= error / (2 / sqrt(pi) * exp(-y * y) + y * error);
     }
-    return std::copysign(y, x);
+    return copysign(y, x);
 }
 inline float erfinv(float x) { return (float)erfinv((double)x); }
 
@@ -34,14 +43,33 @@ inline float erfinv(float x) { return (float)erfinv((double)x); }
 #define SHARED(T, name, count) static thread_local T name[count]
 
 namespace emulated {
+static const size_t STACK = 1 << 16;
+
 struct Fibers {
     ucontext_t home;
-    std::vector<ucontext_t> threads;
-    std::vector<char> done;
-    std::vector<std::vector<char>> stacks;
+    // Of as many threads as there is room for, each with a stack.
+    unsigned room = 0;
+    ucontext_t* threads = nullptr;
+    char* done = nullptr;
+    char* stacks = nullptr;
     unsigned now = 0;
     void (*body)(const void*) = nullptr;
     const void* params = nullptr;
+
+    void make_room(unsigned count) {
+        if (count <= room) return;
+        give_back();
+        room = count;
+        threads = new ucontext_t[count];
+        done = new char[count];
+        stacks = new char[count * STACK];
+    }
+    void give_back() {
+        delete[] threads;
+        delete[] done;
+        delete[] stacks;
+    }
+    ~Fibers() { give_back(); }
 };
 static thread_local Fibers fibers;
 
@@ -60,8 +88,7 @@ inline void run(const unsigned* grid, const unsigned* block, const void* params,
     blockDim = {block[0], block[1], block[2]};
     unsigned count = block[0] * block[1] * block[2];
     if (waits) {
-        fibers.threads.resize(count);
-        fibers.stacks.resize(count, std::vector<char>(1 << 16));
+        fibers.make_room(count);
         fibers.body = body;
         fibers.params = params;
     }
@@ -71,11 +98,11 @@ inline void run(const unsigned* grid, const unsigned* block, const void* params,
             for (unsigned t = 0; t < count; t++) { place(t); body(params); }
             continue;
         }
-        fibers.done.assign(count, 0);
+        memset(fibers.done, 0, count);
         for (unsigned t = 0; t < count; t++) {
             getcontext(&fibers.threads[t]);
-            fibers.threads[t].uc_stack.ss_sp = fibers.stacks[t].data();
-            fibers.threads[t].uc_stack.ss_size = fibers.stacks[t].size();
+            fibers.threads[t].uc_stack.ss_sp = fibers.stacks + t * STACK;
+            fibers.threads[t].uc_stack.ss_size = STACK;
             fibers.threads[t].uc_link = nullptr;
             makecontext(&fibers.threads[t], enter, 0);
         }
