@@ -8,9 +8,10 @@ pub trait Exp: Copy {
     /// It is 0 below the smallest normal number. `FMA` says whether fused multiply-add is an instruction here.
     fn exp_fast<const FMA: bool>(x: Self) -> Self;
 
-    /// `e^x` as `p` times a power of two, with `p` from 0.7 to 1.5, and a number whose lowest bits are the power's.
+    /// `e^x` as `2^n e^r` with `|r| <= ln 2 / 2`: `r`, then `t` of `e^r = 1 + r + r² t`, and a number whose lowest bits are `n` plus the
+    /// bias of exponents.
     #[doc(hidden)]
-    fn exp_parts<const FMA: bool>(x: Self) -> [Self; 2];
+    fn exp_parts<const FMA: bool>(x: Self) -> [Self; 3];
 }
 
 /// `2^n e^r` with `|r| <= ln 2 / 2` and a polynomial that is right to half a unit in the last place: of single precision a Chebyshev
@@ -20,49 +21,49 @@ macro_rules! exp {
         impl Exp for $t {
             #[inline(always)]
             fn exp_fast<const FMA: bool>(x: Self) -> Self {
-                let [p, power] = Self::exp_parts::<FMA>(x);
+                let [r, t, power] = Self::exp_parts::<FMA>(x);
+                let p = fma::<$t, FMA>(fma::<$t, FMA>(t, r, 1.0), r, 1.0);
                 let scale = Self::from_bits(power.to_bits() << $mantissa);
                 // This is a comparison, so that NaN passes through.
                 if x < $smallest { 0.0 } else { p * scale }
             }
 
             #[inline(always)]
-            fn exp_parts<const FMA: bool>(x: Self) -> [Self; 2] {
+            fn exp_parts<const FMA: bool>(x: Self) -> [Self; 3] {
                 // Adding `SHIFT` leaves round(x / ln 2) and the bias of exponents in the low bits: no conversion to integers is needed.
                 const SHIFT: $t = $shift + $bias as $t;
                 // `HIGH` has so few digits that its multiples by an exponent are exact.
                 const HIGH: $t = $high;
                 const LOW: $t = $low;
                 const TERMS: &[$t] = &$terms;
-                #[inline(always)]
-                fn fma<const FMA: bool>(a: $t, b: $t, c: $t) -> $t {
-                    if FMA { a.mul_add(b, c) } else { a * b + c }
-                }
-                let shifted = fma::<FMA>(x, core::$t::consts::LOG2_E, SHIFT);
+                let shifted = fma::<$t, FMA>(x, core::$t::consts::LOG2_E, SHIFT);
                 let n = shifted - SHIFT;
-                let r = fma::<FMA>(n, -LOW, fma::<FMA>(n, -HIGH, x));
-                let mut p = TERMS[TERMS.len() - 1];
+                let r = fma::<$t, FMA>(n, -LOW, fma::<$t, FMA>(n, -HIGH, x));
+                let mut t = TERMS[TERMS.len() - 1];
                 let mut i = TERMS.len() - 1;
                 while i > 0 {
                     i -= 1;
-                    p = fma::<FMA>(p, r, TERMS[i]);
+                    t = fma::<$t, FMA>(t, r, TERMS[i]);
                 }
-                [p, shifted]
+                [r, t, shifted]
             }
         }
     };
 }
 
+#[inline(always)]
+fn fma<T: num_traits::Float, const FMA: bool>(a: T, b: T, c: T) -> T {
+    if FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
 exp!(
     f32, u32, mantissa 23, bias 127, shift 12_582_912.0, high 0.693_359_4, low -2.121_944_4e-4, smallest -87.3,
-    [1.0, 1.0, 0.5, 0.166_664_15, 0.041_666_35, 0.008_375_132, 0.001_394_111_7]
+    [0.5, 0.166_664_15, 0.041_666_35, 0.008_375_132, 0.001_394_111_7]
 );
 exp!(
     f64, u64, mantissa 52, bias 1023, shift 6_755_399_441_055_744.0, high 0.693_147_180_369_123_8,
     low 1.908_214_929_270_587_7e-10, smallest -708.3,
     [
-        1.0,
-        1.0,
         1.0 / 2.0,
         1.0 / 6.0,
         1.0 / 24.0,

@@ -3,11 +3,15 @@
 //! A scan keeps one state per line along the dim. It begins with the states it is given, which hold what came before, and leaves
 //! them as they are after the last element: of a dim in several parts, each part can so go on where the one before it ended.
 
-use super::pointwise::assert_shapes;
+mod beside;
+
+use self::beside::{BESIDE, Beside};
+use super::pointwise::{assert_shapes, vectorized};
 use super::view::{Dims, Strides, for_each_row, row_major};
 use super::whole::{Number, Whole};
 use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
+use bytemuck::Pod;
 use shard_device::Bool;
 
 /// What a scan of numbers gathers.
@@ -323,7 +327,7 @@ impl Lines {
         }
     }
 
-    fn values<T: Copy, A: Copy, Y>(
+    fn values<T: Pod, A: Copy, Y: Pod>(
         &self,
         x: &View<'_, T>,
         states: &mut [A],
@@ -343,30 +347,32 @@ impl Lines {
         let y = y.data_mut();
         let operands = [from, (&strides[..], offset)];
         let (along, len) = (self.along(&operands), self.len);
-        let step = |state: &mut A, from: T, to: &mut Y| {
-            *state = join(*state, lift(from));
-            *to = lower(*state);
+        let step = |state: A, from: T| {
+            let state = join(state, lift(from));
+            (state, lower(state))
         };
         if along == [1, 1] && len > 0 {
-            // A sum waits for the one before it: what waits beside it is other lines'.
             return self.rows(&operands, states.len(), |[state, from, to, _], n, steps| {
                 let at = |first: usize, k: usize, j: usize| {
                     first.wrapping_add_signed(j as isize * steps[k])
                 };
                 let mut j = 0;
                 while j + BESIDE <= n {
-                    let lines: [&[T]; BESIDE] =
-                        core::array::from_fn(|b| &data[at(from, 1, j + b)..][..len]);
                     let results = core::array::from_fn(|b| {
                         let first = at(to, 2, j + b);
                         first..first + len
                     });
                     // Lines of a view that is written have no element in common; one that breaks this goes line by line.
-                    let Ok(results) = y.get_disjoint_mut::<_, BESIDE>(results) else {
+                    let Ok(results) = y.get_disjoint_mut(results) else {
                         break;
                     };
-                    let mut now = core::array::from_fn(|b| states[at(state, 0, j + b)]);
-                    self.beside(lines, results, &mut now, step);
+                    let now = vectorized(Beside {
+                        lines: core::array::from_fn(|b| &data[at(from, 1, j + b)..][..len]),
+                        results,
+                        states: core::array::from_fn(|b| states[at(state, 0, j + b)]),
+                        backwards: self.backwards,
+                        step: &step,
+                    });
                     for (b, now) in now.into_iter().enumerate() {
                         states[at(state, 0, j + b)] = now;
                     }
@@ -376,7 +382,9 @@ impl Lines {
                     let (line, result) = (&data[at(from, 1, j)..][..len], at(to, 2, j));
                     let state = &mut states[at(state, 0, j)];
                     let result = &mut y[result..][..len];
-                    self.beside([line], [result], core::array::from_mut(state), step);
+                    for i in self.order() {
+                        (*state, result[i]) = step(*state, line[i]);
+                    }
                 }
             });
         }
@@ -390,7 +398,7 @@ impl Lines {
                     steps,
                     1,
                     &mut |state, [from, to], _| {
-                        step(state, data[from], &mut y[to]);
+                        (*state, y[to]) = step(*state, data[from]);
                     },
                 );
             }
@@ -402,38 +410,11 @@ impl Lines {
                         |k: usize| (at[k + 1] + first).wrapping_add_signed(i as isize * along[k]);
                     let (from, to) = (&data[place(0)..][..width], &mut y[place(1)..][..width]);
                     for ((state, &from), to) in states.iter_mut().zip(from).zip(to) {
-                        step(state, from, to);
+                        (*state, *to) = step(*state, from);
                     }
                 }
             }
         });
-    }
-
-    /// Goes along lines that lie side by side in memory, a step of each at a time.
-    #[inline]
-    fn beside<T: Copy, A, Y, const N: usize>(
-        &self,
-        lines: [&[T]; N],
-        mut results: [&mut [Y]; N],
-        states: &mut [A; N],
-        step: impl Fn(&mut A, T, &mut Y),
-    ) {
-        let len = self.len;
-        // So long are all of them: no index needs to be compared.
-        let lines = lines.map(|line| &line[..len]);
-        for result in &mut results {
-            *result = &mut core::mem::take(result)[..len];
-        }
-        let mut at = |i: usize| {
-            for b in 0..N {
-                step(&mut states[b], lines[b][i], &mut results[b][i]);
-            }
-        };
-        if self.backwards {
-            (0..len).rev().for_each(&mut at);
-        } else {
-            (0..len).for_each(&mut at);
-        }
     }
 
     /// Visits all elements, each line's in order: its state, where the element lies in each operand, and its place in the line.
@@ -519,9 +500,6 @@ impl Lines {
         (0..len).map(move |i| if backwards { len - 1 - i } else { i })
     }
 }
-
-/// Lines that are gone through a step of each at a time: as many sums as a processor begins before the first is there.
-const BESIDE: usize = 4;
 
 /// Lines that are gone through side by side: enough for whole pages of cache, few enough for their states to stay in it.
 const ABREAST: usize = 256;

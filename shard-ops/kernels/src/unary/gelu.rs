@@ -1,4 +1,5 @@
-//! Gelu and its derivative in single precision, within ten units in the last place, or 20 below -8.
+//! Gelu and its derivative in single precision, within ten units in the last place, or 20 below -8. Of the approximation by a hyperbolic tangent below -2
+//! the error is that of a number of size 0.1.
 
 use crate::exp::Exp;
 
@@ -64,6 +65,32 @@ fn parts(x: f32) -> [f32; 2] {
     let lost = t.mul_add(t, -rounded);
     let e = f32::exp_fast::<true>(-0.5 * rounded);
     [(-0.5 * lost).mul_add(e, e), A / (3.4 + t) + B]
+}
+
+/// Twice the argument of the tangent, `x (ROOT + CUBIC x²)`.
+const ROOT: f32 = 1.595_769_2;
+const CUBIC: f32 = 0.071_354_814;
+
+/// `x (1 + tanh u) / 2`, which is `x sigmoid(2u)`.
+#[inline(always)]
+pub(super) fn gelu_tanh(x: f32) -> f32 {
+    let twice = x * CUBIC.mul_add(x * x, ROOT);
+    let e = f32::exp_fast::<true>(-twice.abs());
+    x * ((if twice < 0.0 { e } else { 1.0 }) / (1.0 + e))
+}
+
+/// `s + x s (1 - s) (2u)'` with `s = sigmoid(2u)`.
+#[inline(always)]
+pub(super) fn slope_tanh(x: f32) -> f32 {
+    // Beyond it is 0 or 1. These are comparisons, so that NaN passes through.
+    let x = if x > 14.0 { 14.0 } else { x };
+    let x = if x < -14.0 { -14.0 } else { x };
+    let square = x * x;
+    let twice = x * CUBIC.mul_add(square, ROOT);
+    let e = f32::exp_fast::<true>(-twice.abs());
+    let grows = (3.0 * CUBIC).mul_add(square, ROOT);
+    let whole = if twice < 0.0 { e } else { 1.0 };
+    (whole * (1.0 + e) + x * e * grows) / ((1.0 + e) * (1.0 + e))
 }
 
 #[inline(always)]

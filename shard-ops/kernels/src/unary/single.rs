@@ -7,7 +7,7 @@ use super::{Unary, gelu};
 use crate::Real;
 use crate::exp::{Exp, fused};
 use crate::pointwise::vectorized;
-use core::f32::consts::{FRAC_2_PI, FRAC_2_SQRT_PI, FRAC_PI_2, LN_2, SQRT_2};
+use core::f32::consts::{FRAC_2_PI, FRAC_2_SQRT_PI, FRAC_PI_2, FRAC_PI_4, LN_2, SQRT_2};
 use pulp::{Simd, WithSimd};
 
 /// Writes the map, or of order 1 its derivative, of numbers in single precision. Returns whether they are of that precision, and
@@ -24,15 +24,37 @@ pub(super) fn run<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) -> boo
         (Unary::Sigmoid, 1) => each(x, y, sigmoid_slope),
         (Unary::Silu, 0) => each(x, y, silu),
         (Unary::Silu, 1) => each(x, y, silu_slope),
+        (Unary::GeluTanh, 0) => each(x, y, gelu::gelu_tanh),
+        (Unary::GeluTanh, 1) => each(x, y, gelu::slope_tanh),
+        (Unary::Mish, 0) => each(x, y, mish),
+        (Unary::Mish, 1) => each(x, y, mish_slope),
         (Unary::Tanh, 0) => each(x, y, tanh),
         (Unary::Tanh, 1) => each(x, y, tanh_slope),
-        (Unary::Exp, 0) => each(x, y, exp),
+        (Unary::Exp, 0..=3) | (Unary::Expm1, 1..=3) => each(x, y, exp),
+        (Unary::Expm1, 0) => each(x, y, expm1),
+        (Unary::Elu { alpha }, 0) => {
+            let alpha = alpha as f32;
+            each(x, y, |x| if x > 0.0 { x } else { alpha * expm1(x) })
+        }
+        (Unary::Elu { alpha }, 1) => {
+            let alpha = alpha as f32;
+            each(x, y, |x| if x > 0.0 { 1.0 } else { alpha * exp(x) })
+        }
         (Unary::Log, 0) => most(x, y, ln_of_normal, is_normal, ln),
         (Unary::Log1p, 0) => each(x, y, ln_1p),
         (Unary::Erf, 0) => each(x, y, erf),
+        (Unary::Rsqrt, 0) => each(x, y, |x| 1.0 / x.sqrt()),
+        (Unary::Rsqrt, 1) => each(x, y, |x| -0.5 / x.sqrt() / x),
+        (Unary::Hardswish, 0) => each(x, y, |x| x * hardsigmoid(x)),
+        (Unary::Hardswish, 1) => each(x, y, hardswish_slope),
+        (Unary::Hardsigmoid, 0) => each(x, y, hardsigmoid),
+        (Unary::Atan, 0) => each(x, y, atan),
+        (Unary::Tan, 0) => angles(x, y, tan, f64::tan),
         (Unary::Sin, 0) => angles(x, y, sin, f64::sin),
         (Unary::Sin, 1) | (Unary::Cos, 0) => angles(x, y, cos, f64::cos),
         (Unary::Cos, 1) => angles(x, y, |x| -sin(x), |x| -x.sin()),
+        (Unary::LogSigmoid, 0) => each(x, y, |x| -softplus(-x)),
+        (Unary::LogSigmoid, 1) => each(x, y, |x| sigmoid(-x)),
         (
             Unary::Softplus {
                 beta: 1.0,
@@ -157,6 +179,57 @@ fn cos(x: f32) -> f32 {
     turned(quarter.wrapping_add(1), angle)
 }
 
+#[inline(always)]
+fn tan(x: f32) -> f32 {
+    let (quarter, angle) = quarter(x);
+    let tangent = turned(quarter, angle) / turned(quarter.wrapping_add(1), angle);
+    // Of either sign.
+    if x == 0.0 { x } else { tangent }
+}
+
+/// Of at most `tan(π/8)` in size `x + x³ P(x²)`, relative error 2e-8 (Cephes); of others from the angle to `π/4` or `π/2`.
+#[inline(always)]
+fn atan(x: f32) -> f32 {
+    const FIT: [f32; 4] = [-0.333_329_5, 0.199_777_1, -0.138_776_86, 0.080_537_446];
+    const EIGHTH: f32 = 0.414_213_57;
+    let size = x.abs();
+    let (is_far, is_near) = (size > 1.0 / EIGHTH, size <= EIGHTH);
+    let above = if is_near { size } else { size - 1.0 };
+    let below = if is_near { 1.0 } else { size + 1.0 };
+    let from = if is_near { 0.0 } else { FRAC_PI_4 };
+    let [above, below, from] = [
+        if is_far { -1.0 } else { above },
+        if is_far { size } else { below },
+        if is_far { FRAC_PI_2 } else { from },
+    ];
+    let x_of = above / below;
+    let square = x_of * x_of;
+    let mut p = FIT[3];
+    for i in [2, 1, 0] {
+        p = p.mul_add(square, FIT[i]);
+    }
+    (from + (p * square).mul_add(x_of, x_of)).copysign(x)
+}
+
+/// `x` or the nearer of two bounds. These are comparisons, so that NaN passes through.
+#[inline(always)]
+fn between(x: f32, low: f32, high: f32) -> f32 {
+    let x = if x < low { low } else { x };
+    if x > high { high } else { x }
+}
+
+#[inline(always)]
+fn hardsigmoid(x: f32) -> f32 {
+    between(x + 3.0, 0.0, 6.0) * (1.0 / 6.0)
+}
+
+#[inline(always)]
+fn hardswish_slope(x: f32) -> f32 {
+    let slope = x * (1.0 / 3.0) + 0.5;
+    let slope = if x < 3.0 { slope } else { 1.0 };
+    if x <= -3.0 { 0.0 } else { slope }
+}
+
 /// `max(x, 0) + ln(1 + e^-|x|)`, with what `1 + e^-|x|` loses of the exponential.
 #[inline(always)]
 fn softplus(x: f32) -> f32 {
@@ -198,19 +271,13 @@ fn silu_slope(x: f32) -> f32 {
     (if x < 0.0 { below } else { above }) / ((1.0 + e) * (1.0 + e))
 }
 
-/// Below 0.5 `x + x³ P(x²)`, relative error 2e-8.
+/// `m / (m + 2)` with `m = e^2|x| - 1`.
 #[inline(always)]
 fn tanh(x: f32) -> f32 {
-    const FIT: [f32; 4] = [-0.333_331_44, 0.133_258_79, -0.053_045_493, 0.017_241_491];
-    let (square, size) = (x * x, x.abs());
-    let mut p = FIT[3];
-    for i in [2, 1, 0] {
-        p = p.mul_add(square, FIT[i]);
-    }
-    let near = (p * square).mul_add(x, x);
-    let e = f32::exp_fast::<true>(-2.0 * size);
-    let far = (1.0 - 2.0 * e / (1.0 + e)).copysign(x);
-    if size < 0.5 { near } else { far }
+    let twice = 2.0 * x.abs();
+    // Beyond it is 1. This is a comparison, so that NaN passes through.
+    let m = expm1(if twice > 20.0 { 20.0 } else { twice });
+    (m / (m + 2.0)).copysign(x)
 }
 
 /// `4 e^-2|x| / (1 + e^-2|x|)²`, which keeps its digits where `1 - tanh²` has none left.
@@ -245,12 +312,59 @@ fn exp(x: f32) -> f32 {
     // What is beyond is infinite, or 0. These are comparisons, so that NaN passes through.
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if x < -104.0 { -104.0 } else { x };
-    let [p, power] = f32::exp_parts::<true>(x);
-    // From -150 to 129, with a sign and the bias of exponents.
-    let power = ((power.to_bits() << 16) as i32 >> 16) - 127;
+    let [r, t, power] = f32::exp_parts::<true>(x);
+    // From -150 to 129.
+    let power = exponent(power);
     let half = power >> 1;
-    let scale = |power: i32| f32::from_bits(((power + 127) as u32) << 23);
-    p * scale(half) * scale(power - half)
+    t.mul_add(r, 1.0).mul_add(r, 1.0) * power_of_two(half) * power_of_two(power - half)
+}
+
+/// `e^x - 1` as `2^n (e^r - 1) + (2^n - 1)`, of half the power, which is never infinite.
+#[inline(always)]
+fn expm1(x: f32) -> f32 {
+    let near = if x > 89.0 { 89.0 } else { x };
+    let near = if near < -30.0 { -30.0 } else { near };
+    let [r, t, power] = f32::exp_parts::<true>(near);
+    let half = power_of_two(exponent(power) - 1);
+    let value = 2.0 * (t * r).mul_add(r, r).mul_add(half, half - 0.5);
+    // Of either sign.
+    if x == 0.0 { x } else { value }
+}
+
+/// The power of [`Exp::exp_parts`], which is less than 2^15 in size.
+#[inline(always)]
+fn exponent(power: f32) -> i32 {
+    ((power.to_bits() << 16) as i32 >> 16) - 127
+}
+
+/// `2^power`, of powers of normal numbers.
+#[inline(always)]
+fn power_of_two(power: i32) -> f32 {
+    f32::from_bits(((power + 127) as u32) << 23)
+}
+
+/// `x n / (n + 2)` with `n = e^x (e^x + 2)`: the tangent of a logarithm without either.
+#[inline(always)]
+fn mish(x: f32) -> f32 {
+    let n = mish_parts(x)[1];
+    x * (n / (n + 2.0))
+}
+
+/// `t + x t'` with `t = n / (n + 2)`, over one denominator; `n' = 2 e^x (e^x + 1)`.
+#[inline(always)]
+fn mish_slope(x: f32) -> f32 {
+    let [e, n] = mish_parts(x);
+    let sum = n + 2.0;
+    let grows = 4.0 * e * (e + 1.0);
+    // Beyond, the second term is 0.
+    (n * sum + between(x, -100.0, 30.0) * grows) / (sum * sum)
+}
+
+#[inline(always)]
+fn mish_parts(x: f32) -> [f32; 2] {
+    // Beyond, the quotient is 1.
+    let e = f32::exp_fast::<true>(if x > 20.0 { 20.0 } else { x });
+    [e, e * (e + 2.0)]
 }
 
 /// `ln(1 + x)`, with what `1 + x` loses of `x`.

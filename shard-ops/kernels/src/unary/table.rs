@@ -256,11 +256,14 @@ macro_rules! unary_table {
                 2 => M::normal_pdf(x) * (2.0 - x * x);
                 3 => M::normal_pdf(x) * x * (x * x - 4.0);
             }
-            /// The tanh approximation of gelu.
+            /// The tanh approximation of gelu. Half of one and a hyperbolic tangent is a sigmoid of twice the argument, which keeps its digits
+            /// where it is small.
             gelu_tanh: GeluTanh {
+                with a = 1.595_769_121_605_730_8, b = 0.071_354_816_272_600_25;
                 let t = M::gelu_tanh_parts(x);
-                0 => 0.5 * x * (1.0 + t[0]);
-                1 => 0.5 + 0.5 * t[0] + 0.5 * x * t[1];
+                0 => x * M::sigmoid(x * (a + b * x * x));
+                1 => M::sigmoid(x * (a + b * x * x)) + clamp(x, -40.0, 40.0) * M::sigmoid(-abs(x) * (a + b * x * x))
+                    * (1.0 - M::sigmoid(-abs(x) * (a + b * x * x))) * (a + 3.0 * b * squared(clamp(x, -40.0, 40.0)));
                 2 => t[1] + 0.5 * x * t[2];
                 3 => 1.5 * t[2] + 0.5 * x * t[3];
             }
@@ -276,7 +279,7 @@ macro_rules! unary_table {
             mish: Mish {
                 let t = M::mish_parts(x);
                 0 => x * t[0];
-                1 => t[0] + x * t[1];
+                1 => t[0] + clamp(x, -1000.0, 1000.0) * t[1];
                 2 => 2.0 * t[1] + x * t[2];
                 3 => 3.0 * t[2] + x * t[3];
             }
