@@ -1,6 +1,6 @@
 //! Maps of single-precision numbers of which there is much, in single precision: twice as many lanes as formulas in double precision have.
 //!
-//! Results are within four units in the last place, but for gelu (see there) and the derivatives of `silu` and gelu near where they
+//! Results are within four units in the last place, but for gelu (see there) and the derivatives of `silu`, `mish` and gelu near where they
 //! are 0, whose error is that of a number of size 1. Where products and sums are not fused, formulas in double precision are taken.
 
 use super::{Unary, gelu};
@@ -62,10 +62,10 @@ pub(super) fn run<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) -> boo
             },
             0 | 1,
         ) => {
-            let most = threshold as f32;
+            let bend = threshold as f32;
             match order {
-                0 => each(x, y, |x| if x > most { x } else { softplus(x) }),
-                _ => each(x, y, |x| if x > most { 1.0 } else { sigmoid(x) }),
+                0 => each(x, y, |x| if x > bend { x } else { softplus(x) }),
+                _ => each(x, y, |x| if x > bend { 1.0 } else { sigmoid(x) }),
             }
         }
         _ => false,
