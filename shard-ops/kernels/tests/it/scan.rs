@@ -174,3 +174,27 @@ fn runs_are_summed_where_they_begin() {
     }
     assert_eq!(y, [3.0, 0.0, 28.0, 0.0, 0.0, 32.0]);
 }
+
+/// Lines that are runs, as many as go side by side and some more, of whole blocks and with a rest.
+#[test]
+fn lines_side_by_side_are_what_each_is_alone() {
+    for (lines, len) in [(8, 4), (8, 11), (17, 9), (9, 3)] {
+        let x: Vec<f32> = (0..lines * len).map(|i| (i * 37 % 101) as f32).collect();
+        for backwards in [false, true] {
+            let (mut y, mut states) = (vec![0.0; x.len()], vec![0.5; lines]);
+            let shape = [lines, len];
+            let (from, to) = (
+                View::contiguous(&x, &shape),
+                &mut ViewMut::contiguous(&mut y, &shape),
+            );
+            floats(Scan::Sum, backwards, &from, 1, &mut states, Some(to));
+            for (l, (x, y)) in x.chunks(len).zip(y.chunks(len)).enumerate() {
+                for (i, y) in y.iter().enumerate() {
+                    let terms = if backwards { &x[i..] } else { &x[..=i] };
+                    assert_eq!(*y, 0.5 + terms.iter().sum::<f32>(), "line {l}, {i}");
+                }
+                assert_eq!(states[l], 0.5 + f64::from(x.iter().sum::<f32>()));
+            }
+        }
+    }
+}
