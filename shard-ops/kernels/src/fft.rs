@@ -1,14 +1,23 @@
-//! Fourier transforms along a dim of strided views, by `rustfft` and `realfft`.
+//! Fourier transforms along a dim of strided views, by `rustfft`.
 //!
 //! A complex number is two numbers side by side, the last dim of a view. A transform reads as many elements as there are, up to its
 //! length, with zeros for those that are missing, and writes as many as are asked for, with zeros where there are none: so the
 //! adjoint of a transform is a transform too.
 
+mod half;
+mod lines;
+mod product;
+
+pub use self::product::{CompiledProduct, multiply};
+
+use self::half::{Half, Join, Pair, Split};
+use self::lines::{Gather, LINES, Lines, Places, Scatter};
 use super::{Real, View, ViewMut};
-use crate::arrays::numbered;
 use crate::compiled::compiled;
-use shard_instances::fourier::{Complex, Transforms};
-use smallvec::SmallVec;
+use crate::pointwise::vectorized;
+use pulp::{Simd, WithSimd};
+use shard_instances::fourier::{self, Complex, Transforms};
+use std::sync::Arc;
 
 /// What is transformed into what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,12 +70,6 @@ impl Planned for f32 {}
 
 impl Planned for f64 {}
 
-/// Rows and columns of a tile that are exchanged at once: a cache line of complex numbers of `f32`.
-const TILE: usize = 8;
-
-/// How many lines are taken at a time, so that neighbours in memory are read together where the dim is not the last.
-const LINES: usize = TILE;
-
 compiled! { trait Compiled for Planned: f32 f64; {
     /// `out = scale · fft(x)` along dim `dim`, with transforms of `n` elements.
     ///
@@ -114,392 +117,317 @@ fn transform_here<T: Planned>(
         "fft: {:?} into {shape:?}",
         x.shape()
     );
-    let mut work = Work::<T>::new(kind, n);
+    let mut work = Work::<T>::new(kind, n, scale);
     let count: usize = from.others.iter().product();
     let data = out.data_mut();
     for first in (0..count).step_by(LINES) {
         let lines = first..count.min(first + LINES);
-        let (source, target): (Places, Places) =
-            lines.map(|line| (from.start(line), to.start(line))).unzip();
-        work.read(x.data(), &source, &from);
-        work.run(source.len());
-        work.write(data, &target, &to, T::of(scale));
+        let source: Places = lines.clone().map(|line| from.start(line)).collect();
+        let target: Places = lines.map(|line| to.start(line)).collect();
+        work.transform((x.data(), &source, &from), (data, &target, &to));
     }
 }
 
-/// Where some lines begin.
-type Places = SmallVec<[usize; LINES]>;
+/// Some lines in memory: where they begin, and how they lie.
+type Read<'a, T> = (&'a [T], &'a [usize], &'a Lines);
 
-/// The lines of a view along a dim.
-struct Lines {
-    /// Extents of the other dims, but that of complex numbers.
-    others: Vec<usize>,
-    steps: Vec<isize>,
-    offset: usize,
-    /// Elements of a line, and from one to the next.
-    extent: usize,
-    step: isize,
-    /// From a real part to its imaginary part.
-    imaginary: isize,
-}
+/// Some lines in memory that are written.
+type Write<'a, T> = (&'a mut [T], &'a [usize], &'a Lines);
 
-impl Lines {
-    fn of(shape: &[usize], strides: &[isize], offset: usize, dim: usize, complex: bool) -> Self {
-        let last = shape.len() - usize::from(complex);
-        assert!(
-            dim < last && (!complex || shape[last] == 2),
-            "fft: dim {dim} of {shape:?}"
-        );
-        let others = (0..last).filter(|&d| d != dim);
-        Self {
-            others: others.clone().map(|d| shape[d]).collect(),
-            steps: others.map(|d| strides[d]).collect(),
-            offset,
-            extent: shape[dim],
-            step: strides[dim],
-            imaginary: if complex { strides[last] } else { 0 },
-        }
-    }
-
-    /// The place of a line's first element.
-    fn start(&self, mut line: usize) -> usize {
-        let mut at = self.offset;
-        for (&n, &step) in self.others.iter().zip(&self.steps).rev() {
-            at = at.wrapping_add_signed((line % n) as isize * step);
-            line /= n;
-        }
-        at
-    }
-}
-
-impl Lines {
-    /// The lines that start at these places as lines of pairs, and those places; `None` where a real part and its imaginary part are
-    /// not neighbours, or pairs not a whole number of pairs apart.
-    fn in_pairs(&self, starts: &[usize]) -> Option<(isize, Places)> {
-        let odd = |start: &usize| start % 2 == 1;
-        let whole = self.imaginary == 1 && self.step % 2 == 0 && !starts.iter().any(odd);
-        whole.then(|| {
-            (
-                self.step / 2,
-                starts.iter().map(|start| start / 2).collect(),
-            )
-        })
-    }
-
-    /// Visits the first `count` elements of the lines that start at these places: where one is among lines of `width` elements, and
-    /// where in memory.
-    fn each(
-        &self,
-        width: usize,
-        count: usize,
-        starts: &[usize],
-        mut visit: impl FnMut(usize, usize),
-    ) {
-        for (line, &start) in starts.iter().enumerate() {
-            for j in 0..count {
-                visit(
-                    line * width + j,
-                    start.wrapping_add_signed(j as isize * self.step),
-                );
-            }
-        }
-    }
-
-    /// Visits the places of the elements behind the first `count`.
-    fn clear(&self, count: usize, starts: &[usize], mut visit: impl FnMut(usize)) {
-        for &start in starts {
-            for j in count..self.extent {
-                visit(start.wrapping_add_signed(j as isize * self.step));
-            }
-        }
-    }
-}
-
-/// Sets the first `count` elements of lines side by side, `width` elements each, to `f` of the elements of lines in memory, which
-/// start at these places and step by `step`.
-#[inline(always)]
-fn gather<S: Copy, D>(
-    from: &[S],
-    (starts, step): (&[usize], isize),
-    to: &mut [D],
-    (width, count): (usize, usize),
-    f: impl Fn(S) -> D,
-) {
-    if step == 1 {
-        for (line, &start) in to.chunks_exact_mut(width).zip(starts) {
-            let run = &from[start..start + count];
-            line.iter_mut().zip(run).for_each(|(to, &x)| *to = f(x));
-        }
-        return;
-    }
-    let mut lines = to;
-    for run in neighbours(starts) {
-        let (here, rest) = lines.split_at_mut(run.len() * width);
-        let row = |j: usize| run[0].wrapping_add_signed(j as isize * step);
-        exchange(from, row, count, here, |line| line * width, run.len(), &f);
-        lines = rest;
-    }
-}
-
-/// Sets the first `count` elements of lines in memory to `f` of those of lines side by side, as [`gather`] in the other direction.
-#[inline(always)]
-fn scatter<S: Copy, D>(
-    from: &[S],
-    (width, count): (usize, usize),
-    to: &mut [D],
-    (starts, step): (&[usize], isize),
-    f: impl Fn(S) -> D,
-) {
-    if step == 1 {
-        for (line, &start) in from.chunks_exact(width).zip(starts) {
-            let run = &mut to[start..start + count];
-            run.iter_mut().zip(line).for_each(|(to, &x)| *to = f(x));
-        }
-        return;
-    }
-    let mut lines = from;
-    for run in neighbours(starts) {
-        let (here, rest) = lines.split_at(run.len() * width);
-        let row = |j: usize| run[0].wrapping_add_signed(j as isize * step);
-        exchange(here, |line| line * width, run.len(), to, row, count, &f);
-        lines = rest;
-    }
-}
-
-/// Starts of lines in runs of those that are neighbours in memory.
-fn neighbours(starts: &[usize]) -> impl Iterator<Item = &[usize]> {
-    starts.chunk_by(|a, b| *b == a + 1)
-}
-
-/// Exchanges rows and columns: `to[to_row(k) + i] = f(from[from_row(i) + k])`, for `i < n` and `k < m`. It goes by tiles, so that each
-/// cache line is read and written once.
-#[inline(always)]
-fn exchange<S: Copy, D>(
-    from: &[S],
-    from_row: impl Fn(usize) -> usize,
-    n: usize,
-    to: &mut [D],
-    to_row: impl Fn(usize) -> usize,
-    m: usize,
-    f: impl Fn(S) -> D,
-) {
-    for i in (0..n).step_by(TILE) {
-        for k in (0..m).step_by(TILE) {
-            if i + TILE <= n && k + TILE <= m {
-                let rows: [&[S; TILE]; TILE] =
-                    numbered(|a| &from[from_row(i + a) + k..].as_chunks().0[0]);
-                for b in 0..TILE {
-                    let row: &mut [D; TILE] = &mut to[to_row(k + b) + i..].as_chunks_mut().0[0];
-                    for a in 0..TILE {
-                        row[a] = f(rows[a][b]);
-                    }
-                }
-            } else {
-                for b in k..m.min(k + TILE) {
-                    for a in i..n.min(i + TILE) {
-                        to[to_row(b) + a] = f(from[from_row(a) + b]);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Buffers of a few lines.
+/// What the lines of a call are transformed with.
 struct Work<T> {
-    kind: Fft,
-    n: usize,
-    real: Vec<T>,
-    complex: Vec<Complex<T>>,
+    scale: T,
+    ends: Ends<T>,
+    plan: Arc<dyn fourier::Fft<T>>,
+    /// A few lines, which are transformed here.
+    line: Vec<Complex<T>>,
+    /// Real numbers or half spectra of a few lines, where these are not read or written in memory.
+    other: Vec<Pair<T>>,
     scratch: Vec<Complex<T>>,
 }
 
-impl<T> Work<T> {
-    /// Elements of the spectrum of a line.
-    fn width(&self) -> usize {
-        self.complex.len() / LINES
-    }
+/// What goes into the complex transform, and comes out of it.
+enum Ends<T> {
+    Complex,
+    FromReal(Half<T>),
+    ToReal(Half<T>),
 }
 
-impl<T: Real> Work<T> {
-    fn new(kind: Fft, n: usize) -> Self {
-        let zero = Complex::new(T::zero(), T::zero());
-        let (real, complex) = match kind {
-            Fft::Complex { .. } => (0, n),
-            _ => (n, n / 2 + 1),
+impl<T: Planned> Work<T> {
+    fn new(kind: Fft, n: usize, scale: f64) -> Self {
+        let by = |weight: f64| T::of(scale * weight);
+        let twice = |doubled| if doubled { 2.0 } else { 1.0 };
+        let (ends, inverse, len, other) = match kind {
+            Fft::Complex { inverse } => (Ends::Complex, inverse, n, 0),
+            Fft::FromReal { doubled } => {
+                let half = Half::new(n, by(1.0), by(twice(doubled)));
+                let (len, other) = (half.transformed(), half.frequencies());
+                (Ends::FromReal(half), false, len, other)
+            }
+            Fft::ToReal { doubled } => {
+                let half = Half::new(n, by(1.0), by(twice(doubled) / 2.0));
+                let (len, other) = (half.transformed(), half.frequencies());
+                (Ends::ToReal(half), true, len, other)
+            }
         };
+        let plan = T::complex(len, inverse);
+        let scratch = plan
+            .get_inplace_scratch_len()
+            .max(plan.get_immutable_scratch_len());
+        let zero = Complex::new(T::zero(), T::zero());
         Self {
-            kind,
-            n,
-            real: vec![T::zero(); real * LINES],
-            complex: vec![zero; complex * LINES],
-            scratch: Vec::new(),
+            scale: T::of(scale),
+            ends,
+            plan,
+            line: vec![zero; len * LINES],
+            other: vec![[T::zero(); 2]; other * LINES],
+            scratch: vec![zero; scratch],
         }
     }
 
-    fn read(&mut self, data: &[T], starts: &[usize], from: &Lines) {
-        let zero = Complex::new(T::zero(), T::zero());
-        match self.kind {
-            Fft::FromReal { .. } => {
-                let given = self.n.min(from.extent);
-                let lines = (self.n, given);
-                gather(data, (starts, from.step), &mut self.real, lines, |x| x);
-                for line in self.real.chunks_exact_mut(self.n).take(starts.len()) {
-                    line[given..].fill(T::zero());
-                }
-            }
-            _ => {
-                let width = self.width();
-                let given = width.min(from.extent);
-                if let Some((step, starts)) = from.in_pairs(starts) {
-                    let (pairs, to) = (data.as_chunks().0, &mut self.complex);
-                    gather(pairs, (&starts, step), to, (width, given), |[re, im]| {
-                        Complex::new(re, im)
-                    });
-                } else {
-                    from.each(width, given, starts, |i, at| {
-                        let imaginary = data[at.wrapping_add_signed(from.imaginary)];
-                        self.complex[i] = Complex::new(data[at], imaginary);
-                    });
-                }
-                for line in self.complex.chunks_exact_mut(width).take(starts.len()) {
-                    line[given..].fill(zero);
-                }
-            }
-        }
-        if let Fft::ToReal { doubled } = self.kind {
-            let (n, width) = (self.n, self.width());
-            for line in self.complex.chunks_exact_mut(width).take(starts.len()) {
-                for (k, value) in line.iter_mut().enumerate() {
-                    if !stands_for_two(k, n) {
-                        value.im = T::zero();
-                    } else if !doubled {
-                        *value = value.unscale(T::of(2.0));
+    /// Transforms at most [`LINES`] lines.
+    fn transform(&mut self, read: Read<'_, T>, (data, starts, to): Write<'_, T>) {
+        let lines = 0..starts.len();
+        let n = self.plan.len();
+        let there = match &self.ends {
+            Ends::Complex if is_whole(read, n) && to.are_runs() && to.extent >= n => {
+                let (from, starts_from, _) = read;
+                let (plan, scratch) = (&*self.plan, &mut self.scratch);
+                between(plan, scratch, (from, starts_from), (&mut *data, starts));
+                if self.scale != T::one() {
+                    for &start in starts {
+                        vectorized(Scaled(&mut data[start..][..2 * n], self.scale));
                     }
                 }
+                n
             }
-        }
+            Ends::Complex => {
+                if !self.from_memory(read, n) {
+                    read_pairs(read, n, bytemuck::cast_slice_mut(&mut self.line));
+                    self.in_place(lines.len());
+                }
+                let here = &mut self.line[..lines.len() * n];
+                vectorized(Scaled(bytemuck::cast_slice_mut(here), self.scale));
+                write_pairs(bytemuck::cast_slice(here), n, (data, starts, to))
+            }
+            Ends::FromReal(half) => {
+                if !half.is_even() {
+                    read_reals(read, n, bytemuck::cast_slice_mut(&mut self.other));
+                    let reals: &[T] = bytemuck::cast_slice(&self.other);
+                    for (z, &x) in self.line.iter_mut().zip(&reals[..lines.len() * n]) {
+                        *z = Complex::new(x, T::zero());
+                    }
+                    self.in_place(lines.len());
+                } else if !self.from_memory(read, 2 * n) {
+                    read_reals(read, 2 * n, bytemuck::cast_slice_mut(&mut self.line));
+                    self.in_place(lines.len());
+                }
+                self.join((data, starts, to))
+            }
+            Ends::ToReal(half) => {
+                let even = half.is_even();
+                self.split(read);
+                self.in_place(lines.len());
+                if even {
+                    write_reals(bytemuck::cast_slice(&self.line), 2 * n, (data, starts, to))
+                } else {
+                    let reals: &mut [T] = bytemuck::cast_slice_mut(&mut self.other);
+                    for (x, z) in reals.iter_mut().zip(&self.line[..lines.len() * n]) {
+                        *x = z.re;
+                    }
+                    write_reals(reals, n, (data, starts, to))
+                }
+            }
+        };
+        to.clear(there, starts, data);
     }
 
-    /// Transforms the first lines of the buffers.
-    fn run(&mut self, lines: usize)
-    where
-        T: Transforms,
-    {
-        let (n, width) = (self.n, self.width());
-        let zero = Complex::new(T::zero(), T::zero());
-        match self.kind {
-            Fft::Complex { inverse } => {
-                let plan = T::complex(n, inverse);
-                self.scratch.resize(plan.get_inplace_scratch_len(), zero);
-                plan.process_with_scratch(&mut self.complex[..lines * n], &mut self.scratch);
-            }
-            Fft::FromReal { .. } => {
-                let plan = T::from_real(n);
-                self.scratch.resize(plan.get_scratch_len(), zero);
-                let rows = self.real.chunks_exact_mut(n).take(lines);
-                for (row, to) in rows.zip(self.complex.chunks_exact_mut(width)) {
-                    let done = plan.process_with_scratch(row, to, &mut self.scratch);
-                    assert!(done.is_ok(), "buffers have the plan's lengths");
-                }
-            }
-            Fft::ToReal { .. } => {
-                let plan = T::to_real(n);
-                self.scratch.resize(plan.get_scratch_len(), zero);
-                let rows = self.real.chunks_exact_mut(n).take(lines);
-                for (row, from) in rows.zip(self.complex.chunks_exact_mut(width)) {
-                    let done = plan.process_with_scratch(from, row, &mut self.scratch);
-                    assert!(done.is_ok(), "buffers have the plan's lengths");
-                }
-            }
+    /// Transforms lines from where they are if they are runs of at least `len` numbers, complex or real; whether they are.
+    fn from_memory(&mut self, read: Read<'_, T>, len: usize) -> bool {
+        let whole = is_whole(read, len);
+        if whole {
+            let (data, starts, _) = read;
+            let here = side_by_side(starts.len(), self.plan.len());
+            let (plan, scratch) = (&*self.plan, &mut self.scratch);
+            let line = bytemuck::cast_slice_mut(&mut self.line);
+            between(plan, scratch, (data, starts), (line, &here));
         }
+        whole
     }
 
-    fn write(&mut self, data: &mut [T], starts: &[usize], to: &Lines, scale: T) {
-        if let Fft::ToReal { .. } = self.kind {
-            let there = self.n.min(to.extent);
-            let lines = (self.n, there);
-            scatter(&self.real, lines, data, (starts, to.step), |x| x * scale);
-            return to.clear(there, starts, |at| data[at] = T::zero());
-        }
-        let (n, width) = (self.n, self.width());
-        if let Fft::FromReal { doubled: true } = self.kind {
-            for line in self.complex.chunks_exact_mut(width).take(starts.len()) {
-                for value in &mut line[1..n.div_ceil(2)] {
-                    *value = value.scale(T::of(2.0));
-                }
-            }
-        }
-        let there = width.min(to.extent);
-        if let Some((step, starts)) = to.in_pairs(starts) {
-            let (pairs, lines) = (data.as_chunks_mut().0, (width, there));
-            scatter(&self.complex, lines, pairs, (&starts, step), |x| {
-                [x.re * scale, x.im * scale]
+    /// Transforms the first lines where they were brought to.
+    fn in_place(&mut self, lines: usize) {
+        let here = &mut self.line[..lines * self.plan.len()];
+        self.plan.process_with_scratch(here, &mut self.scratch);
+    }
+
+    /// Writes half spectra of the lines that were transformed; of how many frequencies.
+    fn join(&mut self, (data, starts, to): Write<'_, T>) -> usize {
+        let Ends::FromReal(half) = &self.ends else {
+            return 0;
+        };
+        let width = half.frequencies();
+        let lines = bytemuck::cast_slice(&self.line);
+        if to.are_runs() {
+            let there = width.min(to.extent);
+            vectorized(Join {
+                half,
+                lines,
+                out: data,
+                starts,
+                there,
             });
-        } else {
-            to.each(width, there, starts, |i, at| {
-                let value = self.complex[i].scale(scale);
-                data[at] = value.re;
-                data[at.wrapping_add_signed(to.imaginary)] = value.im;
+            return there;
+        }
+        vectorized(Join {
+            half,
+            lines,
+            out: bytemuck::cast_slice_mut(&mut self.other),
+            starts: &side_by_side(starts.len(), width),
+            there: width,
+        });
+        write_pairs(&self.other, width, (data, starts, to))
+    }
+
+    /// Reads half spectra, and prepares lines.
+    fn split(&mut self, (data, starts, from): Read<'_, T>) {
+        let Ends::ToReal(half) = &self.ends else {
+            return;
+        };
+        let width = half.frequencies();
+        let lines = bytemuck::cast_slice_mut(&mut self.line);
+        if is_whole((data, starts, from), width) {
+            return vectorized(Split {
+                half,
+                spectra: data,
+                starts,
+                lines,
             });
         }
-        to.clear(there, starts, |at| {
-            data[at] = T::zero();
-            data[at.wrapping_add_signed(to.imaginary)] = T::zero();
+        read_pairs((data, starts, from), width, &mut self.other);
+        vectorized(Split {
+            half,
+            spectra: bytemuck::cast_slice(&self.other),
+            starts: &side_by_side(starts.len(), width),
+            lines,
         });
     }
 }
 
-/// Whether a frequency's mirror image is another one, in a transform of `n` numbers.
-fn stands_for_two(k: usize, n: usize) -> bool {
-    k != 0 && 2 * k != n
+/// Where lines of `width` complex numbers begin that follow each other.
+fn side_by_side(lines: usize, width: usize) -> Places {
+    (0..lines).map(|line| line * 2 * width).collect()
 }
 
-compiled! { trait CompiledProduct for Real: f32 f64; {
-    /// `out = a b`, complex numbers in the last dim, with `a` or `b` conjugated if asked; shapes are those of `out`, broadcast by strides
-    /// of 0.
-    ///
-    /// # Panics
-    /// When the shapes differ, or the last dim is not 2.
-    pub fn multiply<T>(
-        conjugate: [bool; 2],
-        a: &View<'_, T>,
-        b: &View<'_, T>,
-        out: &mut ViewMut<'_, T>,
-    ) = multiply_here;
-} }
+/// Whether lines are runs of memory, of at least `len` numbers.
+fn is_whole<T>((_, _, lines): Read<'_, T>, len: usize) -> bool {
+    lines.are_runs() && lines.extent >= len
+}
 
-fn multiply_here<T: Real>(
-    [conjugate_a, conjugate_b]: [bool; 2],
-    a: &View<'_, T>,
-    b: &View<'_, T>,
-    out: &mut ViewMut<'_, T>,
+/// Transforms lines that are runs of memory into such lines, as many at a time as lie one after the other on both sides.
+fn between<T: Planned>(
+    plan: &dyn fourier::Fft<T>,
+    scratch: &mut [Complex<T>],
+    (from, mut starts): (&[T], &[usize]),
+    (to, mut targets): (&mut [T], &[usize]),
 ) {
-    let (shape, strides, offset) = out.geometry();
-    super::pointwise::assert_shapes(&[a.shape(), b.shape()], &shape);
-    let Some((&2, outer)) = shape.split_last() else {
-        // Of ops, the rule has refused it.
-        panic!("complex numbers in the last dim of {shape:?}")
-    };
-    let last = outer.len();
-    let [ia, ib, io] = [a.strides()[last], b.strides()[last], strides[last]];
-    let sign = |conjugate| if conjugate { -T::one() } else { T::one() };
-    let (sa, sb) = (sign(conjugate_a), sign(conjugate_b));
-    let data = out.data_mut();
-    super::view::for_each_row(
-        outer,
-        [&a.strides()[..last], &b.strides()[..last], &strides[..last]],
-        [a.offset(), b.offset(), offset],
-        |[p, q, r], n, [ta, tb, to]| {
-            for i in 0..n as isize {
-                let p = p.wrapping_add_signed(i * ta);
-                let q = q.wrapping_add_signed(i * tb);
-                let r = r.wrapping_add_signed(i * to);
-                let (x, xi) = (a.data()[p], sa * a.data()[p.wrapping_add_signed(ia)]);
-                let (y, yi) = (b.data()[q], sb * b.data()[q.wrapping_add_signed(ib)]);
-                data[r] = x * y - xi * yi;
-                data[r.wrapping_add_signed(io)] = x * yi + xi * y;
-            }
-        },
-    );
+    let len = 2 * plan.len();
+    while let (Some(&start), Some(&target)) = (starts.first(), targets.first()) {
+        let follows = |i: &usize| starts[*i] == start + i * len && targets[*i] == target + i * len;
+        let count = 1 + (1..starts.len()).take_while(follows).count();
+        plan.process_immutable_with_scratch(
+            bytemuck::cast_slice(&from[start..][..count * len]),
+            bytemuck::cast_slice_mut(&mut to[target..][..count * len]),
+            scratch,
+        );
+        (starts, targets) = (&starts[count..], &targets[count..]);
+    }
+}
+
+/// Brings complex numbers side by side, `width` a line, with zeros for those that are not there.
+fn read_pairs<T: Real>((data, starts, from): Read<'_, T>, width: usize, to: &mut [Pair<T>]) {
+    let count = width.min(from.extent);
+    if let Some((step, starts)) = from.in_pairs(starts) {
+        let from = data.as_chunks().0;
+        vectorized(Gather {
+            from,
+            starts: &starts,
+            step,
+            to: &mut *to,
+            width,
+            count,
+        });
+    } else {
+        from.each(width, count, starts, |i, at| {
+            to[i] = [data[at], data[at.wrapping_add_signed(from.imaginary)]];
+        });
+    }
+    for line in to.chunks_exact_mut(width).take(starts.len()) {
+        line[count..].fill([T::zero(); 2]);
+    }
+}
+
+/// Brings real numbers side by side, as [`read_pairs`].
+fn read_reals<T: Real>((data, starts, from): Read<'_, T>, width: usize, to: &mut [T]) {
+    let count = width.min(from.extent);
+    vectorized(Gather {
+        from: data,
+        starts,
+        step: from.step,
+        to: &mut *to,
+        width,
+        count,
+    });
+    for line in to.chunks_exact_mut(width).take(starts.len()) {
+        line[count..].fill(T::zero());
+    }
+}
+
+/// Writes as many complex numbers of lines of `width` as there is space for; how many of a line.
+fn write_pairs<T: Real>(from: &[Pair<T>], width: usize, (data, starts, to): Write<'_, T>) -> usize {
+    let count = width.min(to.extent);
+    if let Some((step, starts)) = to.in_pairs(starts) {
+        vectorized(Scatter {
+            from,
+            width,
+            count,
+            to: data.as_chunks_mut().0,
+            starts: &starts,
+            step,
+        });
+    } else {
+        to.each(width, count, starts, |i, at| {
+            data[at] = from[i][0];
+            data[at.wrapping_add_signed(to.imaginary)] = from[i][1];
+        });
+    }
+    count
+}
+
+/// Writes real numbers of lines, as [`write_pairs`].
+fn write_reals<T: Real>(from: &[T], width: usize, (data, starts, to): Write<'_, T>) -> usize {
+    let count = width.min(to.extent);
+    vectorized(Scatter {
+        from,
+        width,
+        count,
+        to: data,
+        starts,
+        step: to.step,
+    });
+    count
+}
+
+/// Some numbers, times another.
+struct Scaled<'a, T>(&'a mut [T], T);
+
+impl<T: Real> WithSimd for Scaled<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        if self.1 != T::one() {
+            self.0.iter_mut().for_each(|x| *x *= self.1);
+        }
+    }
 }

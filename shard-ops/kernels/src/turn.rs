@@ -16,6 +16,51 @@ pub(crate) fn turned<T: Pod>(rows: [[T; SIDE]; SIDE]) -> [[T; SIDE]; SIDE] {
     }
 }
 
+/// How this processor exchanges rows and columns, of numbers of eight bytes too.
+#[derive(Clone, Copy)]
+pub(crate) struct Turn {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    avx: Option<pulp::core_arch::x86::Avx>,
+}
+
+impl Turn {
+    /// Asks the processor, outside of loops. Those must be compiled for vectors, or each instruction is a call.
+    pub(crate) fn new() -> Self {
+        Self {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            avx: pulp::core_arch::x86::Avx::try_new(),
+        }
+    }
+
+    /// Exchanges rows and columns.
+    #[inline(always)]
+    pub(crate) fn turned<T: Pod>(self, rows: [[T; SIDE]; SIDE]) -> [[T; SIDE]; SIDE] {
+        if size_of::<T>() == size_of::<u64>() {
+            bytemuck::cast(self.doubles(bytemuck::cast(rows)))
+        } else {
+            turned(rows)
+        }
+    }
+
+    #[inline(always)]
+    fn doubles(self, rows: [[u64; SIDE]; SIDE]) -> [[u64; SIDE]; SIDE] {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if let Some(avx) = self.avx {
+            let [a, b, c, d] = each(rows, pulp::cast);
+            // Even columns of two rows each, and odd ones.
+            let even = [avx._mm256_unpacklo_pd(a, b), avx._mm256_unpacklo_pd(c, d)];
+            let odd = [avx._mm256_unpackhi_pd(a, b), avx._mm256_unpackhi_pd(c, d)];
+            return [
+                pulp::cast(avx._mm256_permute2f128_pd::<0x20>(even[0], even[1])),
+                pulp::cast(avx._mm256_permute2f128_pd::<0x20>(odd[0], odd[1])),
+                pulp::cast(avx._mm256_permute2f128_pd::<0x31>(even[0], even[1])),
+                pulp::cast(avx._mm256_permute2f128_pd::<0x31>(odd[0], odd[1])),
+            ];
+        }
+        by_number(rows)
+    }
+}
+
 #[inline(always)]
 fn by_number<T: Copy>(rows: [[T; SIDE]; SIDE]) -> [[T; SIDE]; SIDE] {
     numbered(

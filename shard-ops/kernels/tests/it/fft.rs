@@ -55,7 +55,7 @@ fn tail(complex: bool) -> &'static [usize] {
 fn lines_of_any_length_are_transformed_as_defined() {
     let mut rng = Rng::new(3);
     for kind in KINDS {
-        for n in [1, 2, 3, 4, 5, 8, 12, 17, 30] {
+        for n in [1, 2, 3, 4, 5, 8, 12, 17, 30, 34, 50, 75, 128] {
             for (given, rows) in [(n, n), (n / 2 + 1, n / 2 + 1), (n + 3, n + 2), (1, 2)] {
                 let count = given * tail(kind.reads_complex()).iter().product::<usize>();
                 let x: Vec<f64> = (0..count).map(|_| rng.unit()).collect();
@@ -159,10 +159,69 @@ fn complex_products_conjugate_what_they_are_told_to() {
 }
 
 #[test]
+fn complex_products_of_runs_are_those_of_single_numbers() {
+    let (n, mut rng) = (37, Rng::new(13));
+    let [a, b]: [Vec<f32>; 2] =
+        core::array::from_fn(|_| (0..2 * n).map(|_| rng.unit() as f32).collect());
+    // One after the other, every other one, the same number again and again; real and imaginary parts apart.
+    let kinds = [[2, 1], [4, 1], [0, 1], [1, n as isize]];
+    for (to_a, to_b) in kinds.iter().flat_map(|a| kinds.map(|b| (a, b))) {
+        let count = if to_a[0] == 4 || to_b[0] == 4 {
+            n / 2
+        } else {
+            n
+        };
+        let (a, b) = (
+            View::new(&a, 0, &[count, 2], to_a),
+            View::new(&b, 0, &[count, 2], &to_b),
+        );
+        for conjugate in [[false, false], [true, false], [false, true], [true, true]] {
+            let mut out = vec![0.0; 2 * count];
+            multiply(
+                conjugate,
+                &a,
+                &b,
+                &mut ViewMut::contiguous(&mut out, &[count, 2]),
+            );
+            for (i, out) in out.chunks(2).enumerate() {
+                let of = |x: &View<'_, f32>, conjugate| {
+                    let at = |part| {
+                        x.data()[(i as isize * x.strides()[0] + part * x.strides()[1]) as usize]
+                    };
+                    (at(0), if conjugate { -at(1) } else { at(1) })
+                };
+                let ((x, xi), (y, yi)) = (of(&a, conjugate[0]), of(&b, conjugate[1]));
+                assert_eq!(
+                    out,
+                    [x * y - xi * yi, x * yi + xi * y],
+                    "{i} {to_a:?} {to_b:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Bit for bit: numbers of either size are brought side by side in ways of their own.
+#[test]
 fn lines_side_by_side_are_transformed_as_lines_one_after_the_other() {
+    side_by_side::<f64>(|x| x);
+    side_by_side::<f32>(|x| x as f32);
+}
+
+fn side_by_side<T: Planned>(of: impl Fn(f64) -> T) {
     let mut rng = Rng::new(11);
+    let lengths = [
+        (19, 17, 18),
+        (97, 97, 90),
+        (16, 16, 16),
+        (8, 9, 5),
+        (8, 5, 9),
+        (70, 70, 70),
+        (70, 36, 36),
+        (64, 64, 33),
+    ];
     for kind in KINDS {
-        for (n, given, rows) in [(19, 17, 18), (16, 16, 16), (8, 9, 5)] {
+        for (n, given, rows) in lengths {
             let (reads, writes) = (kind.reads_complex(), kind.writes_complex());
             let shape = |extent, complex| [&[2, extent, 21], tail(complex)].concat();
             let (from, to) = (shape(given, reads), shape(rows, writes));
@@ -175,15 +234,15 @@ fn lines_side_by_side_are_transformed_as_lines_one_after_the_other() {
             };
             // Once with real parts at odd places, so that pairs are not whole.
             for first in [0, 1] {
-                let x: Vec<f64> = (0..from.iter().product::<usize>() + first)
-                    .map(|_| rng.unit())
+                let x: Vec<T> = (0..from.iter().product::<usize>() + first)
+                    .map(|_| of(rng.unit()))
                     .collect();
                 let x = View::new(&x, first, &from, &row_major(&from));
                 let apart = x.permute(order(reads));
                 let (copied, shape) = (apart.to_vec(), apart.shape().to_vec());
                 let apart = View::contiguous(&copied, &shape);
                 let len: usize = to.iter().product();
-                let (mut y, mut z) = (vec![9.0; len + first], vec![9.0; len]);
+                let (mut y, mut z) = (vec![of(9.0); len + first], vec![of(9.0); len]);
                 let (y_view, z_view) = (
                     ViewMut::new(&mut y, first, &to, &row_major(&to)),
                     ViewMut::contiguous(&mut z, &permuted(&to, order(writes))),
