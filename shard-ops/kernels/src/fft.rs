@@ -202,7 +202,7 @@ impl<T: Planned> Work<T> {
                 n
             }
             Ends::Complex => {
-                if !self.from_memory(read, n) {
+                if !self.in_memory(read, n) {
                     read_pairs(read, n, bytemuck::cast_slice_mut(&mut self.line));
                     self.in_place(lines.len());
                 }
@@ -218,7 +218,7 @@ impl<T: Planned> Work<T> {
                         *z = Complex::new(x, T::zero());
                     }
                     self.in_place(lines.len());
-                } else if !self.from_memory(read, 2 * n) {
+                } else if !self.in_memory(read, 2 * n) {
                     read_reals(read, 2 * n, bytemuck::cast_slice_mut(&mut self.line));
                     self.in_place(lines.len());
                 }
@@ -243,7 +243,7 @@ impl<T: Planned> Work<T> {
     }
 
     /// Transforms lines from where they are if they are runs of at least `len` numbers, complex or real; whether they are.
-    fn from_memory(&mut self, read: Read<'_, T>, len: usize) -> bool {
+    fn in_memory(&mut self, read: Read<'_, T>, len: usize) -> bool {
         let whole = is_whole(read, len);
         if whole {
             let (data, starts, _) = read;

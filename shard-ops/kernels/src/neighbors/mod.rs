@@ -41,6 +41,7 @@
 
 mod farthest;
 mod nearest;
+mod ordered;
 mod radius;
 mod scan;
 mod search;

@@ -1,9 +1,12 @@
 //! The k nearest points of every query.
 
+use super::ordered::put_in_order;
 use super::scan::each_near;
 use super::search::{Rows, Search, search};
 use crate::compiled::compiled;
+use crate::pointwise::vectorized;
 use crate::{Positions, Real, View};
+use pulp::{Simd, WithSimd};
 
 /// The index of an entry that no point has filled yet.
 const MISSING: i64 = i64::MAX;
@@ -245,32 +248,39 @@ impl<T: Real> Rows<T> for Nearest<T> {
     }
 
     fn offer(&mut self, i: usize, distances: &[T], index: &[i64]) -> (T, i64) {
-        let (bound, _) = self.last(i);
         let row = i * self.k..(i + 1) * self.k;
-        let (kept, indexes) = (&mut self.distances[row.clone()], &mut self.indexes[row]);
-        each_near(distances, index, bound, |distance, index| {
-            put_in_order(kept, indexes, (distance, index));
+        vectorized(Offer {
+            kept: &mut self.distances[row.clone()],
+            indexes: &mut self.indexes[row],
+            distances,
+            index,
         });
         self.last(i)
     }
 }
 
-/// Puts a point in its place, if it comes before the last.
-#[inline(always)]
-fn put_in_order<T: Real>(distances: &mut [T], indexes: &mut [i64], new: (T, i64)) {
-    let last = distances.len() - 1;
-    if !precedes(new, (distances[last], indexes[last])) {
-        return;
+/// Points that may count for a row in order.
+struct Offer<'a, T> {
+    kept: &'a mut [T],
+    indexes: &'a mut [i64],
+    distances: &'a [T],
+    index: &'a [i64],
+}
+
+impl<T: Real> WithSimd for Offer<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let bound = self.kept[self.kept.len() - 1];
+        each_near(
+            self.distances,
+            self.index,
+            bound,
+            #[inline(always)]
+            |distance, index| put_in_order(self.kept, self.indexes, (distance, index)),
+        );
     }
-    // How many are nearer is counted without branches; then those that are as near and have lower indexes.
-    let nearer = |d: &T| u32::from(*d < new.0);
-    let mut at = distances.iter().map(nearer).sum::<u32>() as usize;
-    while at < last && !precedes(new, (distances[at], indexes[at])) {
-        at += 1;
-    }
-    distances.copy_within(at..last, at + 1);
-    indexes.copy_within(at..last, at + 1);
-    (distances[at], indexes[at]) = new;
 }
 
 /// Rows as binary heaps, k at least 1: no entry precedes its children, so the last neighbour is on top.

@@ -112,14 +112,18 @@ pub(super) fn each_near<T: Real>(
     bound: T,
     mut name: impl FnMut(T, i64),
 ) {
-    // Places are collected without branches, which would be unpredictable.
-    let mut places = [0u8; WIDTH];
-    let mut found = 0;
-    for (i, &distance) in distances[..index.len()].iter().enumerate() {
-        places[found] = i as u8;
-        found += usize::from(counts(distance, bound));
+    let mut near = near(distances, bound);
+    while let Some(&index) = index.get(near.trailing_zeros() as usize) {
+        name(distances[near.trailing_zeros() as usize], index);
+        near &= near - 1;
     }
-    for &i in &places[..found] {
-        name(distances[i as usize], index[i as usize]);
-    }
+}
+
+/// A bit for each of at most [`WIDTH`] distances that may count under a bound, without branches, which would be unpredictable.
+#[inline(always)]
+pub(super) fn near<T: Real>(distances: &[T], bound: T) -> u64 {
+    let bits = distances.iter().enumerate().take(WIDTH);
+    bits.fold(0, |near, (i, &distance)| {
+        near | u64::from(counts(distance, bound)) << i
+    })
 }

@@ -4,7 +4,7 @@
 //! terms that are not larger, in the same order, and rounding is monotone. So a box that is farther than a bound has no point
 //! that is not. A box at the bound is looked into where one of its points has a lower index than the last that counts.
 
-use super::scan::distances;
+use super::scan::{distances, near};
 use super::search::{Rows, counts};
 use crate::{Real, View};
 use core::cmp::Ordering;
@@ -182,9 +182,12 @@ impl<T: Real> Tree<T> {
             let level = &self.levels[below as usize];
             let apart = level.apart(number, query);
             let children = self.children(below as usize, number);
-            for (child, &apart) in apart[..children].iter().enumerate() {
+            let mut near = near(&apart, last.0) & ((1 << children) - 1);
+            while near != 0 {
+                let child = near.trailing_zeros() as usize % CHILDREN;
+                near &= near - 1;
                 let child = Waiting {
-                    apart,
+                    apart: apart[child],
                     level: below,
                     number: (number * CHILDREN + child) as u32,
                 };
