@@ -11,7 +11,7 @@ mod product;
 pub use self::product::{CompiledProduct, multiply};
 
 use self::half::{Half, Join, Pair, Split};
-use self::lines::{Gather, LINES, Lines, Places, Scatter};
+use self::lines::{Gather, LINES, Lines, Places, Scatter, join_dims};
 use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
 use crate::pointwise::vectorized;
@@ -103,7 +103,7 @@ fn transform_here<T: Planned>(
     out: &mut ViewMut<'_, T>,
 ) {
     assert!(n > 0, "fft: a transform of no elements");
-    let from = Lines::of(
+    let mut from = Lines::of(
         x.shape(),
         x.strides(),
         x.offset(),
@@ -111,20 +111,25 @@ fn transform_here<T: Planned>(
         kind.reads_complex(),
     );
     let (shape, strides, offset) = out.geometry();
-    let to = Lines::of(&shape, &strides, offset, dim, kind.writes_complex());
+    let mut to = Lines::of(&shape, &strides, offset, dim, kind.writes_complex());
     assert!(
         from.others == to.others,
         "fft: {:?} into {shape:?}",
         x.shape()
     );
+    join_dims(&mut from, &mut to);
     let mut work = Work::<T>::new(kind, n, scale);
-    let count: usize = from.others.iter().product();
     let data = out.data_mut();
-    for first in (0..count).step_by(LINES) {
-        let lines = first..count.min(first + LINES);
-        let source: Places = lines.clone().map(|line| from.start(line)).collect();
-        let target: Places = lines.map(|line| to.start(line)).collect();
-        work.transform((x.data(), &source, &from), (data, &target, &to));
+    let (rows, beside) = from.rows();
+    for row in 0..rows {
+        let (source, target) = (from.row(row), to.row(row));
+        for first in (0..beside).step_by(LINES) {
+            let last = beside.min(first + LINES);
+            work.transform(
+                (x.data(), &from.places(source, first..last), &from),
+                (&mut *data, &to.places(target, first..last), &to),
+            );
+        }
     }
 }
 

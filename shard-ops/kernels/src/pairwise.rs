@@ -131,13 +131,8 @@ fn powers_by<T: Real>(
         let [count, width] = [out.shape()[0], out.shape()[1]];
         let (mut a, mut b) = (Vec::new(), Vec::new());
         let coordinates = x.shape().last().copied().unwrap_or(0);
-        // Coordinate by coordinate, the numbers of all columns lie side by side.
         let mut turned = vec![T::zero(); coordinates * width];
-        for j in 0..width {
-            for (k, &b) in columns.row(y, batch, j, &mut b).iter().enumerate() {
-                turned[k * width + j] = b;
-            }
-        }
+        columns.turn(y, batch, &mut turned, &mut b);
         let mut sums = vec![T::zero(); width];
         for i in 0..count {
             let point = rows.row(x, batch, i, &mut a);
@@ -210,23 +205,66 @@ fn slopes_by<T: Real>(
     let rows = Rows::of(x, out.shape());
     let columns = Rows::of(y, out.shape());
     let weights = Rows::of(g, out.shape());
-    let mut sums = vec![T::zero(); out.shape().last().copied().unwrap_or(0)];
+    let coordinates = out.shape().last().copied().unwrap_or(0);
+    let width = y.shape()[y.ndim() - 2];
+    let mut turned = vec![T::zero(); coordinates * width];
     for_each_matrix(out, |batch, mut out| {
         let (mut a, mut b, mut w) = (Vec::new(), Vec::new(), Vec::new());
+        columns.turn(y, batch, &mut turned, &mut b);
         for i in 0..out.shape()[0] {
             let a = rows.row(x, batch, i, &mut a);
-            sums.fill(T::zero());
-            for (j, &w) in weights.row(g, batch, i, &mut w).iter().enumerate() {
-                let b = columns.row(y, batch, j, &mut b);
-                for ((sum, &a), &b) in sums.iter_mut().zip(a).zip(b) {
-                    *sum += w * power.slope(a - b);
-                }
-            }
-            for (k, &sum) in sums.iter().enumerate() {
+            let weights = weights.row(g, batch, i, &mut w);
+            for (k, &a) in a.iter().enumerate() {
+                let others = &turned[k * width..][..width];
+                let sum = vectorized(SlopeSum {
+                    power,
+                    a,
+                    others,
+                    weights,
+                });
                 put(&mut out, [i, k], sum);
             }
         }
     });
+}
+
+/// The sum of slopes with respect to one coordinate, to those of all columns, with weights.
+struct SlopeSum<'a, T, P> {
+    power: &'a P,
+    a: T,
+    others: &'a [T],
+    weights: &'a [T],
+}
+
+impl<T: Real, P: Power<T>> WithSimd for SlopeSum<'_, T, P> {
+    type Output = T;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> T {
+        /// Sums side by side, as many on each processor: the order of additions is the same.
+        const SUMS: usize = 32;
+        let mut sums = [T::zero(); SUMS];
+        let ((others, rest), (weights, rest_weights)) = (
+            self.others.as_chunks::<SUMS>(),
+            self.weights.as_chunks::<SUMS>(),
+        );
+        for (others, weights) in others.iter().zip(weights) {
+            for lane in 0..SUMS {
+                sums[lane] += weights[lane] * self.power.slope(self.a - others[lane]);
+            }
+        }
+        for ((sum, &b), &w) in sums.iter_mut().zip(rest).zip(rest_weights) {
+            *sum += w * self.power.slope(self.a - b);
+        }
+        let mut half = SUMS / 2;
+        while half > 0 {
+            for lane in 0..half {
+                sums[lane] += sums[lane + half];
+            }
+            half /= 2;
+        }
+        sums[0]
+    }
 }
 
 /// Where the rows of matrices lie whose leading dims broadcast.
@@ -273,6 +311,18 @@ impl Rows {
         copy.clear();
         copy.extend((0..self.n).map(|k| view.data()[(start + k as isize * self.along) as usize]));
         copy
+    }
+}
+
+impl Rows {
+    /// The rows coordinate by coordinate: the numbers of all rows lie side by side.
+    fn turn<T: Real>(&self, view: &View<'_, T>, batch: &[usize], to: &mut [T], copy: &mut Vec<T>) {
+        let width = view.shape()[view.ndim() - 2];
+        for j in 0..width {
+            for (k, &b) in self.row(view, batch, j, copy).iter().enumerate() {
+                to[k * width + j] = b;
+            }
+        }
     }
 }
 

@@ -5,7 +5,13 @@
 //! elsewhere or are to go there. A negative key names no row.
 
 use crate::compiled::compiled;
+use crate::prefetch::prefetch;
 use smallvec::SmallVec;
+
+/// From how many neighbouring elements on a row is asked for, how many at most are, and how many rows before its turn.
+const LONG: usize = 16;
+const MOST: usize = 128;
+const AHEAD: usize = 8;
 
 /// Where rows lie in a table, in ghosts, and on the other side, which has a row for every key of a list.
 #[derive(Clone, Debug)]
@@ -140,20 +146,26 @@ impl Rows {
         at
     }
 
-    /// Calls `f` with every key of the list and where its row begins on the other side.
-    fn for_each(&self, keys: &[i64], mut f: impl FnMut(i64, usize)) {
+    /// Calls `f` with every key of the list and where its row begins on the other side; and where in the table a long row begins whose
+    /// turn comes soon. Its memory may be asked for, since keys are in an order that no processor foresees.
+    fn for_each(&self, keys: &[i64], mut f: impl FnMut(i64, usize, Option<usize>)) {
         let Some((&(inner, step), front)) = self.list.split_last() else {
-            keys.iter().for_each(|&key| f(key, 0));
+            keys.iter().for_each(|&key| f(key, 0, None));
             return;
         };
         if inner == 0 {
             return;
         }
+        let long = self.run >= LONG;
         let mut at: SmallVec<[usize; 4]> = SmallVec::from_elem(0, front.len());
         let mut base = 0;
-        for line in keys.chunks_exact(inner) {
+        for (number, line) in keys.chunks_exact(inner).enumerate() {
             for (i, &key) in line.iter().enumerate() {
-                f(key, base + i * step);
+                let ahead = || {
+                    let key = usize::try_from(*keys.get(number * inner + i + AHEAD)?).ok()?;
+                    (key < self.keys).then(|| self.at(key))
+                };
+                f(key, base + i * step, if long { ahead() } else { None });
             }
             for (place, &(extent, step)) in at.iter_mut().zip(front).rev() {
                 *place += 1;
@@ -219,18 +231,25 @@ pub fn pick<T: Copy + Default>(
     if rows.row_len == 0 {
         return;
     }
-    rows.for_each(keys, |key, to| match usize::try_from(key) {
-        Err(_) => rows.runs(|_| 0, (0, to), &mut |_, b| {
-            out[b..b + run].fill(T::default());
-        }),
-        Ok(key) if key < rows.keys => rows.runs(|d| d.table, (rows.at(key), to), &mut |a, b| {
-            move_run(&mut out[b..b + run], &table[a..a + run]);
-        }),
-        Ok(key) => {
-            let from = (key - rows.keys) * rows.row_len;
-            rows.runs(|d| d.ghost, (from, to), &mut |a, b| {
-                move_run(&mut out[b..b + run], &ghosts[a..a + run]);
-            });
+    rows.for_each(keys, |key, to, ahead| {
+        if let Some(at) = ahead {
+            prefetch(table, at, run.min(MOST));
+        }
+        match usize::try_from(key) {
+            Err(_) => rows.runs(|_| 0, (0, to), &mut |_, b| {
+                out[b..b + run].fill(T::default());
+            }),
+            Ok(key) if key < rows.keys => {
+                rows.runs(|d| d.table, (rows.at(key), to), &mut |a, b| {
+                    move_run(&mut out[b..b + run], &table[a..a + run]);
+                })
+            }
+            Ok(key) => {
+                let from = (key - rows.keys) * rows.row_len;
+                rows.runs(|d| d.ghost, (from, to), &mut |a, b| {
+                    move_run(&mut out[b..b + run], &ghosts[a..a + run]);
+                });
+            }
         }
     });
 }
@@ -399,16 +418,23 @@ fn fold_with<T: Foldable>(
             *to = join(*to, from);
         }
     };
-    rows.for_each(keys, |key, from| match usize::try_from(key) {
-        Err(_) => {}
-        Ok(key) if key < rows.keys => rows.runs(|d| d.table, (rows.at(key), from), &mut |a, b| {
-            into(&mut table[a..a + run], &src[b..b + run]);
-        }),
-        Ok(key) => {
-            let to = (key - rows.keys) * rows.row_len;
-            rows.runs(|d| d.ghost, (to, from), &mut |a, b| {
-                into(&mut ghosts[a..a + run], &src[b..b + run]);
-            });
+    rows.for_each(keys, |key, from, ahead| {
+        if let Some(at) = ahead {
+            prefetch(table, at, run.min(MOST));
+        }
+        match usize::try_from(key) {
+            Err(_) => {}
+            Ok(key) if key < rows.keys => {
+                rows.runs(|d| d.table, (rows.at(key), from), &mut |a, b| {
+                    into(&mut table[a..a + run], &src[b..b + run]);
+                })
+            }
+            Ok(key) => {
+                let to = (key - rows.keys) * rows.row_len;
+                rows.runs(|d| d.ghost, (to, from), &mut |a, b| {
+                    into(&mut ghosts[a..a + run], &src[b..b + run]);
+                });
+            }
         }
     });
 }

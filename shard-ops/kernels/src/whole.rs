@@ -4,11 +4,12 @@
 //! Floats are added and multiplied by [`pointwise`](super::pointwise). What is done here is chosen before the loops, as a
 //! function on rows: there is one walk of the operands per type, whatever the operation.
 
-use super::pointwise::{Binary, assert_shapes};
+use super::pointwise::{Binary, assert_shapes, vectorized};
 use super::view::for_each_row;
 use super::{View, ViewMut};
 use crate::compiled::compiled;
 use num_traits::{AsPrimitive, PrimInt, WrappingMul, WrappingSub};
+use pulp::{Simd, WithSimd};
 use shard_device::{Bool, Element};
 
 /// A comparison of two numbers, or what logic says of both: zero is false, all else is true, NaN too.
@@ -246,14 +247,13 @@ pub fn select<T: Element>(
     let (mask_strides, a_strides, b_strides) = (mask.strides(), a.strides(), b.strides());
     let all = [mask_strides, a_strides, b_strides, &strides];
     for_each_row(&shape, all, at, |at, n, steps| {
-        if let ([1, 1, 0, 1], [m, p, q, r]) = (steps, at) {
-            // As a mask is filled with a number.
-            let fill = b.data()[q];
-            let kept = a.data()[p..p + n].iter().zip(&mask.data()[m..m + n]);
-            for (out, (&a, m)) in data[r..r + n].iter_mut().zip(kept) {
-                *out = if m.get() { a } else { fill };
-            }
-            return;
+        if let ([1, 0 | 1, 0 | 1, 1], [m, p, q, r]) = (steps, at) {
+            return vectorized(Chosen {
+                mask: &mask.data()[m..m + n],
+                a: Source::of(a.data(), p, steps[1], n),
+                b: Source::of(b.data(), q, steps[2], n),
+                out: &mut data[r..r + n],
+            });
         }
         for i in 0..n as isize {
             let [m, p, q, r] = core::array::from_fn(|k| at[k].wrapping_add_signed(i * steps[k]));
@@ -263,6 +263,62 @@ pub fn select<T: Element>(
             };
         }
     });
+}
+
+/// One element for each of a row, or the same for all.
+enum Source<'a, T> {
+    Row(&'a [T]),
+    Same(T),
+}
+
+impl<'a, T: Copy> Source<'a, T> {
+    fn of(data: &'a [T], at: usize, step: isize, n: usize) -> Self {
+        match step {
+            0 => Self::Same(data[at]),
+            _ => Self::Row(&data[at..at + n]),
+        }
+    }
+}
+
+/// The elements of a row that a mask chooses.
+struct Chosen<'a, T> {
+    mask: &'a [Bool],
+    a: Source<'a, T>,
+    b: Source<'a, T>,
+    out: &'a mut [T],
+}
+
+impl<T: Element> WithSimd for Chosen<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let out = self.out.iter_mut().zip(self.mask);
+        match (self.a, self.b) {
+            (Source::Row(a), Source::Row(b)) => {
+                for ((out, mask), (&a, &b)) in out.zip(a.iter().zip(b)) {
+                    *out = choose(mask, a, b);
+                }
+            }
+            (Source::Row(a), Source::Same(b)) => {
+                out.zip(a)
+                    .for_each(|((out, mask), &a)| *out = choose(mask, a, b));
+            }
+            (Source::Same(a), Source::Row(b)) => {
+                out.zip(b)
+                    .for_each(|((out, mask), &b)| *out = choose(mask, a, b));
+            }
+            (Source::Same(a), Source::Same(b)) => {
+                out.for_each(|(out, mask)| *out = choose(mask, a, b));
+            }
+        }
+    }
+}
+
+/// Both were read before one is chosen, or there would be a branch for each.
+#[inline(always)]
+fn choose<T>(mask: &Bool, a: T, b: T) -> T {
+    if mask.get() { a } else { b }
 }
 
 /// Elements per row of operands that do not lie side by side: few enough to stay in the first cache.

@@ -3,6 +3,7 @@
 use crate::arrays::numbered;
 use crate::turn::{SIDE, Turn};
 use bytemuck::Pod;
+use core::ops::Range;
 use pulp::{Simd, WithSimd};
 use smallvec::SmallVec;
 
@@ -52,14 +53,30 @@ impl Lines {
         }
     }
 
-    /// The place of a line's first element.
-    pub(super) fn start(&self, mut line: usize) -> usize {
+    /// How many rows of lines there are, and how many lines of a row, which are equally far apart.
+    pub(super) fn rows(&self) -> (usize, usize) {
+        match self.others.split_last() {
+            None => (1, 1),
+            Some((&beside, rows)) => (rows.iter().product(), beside),
+        }
+    }
+
+    /// The place of the first element of a row.
+    pub(super) fn row(&self, mut row: usize) -> usize {
         let mut at = self.offset;
-        for (&n, &step) in self.others.iter().zip(&self.steps).rev() {
-            at = at.wrapping_add_signed((line % n) as isize * step);
-            line /= n;
+        for (&n, &step) in self.others.iter().zip(&self.steps).rev().skip(1) {
+            at = at.wrapping_add_signed((row % n) as isize * step);
+            row /= n;
         }
         at
+    }
+
+    /// The places of the first elements of some lines of the row that begins at `row`.
+    pub(super) fn places(&self, row: usize, lines: Range<usize>) -> Places {
+        let step = self.steps.last().copied().unwrap_or(0);
+        lines
+            .map(|line| row.wrapping_add_signed(line as isize * step))
+            .collect()
     }
 
     /// Whether a line is a run of memory.
@@ -112,6 +129,24 @@ impl Lines {
                     data[at.wrapping_add_signed(self.imaginary)] = T::zeroed();
                 }
             }
+        }
+    }
+}
+
+/// Makes one dim of two other dims that follow each other in both views, so that rows are long.
+pub(super) fn join_dims(a: &mut Lines, b: &mut Lines) {
+    let mut d = 1;
+    while d < a.others.len() {
+        let n = a.others[d];
+        let follows = |lines: &Lines| lines.steps[d - 1] == n as isize * lines.steps[d];
+        if a.others[d - 1] == 1 || (follows(a) && follows(b)) {
+            for lines in [&mut *a, &mut *b] {
+                lines.others[d - 1] *= n;
+                lines.others.remove(d);
+                lines.steps.remove(d - 1);
+            }
+        } else {
+            d += 1;
         }
     }
 }

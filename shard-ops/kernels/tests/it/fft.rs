@@ -257,6 +257,53 @@ fn side_by_side<T: Planned>(of: impl Fn(f64) -> T) {
     }
 }
 
+/// Where lines follow each other on one side only.
+#[test]
+fn lines_with_gaps_between_them_stay_apart() {
+    let mut rng = Rng::new(17);
+    let x: Vec<f64> = (0..3 * 4 * 6 * 2).map(|_| rng.unit()).collect();
+    let kind = Fft::Complex { inverse: false };
+    let mut expected = vec![0.0; x.len()];
+    let shape = [3, 4, 6, 2];
+    let whole = View::contiguous(&x, &shape);
+    transform(
+        kind,
+        2,
+        6,
+        1.0,
+        &whole,
+        &mut ViewMut::contiguous(&mut expected, &shape),
+    );
+    // Rows of five lines, of which four are written or read.
+    let apart = [5 * 12, 12, 2, 1];
+    let mut wide = vec![7.0; 3 * 5 * 12];
+    transform(
+        kind,
+        2,
+        6,
+        1.0,
+        &whole,
+        &mut ViewMut::new(&mut wide, 0, &shape, &apart),
+    );
+    assert_eq!(View::new(&wide, 0, &shape, &apart).to_vec(), expected);
+    let gaps = wide.chunks(12).skip(4).step_by(5).flatten();
+    assert!(gaps.eq([7.0; 36].iter()));
+    for (i, x) in x.chunks(12).enumerate() {
+        wide[(i / 4 * 5 + i % 4) * 12..][..12].copy_from_slice(x);
+    }
+    let mut out = vec![0.0; x.len()];
+    let from = View::new(&wide, 0, &shape, &apart);
+    transform(
+        kind,
+        2,
+        6,
+        1.0,
+        &from,
+        &mut ViewMut::contiguous(&mut out, &shape),
+    );
+    assert_eq!(out, expected);
+}
+
 fn permuted(shape: &[usize], order: &[usize]) -> Vec<usize> {
     order.iter().map(|&d| shape[d]).collect()
 }

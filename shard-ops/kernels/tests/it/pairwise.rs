@@ -57,3 +57,26 @@ fn equal_coordinates_have_no_slope_and_nan_stays() {
         assert!(out[0] == 0.0 && out[1].is_nan(), "{p}: {out:?}");
     }
 }
+
+#[test]
+fn slopes_to_many_points_are_summed() {
+    let (count, mut rng) = (75, Rng::new(9));
+    let (x, y, g) = (rng.vec(2 * 3), rng.vec(count * 3), rng.vec(2 * count));
+    let [x, y, g] = [x, y, g].map(|v| v.into_iter().map(|v: f64| v as f32).collect::<Vec<_>>());
+    let mut out = [0.0; 6];
+    slopes(
+        &View::contiguous(&x, &[2, 3]),
+        &View::contiguous(&y, &[count, 3]),
+        &View::contiguous(&g, &[2, count]),
+        2.0,
+        &mut ViewMut::contiguous(&mut out, &[2, 3]),
+    );
+    let expected: Vec<f64> = (0..6)
+        .map(|at| {
+            let (i, k) = (at / 3, at % 3);
+            let term = |j: usize| g[i * count + j] * 2.0 * (x[at] - y[j * 3 + k]);
+            (0..count).map(|j| f64::from(term(j))).sum()
+        })
+        .collect();
+    assert_close(&out, &expected, 1e-5);
+}
