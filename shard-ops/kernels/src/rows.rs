@@ -242,7 +242,7 @@ pub fn pick<T: Copy + Default>(
             Ok(key) if key < rows.keys => {
                 rows.runs(|d| d.table, (rows.at(key), to), &mut |a, b| {
                     move_run(&mut out[b..b + run], &table[a..a + run]);
-                })
+                });
             }
             Ok(key) => {
                 let from = (key - rows.keys) * rows.row_len;
@@ -427,7 +427,7 @@ fn fold_with<T: Foldable>(
             Ok(key) if key < rows.keys => {
                 rows.runs(|d| d.table, (rows.at(key), from), &mut |a, b| {
                     into(&mut table[a..a + run], &src[b..b + run]);
-                })
+                });
             }
             Ok(key) => {
                 let to = (key - rows.keys) * rows.row_len;
