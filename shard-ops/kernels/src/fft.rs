@@ -118,9 +118,9 @@ fn transform_here<T: Planned>(
         x.shape()
     );
     join_dims(&mut from, &mut to);
-    let mut work = Work::<T>::new(kind, n, scale);
-    let data = out.data_mut();
     let (rows, beside) = from.rows();
+    let mut work = Work::<T>::new(kind, n, scale, beside.min(LINES));
+    let data = out.data_mut();
     for row in 0..rows {
         let (source, target) = (from.row(row), to.row(row));
         for first in (0..beside).step_by(LINES) {
@@ -159,7 +159,8 @@ enum Ends<T> {
 }
 
 impl<T: Planned> Work<T> {
-    fn new(kind: Fft, n: usize, scale: f64) -> Self {
+    /// For at most so many lines at a time.
+    fn new(kind: Fft, n: usize, scale: f64, lines: usize) -> Self {
         let by = |weight: f64| T::of(scale * weight);
         let twice = |doubled| if doubled { 2.0 } else { 1.0 };
         let (ends, inverse, len, other) = match kind {
@@ -184,13 +185,13 @@ impl<T: Planned> Work<T> {
             scale: T::of(scale),
             ends,
             plan,
-            line: vec![zero; len * LINES],
-            other: vec![[T::zero(); 2]; other * LINES],
+            line: vec![zero; len * lines],
+            other: vec![[T::zero(); 2]; other * lines],
             scratch: vec![zero; scratch],
         }
     }
 
-    /// Transforms at most [`LINES`] lines.
+    /// Transforms some lines.
     fn transform(&mut self, read: Read<'_, T>, (data, starts, to): Write<'_, T>) {
         let lines = 0..starts.len();
         let n = self.plan.len();
