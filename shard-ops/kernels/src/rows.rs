@@ -134,6 +134,7 @@ impl Rows {
     }
 
     /// Where a row of the table begins.
+    #[inline]
     fn at(&self, mut key: usize) -> usize {
         if let [(_, step)] = self.keyed[..] {
             return key * step;
@@ -149,10 +150,8 @@ impl Rows {
     /// Calls `f` with every key of the list and where its row begins on the other side; and where in the table a long row begins whose
     /// turn comes soon. Its memory may be asked for, since keys are in an order that no processor foresees.
     fn for_each(&self, keys: &[i64], mut f: impl FnMut(i64, usize, Option<usize>)) {
-        let Some((&(inner, step), front)) = self.list.split_last() else {
-            keys.iter().for_each(|&key| f(key, 0, None));
-            return;
-        };
+        // One place of one key is a list without dims.
+        let (&(inner, step), front) = self.list.split_last().unwrap_or((&(1, 0), &[]));
         if inner == 0 {
             return;
         }
