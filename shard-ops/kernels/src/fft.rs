@@ -193,12 +193,12 @@ impl<T: Planned> Work<T> {
 
     /// Transforms some lines.
     fn transform(&mut self, read: Read<'_, T>, (data, starts, to): Write<'_, T>) {
-        let lines = 0..starts.len();
-        let n = self.plan.len();
+        let (plan, scratch) = (&*self.plan, &mut self.scratch);
+        let n = plan.len();
+        let line = &mut self.line[..starts.len() * n];
         let there = match &self.ends {
             Ends::Complex if is_whole(read, n) && to.are_runs() && to.extent >= n => {
                 let (from, starts_from, _) = read;
-                let (plan, scratch) = (&*self.plan, &mut self.scratch);
                 between(plan, scratch, (from, starts_from), (&mut *data, starts));
                 if self.scale != T::one() {
                     for &start in starts {
@@ -208,37 +208,40 @@ impl<T: Planned> Work<T> {
                 n
             }
             Ends::Complex => {
-                if !self.in_memory(read, n) {
-                    read_pairs(read, n, bytemuck::cast_slice_mut(&mut self.line));
-                    self.in_place(lines.len());
+                if !in_memory(plan, scratch, read, n, line) {
+                    read_pairs(read, n, bytemuck::cast_slice_mut(line));
+                    plan.process_with_scratch(line, scratch);
                 }
-                let here = &mut self.line[..lines.len() * n];
-                vectorized(Scaled(bytemuck::cast_slice_mut(here), self.scale));
-                write_pairs(bytemuck::cast_slice(here), n, (data, starts, to))
+                vectorized(Scaled(bytemuck::cast_slice_mut(line), self.scale));
+                write_pairs(bytemuck::cast_slice(line), n, (data, starts, to))
             }
             Ends::FromReal(half) => {
                 if !half.is_even() {
                     read_reals(read, n, bytemuck::cast_slice_mut(&mut self.other));
                     let reals: &[T] = bytemuck::cast_slice(&self.other);
-                    for (z, &x) in self.line.iter_mut().zip(&reals[..lines.len() * n]) {
+                    for (z, &x) in line.iter_mut().zip(reals) {
                         *z = Complex::new(x, T::zero());
                     }
-                    self.in_place(lines.len());
-                } else if !self.in_memory(read, 2 * n) {
-                    read_reals(read, 2 * n, bytemuck::cast_slice_mut(&mut self.line));
-                    self.in_place(lines.len());
+                    plan.process_with_scratch(line, scratch);
+                } else if !in_memory(plan, scratch, read, 2 * n, line) {
+                    read_reals(read, 2 * n, bytemuck::cast_slice_mut(line));
+                    plan.process_with_scratch(line, scratch);
                 }
-                self.join((data, starts, to))
+                join(
+                    half,
+                    bytemuck::cast_slice(line),
+                    &mut self.other,
+                    (data, starts, to),
+                )
             }
             Ends::ToReal(half) => {
-                let even = half.is_even();
-                self.split(read);
-                self.in_place(lines.len());
-                if even {
-                    write_reals(bytemuck::cast_slice(&self.line), 2 * n, (data, starts, to))
+                split(half, read, &mut self.other, bytemuck::cast_slice_mut(line));
+                plan.process_with_scratch(line, scratch);
+                if half.is_even() {
+                    write_reals(bytemuck::cast_slice(line), 2 * n, (data, starts, to))
                 } else {
                     let reals: &mut [T] = bytemuck::cast_slice_mut(&mut self.other);
-                    for (x, z) in reals.iter_mut().zip(&self.line[..lines.len() * n]) {
+                    for (x, z) in reals.iter_mut().zip(line) {
                         *x = z.re;
                     }
                     write_reals(reals, n, (data, starts, to))
@@ -247,77 +250,78 @@ impl<T: Planned> Work<T> {
         };
         to.clear(there, starts, data);
     }
+}
 
-    /// Transforms lines from where they are if they are runs of at least `len` numbers, complex or real; whether they are.
-    fn in_memory(&mut self, read: Read<'_, T>, len: usize) -> bool {
-        let whole = is_whole(read, len);
-        if whole {
-            let (data, starts, _) = read;
-            let here = side_by_side(starts.len(), self.plan.len());
-            let (plan, scratch) = (&*self.plan, &mut self.scratch);
-            let line = bytemuck::cast_slice_mut(&mut self.line);
-            between(plan, scratch, (data, starts), (line, &here));
-        }
-        whole
+/// Transforms lines from where they are if they are runs of at least `len` numbers, complex or real; whether they are.
+fn in_memory<T: Planned>(
+    plan: &dyn fourier::Fft<T>,
+    scratch: &mut [Complex<T>],
+    read: Read<'_, T>,
+    len: usize,
+    line: &mut [Complex<T>],
+) -> bool {
+    let whole = is_whole(read, len);
+    if whole {
+        let (data, starts, _) = read;
+        let here = side_by_side(starts.len(), plan.len());
+        let line = bytemuck::cast_slice_mut(line);
+        between(plan, scratch, (data, starts), (line, &here));
     }
+    whole
+}
 
-    /// Transforms the first lines where they were brought to.
-    fn in_place(&mut self, lines: usize) {
-        let here = &mut self.line[..lines * self.plan.len()];
-        self.plan.process_with_scratch(here, &mut self.scratch);
-    }
-
-    /// Writes half spectra of the lines that were transformed; of how many frequencies.
-    fn join(&mut self, (data, starts, to): Write<'_, T>) -> usize {
-        let Ends::FromReal(half) = &self.ends else {
-            return 0;
-        };
-        let width = half.frequencies();
-        let lines = bytemuck::cast_slice(&self.line);
-        if to.are_runs() {
-            let there = width.min(to.extent);
-            vectorized(Join {
-                half,
-                lines,
-                out: data,
-                starts,
-                there,
-            });
-            return there;
-        }
+/// Writes half spectra of lines that were transformed; of how many frequencies.
+fn join<T: Planned>(
+    half: &Half<T>,
+    lines: &[Pair<T>],
+    other: &mut [Pair<T>],
+    (data, starts, to): Write<'_, T>,
+) -> usize {
+    let width = half.frequencies();
+    if to.are_runs() {
+        let there = width.min(to.extent);
         vectorized(Join {
             half,
             lines,
-            out: bytemuck::cast_slice_mut(&mut self.other),
-            starts: &side_by_side(starts.len(), width),
-            there: width,
+            out: data,
+            starts,
+            there,
         });
-        write_pairs(&self.other, width, (data, starts, to))
+        return there;
     }
+    vectorized(Join {
+        half,
+        lines,
+        out: bytemuck::cast_slice_mut(&mut *other),
+        starts: &side_by_side(starts.len(), width),
+        there: width,
+    });
+    write_pairs(other, width, (data, starts, to))
+}
 
-    /// Reads half spectra, and prepares lines.
-    fn split(&mut self, (data, starts, from): Read<'_, T>) {
-        let Ends::ToReal(half) = &self.ends else {
-            return;
-        };
-        let width = half.frequencies();
-        let lines = bytemuck::cast_slice_mut(&mut self.line);
-        if is_whole((data, starts, from), width) {
-            return vectorized(Split {
-                half,
-                spectra: data,
-                starts,
-                lines,
-            });
-        }
-        read_pairs((data, starts, from), width, &mut self.other);
-        vectorized(Split {
+/// Reads half spectra, and prepares lines.
+fn split<T: Planned>(
+    half: &Half<T>,
+    (data, starts, from): Read<'_, T>,
+    other: &mut [Pair<T>],
+    lines: &mut [Pair<T>],
+) {
+    let width = half.frequencies();
+    if is_whole((data, starts, from), width) {
+        return vectorized(Split {
             half,
-            spectra: bytemuck::cast_slice(&self.other),
-            starts: &side_by_side(starts.len(), width),
+            spectra: data,
+            starts,
             lines,
         });
     }
+    read_pairs((data, starts, from), width, other);
+    vectorized(Split {
+        half,
+        spectra: bytemuck::cast_slice(other),
+        starts: &side_by_side(starts.len(), width),
+        lines,
+    });
 }
 
 /// Where lines of `width` complex numbers begin that follow each other.

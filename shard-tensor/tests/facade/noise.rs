@@ -119,6 +119,31 @@ fn frequencies_are_as_numpy_has_them_and_a_spectrum_goes_back() {
     assert_eq!(all[2], [-0.5, -0.25, 0.0, 0.25]);
 }
 
+/// What has no elements along a dim is padded with zeros to any length, and gets no gradient.
+#[test]
+fn spectra_of_nothing_are_zero() {
+    for ranks in [1, 3] {
+        let sums = Launch::new(ranks).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let mut sums = Vec::new();
+            for (shape, dim) in [([5, 0], 1), ([0, 5], 0)] {
+                for at in [0, 1] {
+                    let x = mesh.ones(shape, [shard(at)])?.requires_grad()?;
+                    let spectrum = x.rfft(Some(6), dim, FourierNorm::Backward)?;
+                    assert_eq!(spectrum.shape()[dim], 4);
+                    sums.push(spectrum.abs()?.sum_all()?.item()?);
+                    let back = spectrum.irfft(Some(7), dim, FourierNorm::Ortho)?;
+                    let gradients = back.sum_all()?.backward()?;
+                    let gradient = gradients.get(&x)?.map(|g| g.shape().to_vec());
+                    assert_eq!(gradient, Some(shape.to_vec()));
+                }
+            }
+            Ok(sums)
+        });
+        assert!(sums.unwrap().iter().all(|sums| *sums == [0.0; 4]));
+    }
+}
+
 /// More draws than a row has weights are an error on all ranks, even of no rows at all.
 #[test]
 fn too_many_draws_of_no_rows() {

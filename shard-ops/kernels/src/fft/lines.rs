@@ -168,6 +168,10 @@ impl<S: Pod> WithSimd for Gather<'_, S> {
     #[inline(always)]
     fn with_simd<V: Simd>(self, _: V) {
         let (width, count) = (self.width, self.count);
+        // Lines without elements may begin behind the end.
+        if count == 0 {
+            return;
+        }
         if self.step == 1 {
             for (line, &start) in self.to.chunks_exact_mut(width).zip(self.starts) {
                 line[..count].copy_from_slice(&self.from[start..start + count]);
@@ -203,6 +207,10 @@ impl<S: Pod> WithSimd for Scatter<'_, S> {
     #[inline(always)]
     fn with_simd<V: Simd>(self, _: V) {
         let (width, count) = (self.width, self.count);
+        // Lines without elements may begin behind the end.
+        if count == 0 {
+            return;
+        }
         if self.step == 1 {
             for (line, &start) in self.from.chunks_exact(width).zip(self.starts) {
                 self.to[start..start + count].copy_from_slice(&line[..count]);

@@ -257,6 +257,32 @@ fn side_by_side<T: Planned>(of: impl Fn(f64) -> T) {
     }
 }
 
+#[test]
+fn of_nothing_comes_zero_and_into_nothing_goes_nothing() {
+    for kind in KINDS {
+        for n in [3, 4, 70] {
+            let (reads, writes) = (kind.reads_complex(), kind.writes_complex());
+            for (lines, given, rows) in [(5, 0, 3), (5, 4, 0), (5, 0, 0), (0, 4, 3)] {
+                for dim in [0, 1] {
+                    let shape = |extent, complex| match dim {
+                        0 => [&[extent, lines], tail(complex)].concat(),
+                        _ => [&[lines, extent], tail(complex)].concat(),
+                    };
+                    let (from, to) = (shape(given, reads), shape(rows, writes));
+                    let x = vec![1.0_f32; from.iter().product()];
+                    let mut y = vec![9.0; to.iter().product()];
+                    let x = View::contiguous(&x, &from);
+                    transform(kind, dim, n, 1.0, &x, &mut ViewMut::contiguous(&mut y, &to));
+                    assert!(
+                        given > 0 || y.iter().all(|&y| y == 0.0),
+                        "{kind:?} {n} {dim}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// Where lines follow each other on one side only.
 #[test]
 fn lines_with_gaps_between_them_stay_apart() {
