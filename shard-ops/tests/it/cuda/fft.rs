@@ -2,6 +2,7 @@
 
 use super::under;
 use shard_kernels::fft::Fft;
+use shard_ops::index::slice;
 use shard_ops::inside::Transform;
 use shard_ops::shape::{permute, reshape};
 use shard_ops::{Exec, KernelPolicy, Value};
@@ -57,6 +58,30 @@ fn the_library_transforms_as_the_sums_do() {
             for (found, expected) in found.iter().zip(expected) {
                 let near = (found - expected).abs() < 1e-12;
                 assert!(near, "{found} for {expected}: {op:?}");
+            }
+        }
+    }
+}
+
+/// Of lines without elements, by the library and by the sums.
+#[test]
+fn what_is_not_there_is_transformed_into_zeros() {
+    let own = KernelPolicy {
+        libraries: false,
+        ..KernelPolicy::default()
+    };
+    for op in transforms().filter(|op| op.n == 4) {
+        let program = |exec: &dyn Exec, x: &Value| {
+            let square = reshape(exec, x, &[2, 2]).unwrap();
+            op.apply(exec, &slice(exec, &square, 0, 0, 1, 0).unwrap())
+                .unwrap()
+        };
+        for policy in [KernelPolicy::default(), own] {
+            for (found, _) in under(policy, program) {
+                assert!(
+                    !found.is_empty() && found.iter().all(|&y| y == 0.0),
+                    "{op:?}"
+                );
             }
         }
     }
