@@ -138,6 +138,7 @@ fn lcm(a: usize, b: usize) -> usize {
     if a == 0 || b == 0 {
         0
     } else {
-        a / gcd(a, b) * b
+        // Where there are no elements, the extents of the other dims may be any.
+        (a / gcd(a, b)).saturating_mul(b)
     }
 }

@@ -97,6 +97,7 @@ impl Coordinate {
             }
             Bins::Edges(edges) => return Err(no_bins(op, edges)),
             Bins::Count(0, _) => return Err(no_bins(op, x)),
+            Bins::Count(usize::MAX, _) => return Err(too_many(op, x)),
             Bins::Count(count, range) => {
                 let ends = match range {
                     Some(ends) => ends,
@@ -142,6 +143,10 @@ fn over_bins(
     density: bool,
 ) -> Result<(Value, Vec<Value>)> {
     let shape: Vec<usize> = coordinates.iter().map(Coordinate::bins).collect();
+    let boxes = shape
+        .iter()
+        .try_fold(1, |all: usize, &n| all.checked_mul(n));
+    let boxes = boxes.ok_or_else(|| too_many(op, x))?;
     // Boxes are numbered in row-major order.
     let (mut number, mut inside) = (coordinates[0].bin.clone(), coordinates[0].inside.clone());
     for next in &coordinates[1..] {
@@ -152,7 +157,7 @@ fn over_bins(
         )?;
         inside = logical_and(exec, &inside, &next.inside)?;
     }
-    let sums = counted(exec, op, &number, &inside, weights, shape.iter().product())?;
+    let sums = counted(exec, op, &number, &inside, weights, boxes)?;
     let mut sums = cast(exec, &sums, coordinates[0].edges.dtype())?;
     if shape.len() > 1 {
         sums = reshape(exec, &sums, &shape)?;
@@ -242,6 +247,15 @@ fn no_bins(op: &'static str, x: &Value) -> OpError {
         problem: "there are no bins".into(),
         shapes: vec![x.shape().to_vec()],
         fix: "give a number of bins of 1 or more, or a list of two edges or more",
+    }
+}
+
+fn too_many(op: &'static str, x: &Value) -> OpError {
+    OpError::Shape {
+        op,
+        problem: "there are more bins than can be counted".into(),
+        shapes: vec![x.shape().to_vec()],
+        fix: "give fewer",
     }
 }
 

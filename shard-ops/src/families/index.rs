@@ -4,7 +4,8 @@
 //! where several elements arrive at one place. Boundaries follow the first operand's, scaled to the new extent (padding
 //! shifts them instead).
 
-use super::shape::{extent, squeeze, unsqueeze};
+use super::broadcast::expand;
+use super::shape::{extent, reshape, squeeze, unsqueeze};
 use super::types::same_types;
 use crate::error::InOp;
 use crate::{
@@ -72,6 +73,32 @@ pub fn repeat(exec: &dyn Exec, x: &Value, dim: usize, times: usize) -> Result<Va
     few_runs("repeat", x, times)?;
     let map = DimMap::repeat(n, times).in_op("repeat")?;
     one_dim(exec, "repeat", x, dim, &map)
+}
+
+/// Every index of dim `dim` so many times, one behind the other.
+///
+/// # Collective
+/// All members of the mesh. No communication: copies lie with what they repeat.
+///
+/// # Errors
+/// A dim out of range; more copies than can be counted.
+pub fn repeat_interleave(exec: &dyn Exec, x: &Value, dim: usize, times: usize) -> Result<Value> {
+    let op = "repeat_interleave";
+    let n = extent(op, x, dim)?;
+    let Some(all) = n.checked_mul(times) else {
+        return Err(OpError::Shape {
+            op,
+            problem: format!("{times} copies of {n} indices"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "ask for fewer",
+        });
+    };
+    let mut shape = x.shape().to_vec();
+    shape.insert(dim + 1, times);
+    let copies = expand(exec, &unsqueeze(exec, x, dim + 1)?, &shape)?;
+    shape.remove(dim + 1);
+    shape[dim] = all;
+    reshape(exec, &copies, &shape)
 }
 
 /// Pads every dim by `(before, after)`; negative pads crop. `value` fills the padding of [`EdgeMap::Zeros`].
@@ -230,15 +257,15 @@ pub fn split(exec: &dyn Exec, x: &Value, sizes: &[usize], dim: usize) -> Result<
 /// As [`slice`](fn@slice).
 ///
 /// # Errors
-/// No chunks; a dim out of range.
+/// No chunks, or more empty ones than a million; a dim out of range.
 pub fn chunk(exec: &dyn Exec, x: &Value, chunks: usize, dim: usize) -> Result<Vec<Value>> {
     let n = extent("chunk", x, dim)?;
-    if chunks == 0 {
+    if chunks == 0 || (n == 0 && chunks > MOST_RUNS) {
         return Err(OpError::Shape {
             op: "chunk",
-            problem: "no chunks".into(),
+            problem: format!("{chunks} chunks of {n} indices"),
             shapes: vec![x.shape().to_vec()],
-            fix: "ask for one chunk or more",
+            fix: "ask for one chunk or more, and for a million at most where all are empty",
         });
     }
     let sizes = match n.div_ceil(chunks) {
@@ -403,15 +430,17 @@ impl MoveDim {
     }
 }
 
+/// How many copies or pieces of a dim are listed at most.
+const MOST_RUNS: usize = 1 << 20;
+
 /// Refuses to copy a dim so many times that to list the copies alone would take long.
 fn few_runs(op: &'static str, x: &Value, times: usize) -> Result<()> {
-    const MOST: usize = 1 << 20;
-    if times <= MOST {
+    if times <= MOST_RUNS {
         return Ok(());
     }
     Err(OpError::Shape {
         op,
-        problem: format!("{times} copies of a dim, more than {MOST}"),
+        problem: format!("{times} copies of a dim, more than {MOST_RUNS}"),
         shapes: vec![x.shape().to_vec()],
         fix: "expand along a new dim, and reshape",
     })

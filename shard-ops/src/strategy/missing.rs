@@ -41,13 +41,18 @@ pub(super) fn most_missing(
         let mut pairs = SmallVec::new();
         each_place(mesh, group, &mut |coords| {
             let both = together.iter().map(|&d| counts(d, coords));
-            let both = both.fold((1, 1), |(w, h), (want, have)| (w * want, h * have));
+            let both = both.fold((1, 1), |(w, h): Pair, (want, have)| {
+                (w.saturating_mul(want), h.saturating_mul(have))
+            });
             keep(&mut pairs, both);
         });
         let mut combined = SmallVec::new();
         for &(w, h) in &worst {
             for &(want, have) in &pairs {
-                keep(&mut combined, (w * want, h * have));
+                keep(
+                    &mut combined,
+                    (w.saturating_mul(want), h.saturating_mul(have)),
+                );
             }
         }
         worst = combined;

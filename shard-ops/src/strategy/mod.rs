@@ -131,7 +131,7 @@ impl Strategy {
         if layouts.iter().any(|layout| layout.is_partial()) {
             return (rule, self);
         }
-        let most = self.bytes * rule.metas[0].dtype.size();
+        let most = self.bytes.saturating_mul(rule.metas[0].dtype.size());
         for other in others {
             // Where results go home in blocks, the choice says only how their terms are divided.
             for wanted in [self.outputs.first(), None] {

@@ -51,7 +51,7 @@ impl MultiheadAttention {
     #[track_caller]
     pub fn new(mesh: &Mesh, width: usize, heads: usize) -> Result<Self> {
         // As PyTorch draws the joint projection: Xavier's bound of a matrix of three times as many rows.
-        Self::projecting(mesh, heads, [width; 3], [4 * width; 3])
+        Self::projecting(mesh, heads, [width; 3], [width.saturating_mul(4); 3])
     }
 
     /// A layer whose keys and values are projected from `keys` and `values` features to the width of the queries: PyTorch's with
@@ -84,7 +84,12 @@ impl MultiheadAttention {
         values: usize,
     ) -> Result<Self> {
         let widths = [width, keys, values];
-        Self::projecting(mesh, heads, widths, widths.map(|inputs| inputs + width))
+        Self::projecting(
+            mesh,
+            heads,
+            widths,
+            widths.map(|inputs| inputs.saturating_add(width)),
+        )
     }
 
     /// With projections from these widths to the first, and the sums of fans that bound them.
@@ -200,7 +205,7 @@ impl NeighborhoodAttention {
         Ok(Self {
             heads,
             near,
-            qkv: Linear::new(mesh, width, 3 * width)?,
+            qkv: Linear::new(mesh, width, width.saturating_mul(3))?,
             proj: Linear::new(mesh, width, width)?,
         })
     }

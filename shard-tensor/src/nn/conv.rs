@@ -2,6 +2,7 @@
 
 use super::{Module, uniform};
 use crate::{Mesh, Result, Shape, ShardTensor, tree};
+use shard_spec::numel;
 
 /// A convolution of as many spatial dims as its kernel has.
 #[derive(Clone, Debug)]
@@ -30,7 +31,7 @@ impl Conv {
         options: crate::Conv,
     ) -> Result<Self> {
         let mut layer = Self::without_bias(mesh, inputs, outputs, kernel, options)?;
-        let fan_in = layer.weight.shape()[1..].iter().product();
+        let fan_in = numel(&layer.weight.shape()[1..]);
         layer.bias = Some(uniform(mesh, outputs, fan_in)?);
         Ok(layer)
     }
@@ -55,7 +56,7 @@ impl Conv {
             .into_iter()
             .chain(kernel.into().iter().copied())
             .collect();
-        let fan_in = shape[1..].iter().product();
+        let fan_in = numel(&shape[1..]);
         Ok(Self {
             options,
             weight: uniform(mesh, shape, fan_in)?,
@@ -106,7 +107,7 @@ impl ConvTranspose {
             .chain(kernel.iter().copied())
             .collect();
         // As PyTorch counts it, from the weight's second dim.
-        let fan_in = shape[1..].iter().product();
+        let fan_in = numel(&shape[1..]);
         Ok(Self {
             options,
             weight: uniform(mesh, shape, fan_in)?,

@@ -209,16 +209,11 @@ impl ShardTensor {
     /// All members of the mesh. No communication: copies lie with what they repeat.
     ///
     /// # Errors
-    /// For a dim out of range.
+    /// For a dim out of range, and more copies than can be counted.
     #[track_caller]
     pub fn repeat_interleave(&self, dim: impl Into<Dim>, times: usize) -> Result<Self> {
         let dim = self.dim("repeat_interleave", dim)?;
-        let mut shape = self.shape().to_vec();
-        shape.insert(dim + 1, times);
-        let copies = self.unsqueeze(dim + 1)?.expand(&shape[..])?;
-        shape.remove(dim + 1);
-        shape[dim] *= times;
-        copies.reshape(shape)
+        self.run(|exec, x| index::repeat_interleave(exec, x, dim, times))
     }
 
     /// Broadcast to a shape.

@@ -1,7 +1,11 @@
 //! What is too large, and what never ends.
 
+use shard_tensor::nn::{self, Module};
 use shard_tensor::op::Handler;
-use shard_tensor::{EdgeMap, ErrorClass, FourierNorm, Launch, Result, ShardTensor, launch, shard};
+use shard_tensor::{
+    Attention, Conv, ConvTranspose, EdgeMap, ErrorClass, FourierNorm, Launch, Mesh, Neighborhood,
+    Result, ShardTensor, launch, shard,
+};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -54,6 +58,130 @@ fn a_handler_may_run_its_own_op() {
         Ok(calls.get())
     });
     assert_eq!(calls.unwrap(), [2, 2]);
+}
+
+/// A call on a mesh.
+type Call = fn(&Mesh) -> Result<()>;
+
+/// Calls with arguments that nobody means, after the op or what else their errors name.
+const ABSURD: &[(&str, Call)] = &[
+    ("repeat_interleave along no dim", |m| {
+        let x = m.ones([3, 2], [shard(0)])?;
+        x.repeat_interleave(2, 2).map(drop)
+    }),
+    ("repeat_interleave of a number", |m| {
+        let x = m.ones([3], [shard(0)])?.sum_all()?;
+        x.repeat_interleave(0, 2).map(drop)
+    }),
+    ("repeat_interleave without end", |m| {
+        let x = m.ones([2, 0], [shard(0)])?;
+        x.repeat_interleave(0, usize::MAX).map(drop)
+    }),
+    ("chunk of nothing", |m| {
+        let x = m.ones([3, 0], [shard(0)])?;
+        x.chunk(1 << 40, 1).map(drop)
+    }),
+    ("pixel_shuffle", |m| {
+        let x = m.ones([1, 0, 2, 2], [shard(2)])?;
+        x.pixel_shuffle(usize::MAX).map(drop)
+    }),
+    ("pixel_shuffle of planes", |m| {
+        let x = m.ones([1, 0, 4, 4], [shard(2)])?;
+        x.pixel_shuffle(1 << 31).map(drop)?;
+        x.pixel_shuffle(1 << 62).map(drop)
+    }),
+    ("pixel_unshuffle", |m| {
+        let x = m.ones([1, 3, 0, 0], [shard(1)])?;
+        x.pixel_unshuffle(1 << 40).map(drop)
+    }),
+    ("pad of two dims", |m| {
+        let x = m.ones([3, 2], [shard(0)])?;
+        let pads = [(1 << 40, 0), (0, 1 << 40)];
+        x.pad(&pads, EdgeMap::Zeros, 0.0).map(drop)
+    }),
+    ("histogram", |m| {
+        let x = m.arange(5, [shard(0)])?;
+        x.histogram(usize::MAX, None, false).map(drop)
+    }),
+    ("histogramdd", |m| {
+        let bins = [1 << 16; 4].map(Into::into);
+        let x = m.ones([5, 4], [shard(0)])?;
+        x.histogramdd(&bins, None, false).map(drop)
+    }),
+    ("conv by itself", |m| {
+        let x = m.ones([1, 1, 6], [shard(2)])?;
+        let options = Conv::new().same().dilation(usize::MAX);
+        x.conv1d(&m.ones([1, 1, 3], [shard(0)])?, None, options)
+            .map(drop)
+    }),
+    ("attention times no number", |m| {
+        let x = m.ones([1, 1, 4, 2], [shard(2)])?;
+        let options = Attention::default().scale(f64::NAN);
+        x.attention(&x, &x, None, &options).map(drop)
+    }),
+    ("attention times infinity", |m| {
+        let x = m.ones([1, 1, 4, 2], [shard(2)])?;
+        let options = Attention::default().scale(f64::INFINITY);
+        x.attention(&x, &x, None, &options).map(drop)
+    }),
+    ("normalise by weights of other features", |m| {
+        let x = m.ones([2, 3, 7], [shard(0)])?;
+        nn::LayerNorm::new(m, 9)?.forward(&x).map(drop)
+    }),
+    ("normalise by one weight", |m| {
+        let x = m.ones([2, 3, 7], [shard(1)])?;
+        nn::RmsNorm::new(m, 1)?.forward(&x).map(drop)
+    }),
+    ("normalise nothing", |m| {
+        let x = m.ones([2, 0], [shard(0)])?;
+        nn::LayerNorm::new(m, 3)?.forward(&x).map(drop)
+    }),
+    ("normalise by a bias of other features", |m| {
+        let x = m.ones([2, 7], [shard(1)])?;
+        x.layer_norm(1, None, Some(&m.ones(8, [shard(0)])?), 1e-5)
+            .map(drop)
+    }),
+    ("normalise channels by other weights", |m| {
+        let x = m.ones([2, 4, 3], [shard(2)])?;
+        nn::GroupNorm::new(m, 2, 2)?.forward(&x).map(drop)
+    }),
+    ("uniform weights of a convolution", |m| {
+        nn::Conv::new(m, 1 << 40, 3, [1 << 40, 3], Conv::new()).map(drop)
+    }),
+    ("uniform weights of a transposed one", |m| {
+        let options = ConvTranspose::new();
+        nn::ConvTranspose::new(m, 3, 1 << 40, [1 << 40, 3], options).map(drop)
+    }),
+    ("uniform weights of attention", |m| {
+        nn::MultiheadAttention::new(m, usize::MAX / 3 + 2, 1).map(drop)
+    }),
+    ("neighborhood_attention times no number", |m| {
+        let x = m.ones([1, 4, 1, 2], [shard(1)])?;
+        let near = Neighborhood::new([3]).scale(f64::NAN);
+        x.neighborhood_attention(&x, &x, &near).map(drop)
+    }),
+];
+
+#[test]
+fn what_nobody_means_is_an_error() {
+    let mut wrong = Vec::new();
+    for &(call, make) in ABSURD {
+        for ranks in [1, 2] {
+            let done = Launch::new(ranks).run(|ctx| {
+                let made = make(&ctx.mesh_of(ranks)?);
+                Ok(made.map_err(|e| (e.class(), e.to_string())))
+            });
+            let op = call.split(' ').next().unwrap_or_default();
+            let is_right = |made: &std::result::Result<(), (ErrorClass, String)>| match made {
+                Err((ErrorClass::Uniform, text)) => text.contains(op) || text.contains("shape"),
+                _ => false,
+            };
+            if !done.as_ref().is_ok_and(|all| all.iter().all(is_right)) {
+                wrong.push(format!("{call} on {ranks} ranks: {done:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// An op on a tensor.

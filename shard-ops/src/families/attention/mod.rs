@@ -85,6 +85,14 @@ pub fn attention(
             fix: "give a rate from 0 on and below 1",
         });
     }
+    if let Some(scale) = options.scale.filter(|scale| !scale.is_finite()) {
+        return Err(OpError::Shape {
+            op: NAME,
+            problem: format!("logits times {scale}"),
+            shapes: vec![q.shape().to_vec(), k.shape().to_vec()],
+            fix: "give a finite scale",
+        });
+    }
     let mask = match mask {
         Some(mask) if mask.ndim() < 4 => {
             let mut shape: Dims = smallvec![1; 4 - mask.ndim()];

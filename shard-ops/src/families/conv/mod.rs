@@ -203,7 +203,7 @@ impl Geometry {
                 .iter()
                 .zip(&dilation)
                 .map(|(&k, &d)| {
-                    let total = d * k.saturating_sub(1);
+                    let total = d.saturating_mul(k.saturating_sub(1));
                     (total / 2, total - total / 2)
                 })
                 .collect(),

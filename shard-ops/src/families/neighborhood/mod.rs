@@ -92,7 +92,8 @@ impl Neighborhood {
 /// of queries and cotangents.
 ///
 /// # Errors
-/// Shapes, types or lists that do not fit each other; a `kernel` times its dilation above the extent of its dim, or 0.
+/// Shapes, types or lists that do not fit each other; a `kernel` times its dilation above the extent of its dim, or 0; a scale that is not
+/// finite.
 ///
 /// ```
 /// use shard_ops::neighborhood::{Neighborhood, neighborhood_attention};
@@ -128,6 +129,10 @@ pub fn neighborhood_attention(
     near: &Neighborhood,
 ) -> Result<Value> {
     let shapes = [q, k, v].map(Value::shape);
+    if let Some(scale) = near.scale.filter(|scale| !scale.is_finite()) {
+        let problem = format!("logits times {scale}");
+        return Err(wrong(shapes, problem, "give a finite scale"));
+    }
     let op = Forward {
         windows: windows(near, shapes)?,
         scale: near.scale,

@@ -310,10 +310,20 @@ impl Cells {
                 }
             }
         };
-        let described = sides
-            .iter()
-            .map(|&side| describe(side).0)
-            .collect::<Vec<_>>();
+        let mut described = Vec::with_capacity(sides.len());
+        for (operand, &side) in sides.iter().enumerate() {
+            let (access, shape) = describe(side);
+            // A dim that ranks have all of is compared with no other operand's.
+            if inputs[operand].shape != shape {
+                return Err(OpError::Shape {
+                    op,
+                    problem: format!("operand {operand} is not of shape {:?}", &shape[..]),
+                    shapes: inputs.iter().map(|meta| meta.shape.to_vec()).collect(),
+                    fix: "give weight and bias the shape of what is normalised, or one element per channel",
+                });
+            }
+            described.push(access);
+        }
         let produced = outputs.iter().map(|&(like, dtype)| (describe(like), dtype));
         let produced = produced.collect::<Vec<_>>();
         rule = described.into_iter().fold(rule, RuleBuilder::input);

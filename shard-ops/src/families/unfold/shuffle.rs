@@ -17,7 +17,12 @@ pub fn pixel_shuffle(exec: &dyn Exec, x: &Value, factor: usize) -> Result<Value>
     let Some((lead, &[c, h, w])) = x.shape().split_last_chunk::<3>() else {
         return Err(no_planes(op, x));
     };
-    if r == 0 || !c.is_multiple_of(r.saturating_mul(r)) {
+    let (Some(square), Some(height), Some(width)) =
+        (r.checked_mul(r), h.checked_mul(r), w.checked_mul(r))
+    else {
+        return Err(too_large(op, x, r));
+    };
+    if r == 0 || !c.is_multiple_of(square) {
         return Err(misfit(
             op,
             x,
@@ -26,10 +31,10 @@ pub fn pixel_shuffle(exec: &dyn Exec, x: &Value, factor: usize) -> Result<Value>
         ));
     }
     let n = lead.len();
-    let apart = [lead, &[c / (r * r), r, r, h, w]].concat();
+    let apart = [lead, &[c / square, r, r, h, w]].concat();
     let order: Vec<usize> = (0..n).chain([0, 3, 1, 4, 2].map(|d| n + d)).collect();
     let apart = permute(exec, &reshape(exec, x, &apart)?, &order)?;
-    reshape(exec, &apart, &[lead, &[c / (r * r), h * r, w * r]].concat())
+    reshape(exec, &apart, &[lead, &[c / square, height, width]].concat())
 }
 
 /// Positions as channels: (..., C, H r, W r) to (..., C r², H, W).
@@ -53,11 +58,14 @@ pub fn pixel_unshuffle(exec: &dyn Exec, x: &Value, factor: usize) -> Result<Valu
             "give a factor that divides the spatial dims",
         ));
     }
+    let Some(channels) = r.checked_mul(r).and_then(|square| c.checked_mul(square)) else {
+        return Err(too_large(op, x, r));
+    };
     let n = lead.len();
     let apart = [lead, &[c, h / r, r, w / r, r]].concat();
     let order: Vec<usize> = (0..n).chain([0, 2, 4, 1, 3].map(|d| n + d)).collect();
     let apart = permute(exec, &reshape(exec, x, &apart)?, &order)?;
-    reshape(exec, &apart, &[lead, &[c * r * r, h / r, w / r]].concat())
+    reshape(exec, &apart, &[lead, &[channels, h / r, w / r]].concat())
 }
 
 /// Interleaves groups of the channels of (N, C, ...): the first of each, then the second of each, and so on.
@@ -90,5 +98,14 @@ fn no_planes(op: &'static str, x: &Value) -> crate::OpError {
         x,
         "there are no channels of planes".into(),
         "give (..., C, H, W)",
+    )
+}
+
+fn too_large(op: &'static str, x: &Value, factor: usize) -> crate::OpError {
+    misfit(
+        op,
+        x,
+        format!("a factor of {factor} makes extents that cannot be counted"),
+        "give a smaller factor",
     )
 }
