@@ -6,12 +6,14 @@
 
 mod half;
 mod lines;
+mod parts;
 mod product;
 
 pub use self::product::{CompiledProduct, multiply};
 
 use self::half::{Half, Join, Pair, Split};
 use self::lines::{Gather, LINES, Lines, Places, Scatter, join_dims};
+use self::parts::transform_all_here;
 use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
 use crate::pointwise::vectorized;
@@ -63,6 +65,32 @@ impl Fft {
     }
 }
 
+/// One of several transforms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pass {
+    /// What becomes of what.
+    pub kind: Fft,
+    /// The dim.
+    pub dim: usize,
+    /// Elements of a transform.
+    pub n: usize,
+    /// How many results are written.
+    pub extent: usize,
+    /// By which results are multiplied.
+    pub scale: f64,
+}
+
+impl Pass {
+    /// The shape of what becomes of a shape.
+    pub fn shape_of(&self, shape: &[usize]) -> Vec<usize> {
+        let mut made = shape.to_vec();
+        made.truncate(shape.len() - usize::from(self.kind.reads_complex()));
+        made[self.dim] = self.extent;
+        made.extend(self.kind.writes_complex().then_some(2));
+        made
+    }
+}
+
 /// An element type that has plans for transforms.
 pub trait Planned: Real + Transforms + Compiled<Self> {}
 
@@ -92,6 +120,30 @@ compiled! { trait Compiled for Planned: f32 f64; {
         x: &View<'_, T>,
         out: &mut ViewMut<'_, T>,
     ) = transform_here;
+
+    /// Transforms that follow each other, each along another dim, with the bits that [`transform`] gives, one after the other. What
+    /// lies side by side in the other dims is transformed part by part, so that each pass finds in a cache what the one before wrote.
+    ///
+    /// ```
+    /// use shard_kernels::{fft::{transform_all, Fft, Pass}, View, ViewMut};
+    /// // The half spectrum of two rows, then the spectrum of its columns.
+    /// let x = [1.0, 2.0, 3.0, 4.0];
+    /// let passes = [
+    ///     Pass { kind: Fft::FromReal { doubled: false }, dim: 1, n: 2, extent: 2, scale: 1.0 },
+    ///     Pass { kind: Fft::Complex { inverse: false }, dim: 0, n: 2, extent: 2, scale: 1.0 },
+    /// ];
+    /// let mut y = [0.0; 8];
+    /// transform_all(&passes, &View::contiguous(&x, &[2, 2]), &mut ViewMut::contiguous(&mut y, &[2, 2, 2]));
+    /// assert_eq!(y, [10.0, 0.0, -2.0, 0.0, -4.0, 0.0, 0.0, 0.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// As [`transform`]; where there are no passes, two go along one dim, or one does not read what the one before it writes.
+    pub fn transform_all<T>(
+        passes: &[Pass],
+        x: &View<'_, T>,
+        out: &mut ViewMut<'_, T>,
+    ) = transform_all_here;
 } }
 
 fn transform_here<T: Planned>(
@@ -102,35 +154,9 @@ fn transform_here<T: Planned>(
     x: &View<'_, T>,
     out: &mut ViewMut<'_, T>,
 ) {
-    assert!(n > 0, "fft: a transform of no elements");
-    let mut from = Lines::of(
-        x.shape(),
-        x.strides(),
-        x.offset(),
-        dim,
-        kind.reads_complex(),
-    );
-    let (shape, strides, offset) = out.geometry();
-    let mut to = Lines::of(&shape, &strides, offset, dim, kind.writes_complex());
-    assert!(
-        from.others == to.others,
-        "fft: {:?} into {shape:?}",
-        x.shape()
-    );
-    join_dims(&mut from, &mut to);
-    let (rows, beside) = from.rows();
-    let mut work = Work::<T>::new(kind, n, scale, beside.min(LINES));
-    let data = out.data_mut();
-    for row in 0..rows {
-        let (source, target) = (from.row(row), to.row(row));
-        for first in (0..beside).step_by(LINES) {
-            let last = beside.min(first + LINES);
-            work.transform(
-                (x.data(), &from.places(source, first..last), &from),
-                (&mut *data, &to.places(target, first..last), &to),
-            );
-        }
-    }
+    let lines = x.shape().iter().enumerate().filter(|(d, _)| *d != dim);
+    let lines = lines.map(|(_, n)| n).product();
+    Work::new(kind, n, scale, lines).over(dim, x, out);
 }
 
 /// Some lines in memory: where they begin, and how they lie.
@@ -139,8 +165,9 @@ type Read<'a, T> = (&'a [T], &'a [usize], &'a Lines);
 /// Some lines in memory that are written.
 type Write<'a, T> = (&'a mut [T], &'a [usize], &'a Lines);
 
-/// What the lines of a call are transformed with.
+/// What lines are transformed with.
 struct Work<T> {
+    kind: Fft,
     scale: T,
     ends: Ends<T>,
     plan: Arc<dyn fourier::Fft<T>>,
@@ -159,8 +186,10 @@ enum Ends<T> {
 }
 
 impl<T: Planned> Work<T> {
-    /// For at most so many lines at a time.
+    /// For transforms of `n` elements, of which there are so many.
     fn new(kind: Fft, n: usize, scale: f64, lines: usize) -> Self {
+        assert!(n > 0, "fft: a transform of no elements");
+        let lines = lines.min(LINES);
         let by = |weight: f64| T::of(scale * weight);
         let twice = |doubled| if doubled { 2.0 } else { 1.0 };
         let (ends, inverse, len, other) = match kind {
@@ -182,12 +211,40 @@ impl<T: Planned> Work<T> {
             .max(plan.get_immutable_scratch_len());
         let zero = Complex::new(T::zero(), T::zero());
         Self {
+            kind,
             scale: T::of(scale),
             ends,
             plan,
             line: vec![zero; len * lines],
             other: vec![[T::zero(); 2]; other * lines],
             scratch: vec![zero; scratch],
+        }
+    }
+
+    /// Transforms the lines of a view along a dim.
+    fn over(&mut self, dim: usize, x: &View<'_, T>, out: &mut ViewMut<'_, T>) {
+        let complex = self.kind.reads_complex();
+        let mut from = Lines::of(x.shape(), x.strides(), x.offset(), dim, complex);
+        let (shape, strides, offset) = out.geometry();
+        let complex = self.kind.writes_complex();
+        let mut to = Lines::of(&shape, &strides, offset, dim, complex);
+        assert!(
+            from.others == to.others,
+            "fft: {:?} into {shape:?}",
+            x.shape()
+        );
+        join_dims(&mut from, &mut to);
+        let (rows, beside) = from.rows();
+        let data = out.data_mut();
+        for row in 0..rows {
+            let (source, target) = (from.row(row), to.row(row));
+            for first in (0..beside).step_by(LINES) {
+                let last = beside.min(first + LINES);
+                self.transform(
+                    (x.data(), &from.places(source, first..last), &from),
+                    (&mut *data, &to.places(target, first..last), &to),
+                );
+            }
         }
     }
 

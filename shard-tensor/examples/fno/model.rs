@@ -104,9 +104,7 @@ impl Spectral {
         let rest = (rows - m) as isize;
         let all =
             pad(made.narrow(2, 0..m)?, 0, rest)?.add(&pad(made.narrow(2, m..2 * m)?, rest, 0)?)?;
-        let back =
-            all.ifft(None, 2, FourierNorm::Ortho)?
-                .irfft(Some(columns), 3, FourierNorm::Ortho)?;
+        let back = all.irfftn(Some(&[rows, columns]), [2, 3], FourierNorm::Ortho)?;
         back.redistribute(x.layout())
     }
 

@@ -330,6 +330,100 @@ fn lines_with_gaps_between_them_stay_apart() {
     assert_eq!(out, expected);
 }
 
+/// Passes one after the other, each on all there is.
+fn one_by_one(passes: &[Pass], x: &[f32], shape: &[usize]) -> Vec<f32> {
+    let (mut x, mut shape) = (x.to_vec(), shape.to_vec());
+    for pass in passes {
+        let after = pass.shape_of(&shape);
+        let mut y = vec![9.0; after.iter().product()];
+        transform(
+            pass.kind,
+            pass.dim,
+            pass.n,
+            pass.scale,
+            &View::contiguous(&x, &shape),
+            &mut ViewMut::contiguous(&mut y, &after),
+        );
+        (x, shape) = (y, after);
+    }
+    x
+}
+
+/// In one part and in many, of which the last is smaller; of dims in any order, with others in front, between and behind; cut
+/// and padded.
+#[test]
+fn several_dims_are_transformed_as_one_after_the_other() {
+    let mut rng = Rng::new(19);
+    let complex = |dim, n, extent| Pass {
+        kind: Fft::Complex { inverse: false },
+        dim,
+        n,
+        extent,
+        scale: 0.5,
+    };
+    let from_real = |dim, n: usize| Pass {
+        kind: Fft::FromReal { doubled: false },
+        ..complex(dim, n, n / 2 + 1)
+    };
+    let to_real = |dim, n| Pass {
+        kind: Fft::ToReal { doubled: true },
+        ..complex(dim, n, n)
+    };
+    let cases: [(Vec<usize>, Vec<Pass>); 10] = [
+        (vec![6, 5], vec![from_real(1, 5), complex(0, 6, 6)]),
+        (
+            vec![3, 19, 50, 64],
+            vec![from_real(3, 64), complex(2, 50, 50)],
+        ),
+        (
+            vec![3, 19, 50, 64],
+            vec![from_real(2, 50), complex(3, 64, 9)],
+        ),
+        (vec![70, 90, 37], vec![from_real(1, 90), complex(0, 70, 70)]),
+        (vec![70, 90, 7], vec![from_real(1, 100), complex(0, 60, 71)]),
+        (
+            vec![33, 41, 35, 2],
+            vec![complex(2, 35, 35), complex(0, 33, 33)],
+        ),
+        (
+            vec![5, 20, 24, 30],
+            vec![from_real(3, 30), complex(2, 24, 24), complex(1, 20, 20)],
+        ),
+        (
+            vec![21, 12, 16, 9, 2],
+            vec![complex(1, 12, 14), complex(2, 16, 16), to_real(3, 17)],
+        ),
+        (vec![4, 0, 6, 8], vec![from_real(3, 8), complex(2, 6, 6)]),
+        (vec![4, 3, 0, 8], vec![from_real(3, 8), complex(2, 6, 6)]),
+    ];
+    for (shape, passes) in cases {
+        let x: Vec<f32> = (0..shape.iter().product())
+            .map(|_| rng.unit() as f32)
+            .collect();
+        let expected = one_by_one(&passes, &x, &shape);
+        let after = passes
+            .iter()
+            .fold(shape.clone(), |shape, pass| pass.shape_of(&shape));
+        // Where they lie side by side, and where the first two dims are exchanged in memory.
+        for turned in [false, true] {
+            let mut order: Vec<usize> = (0..shape.len()).collect();
+            let mut after_order: Vec<usize> = (0..after.len()).collect();
+            if turned {
+                order.swap(0, 1);
+                after_order.swap(0, 1);
+            }
+            let given = View::contiguous(&x, &shape).permute(&order).to_vec();
+            let x = View::contiguous(&given, &permuted(&shape, &order)).permute(&order);
+            let mut y = vec![9.0; expected.len()];
+            let lying = permuted(&after, &after_order);
+            let mut out = ViewMut::contiguous(&mut y, &lying).permute(&after_order);
+            transform_all(&passes, &x, &mut out);
+            let y = View::contiguous(&y, &lying).permute(&after_order);
+            assert!(y.to_vec() == expected, "{passes:?} of {shape:?}, {turned}");
+        }
+    }
+}
+
 fn permuted(shape: &[usize], order: &[usize]) -> Vec<usize> {
     order.iter().map(|&d| shape[d]).collect()
 }

@@ -11,7 +11,7 @@ use crate::error::InOp;
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::{FourierKind, KernelSource, Library};
 use shard_comm::{BufferMut, DType, Strided};
-use shard_kernels::fft::Fft;
+use shard_kernels::fft::{Fft, Pass};
 
 const SOURCE: KernelSource = cuda_source!("fft", include_str!("fft.cu"));
 /// What tests compile its text for.
@@ -68,17 +68,21 @@ struct LineParams {
     scale: f64,
 }
 
-impl Transform {
+/// One of an op's transforms.
+struct Along<'a>(&'a Pass);
+
+impl Along<'_> {
     /// What the kernels are compiled for.
     fn defines(&self, dtype: DType) -> String {
-        let (sign, half, doubled) = match self.kind {
+        let kind = self.0.kind;
+        let (sign, half, doubled) = match kind {
             Fft::Complex { inverse } => (if inverse { 1 } else { -1 }, false, false),
             Fft::FromReal { doubled } => (-1, false, doubled),
             Fft::ToReal { doubled } => (1, true, doubled),
         };
         let flags = [
-            ("READS", self.kind.reads_complex()),
-            ("WRITES", self.kind.writes_complex()),
+            ("READS", kind.reads_complex()),
+            ("WRITES", kind.writes_complex()),
             ("HALF", half),
             ("DOUBLED", doubled),
         ];
@@ -95,31 +99,32 @@ impl Transform {
         [(x, ix), (y, iy)]: [(CudaView, i64); 2],
     ) -> Result<bool> {
         let found = matches!(call.gpu.libraries().cufft, Library::Found { .. });
-        let extent = y.shape[self.dim] as usize;
+        let pass = self.0;
+        let extent = y.shape[pass.dim] as usize;
         if !call.policy.libraries || !found || y.numel() == 0 {
             return Ok(false);
         }
-        let (lines, n) = (y.numel() / extent, self.n);
-        let (kind, [read, written]) = match self.kind {
+        let (lines, n) = (y.numel() / extent, pass.n);
+        let (kind, [read, written]) = match pass.kind {
             Fft::Complex { inverse } => (FourierKind::Complex { inverse }, [n, n]),
             Fft::FromReal { .. } => (FourierKind::FromReal, [n, n / 2 + 1]),
             Fft::ToReal { .. } => (FourierKind::ToReal, [n / 2 + 1, n]),
         };
         let dtype = call.outputs[0].dtype();
         let parts = |complex: bool| if complex { 2 } else { 1 };
-        let mut from = call.scratch(dtype, lines * read * parts(self.kind.reads_complex()))?;
-        let mut to = call.scratch(dtype, lines * written * parts(self.kind.writes_complex()))?;
+        let mut from = call.scratch(dtype, lines * read * parts(pass.kind.reads_complex()))?;
+        let mut to = call.scratch(dtype, lines * written * parts(pass.kind.writes_complex()))?;
         let params = |view, buffer: &mut BufferMut, width: usize, imaginary| -> Result<_> {
             let address = call.gpu.address_mut(buffer).in_op(call.op)?;
             let whole = Strided::contiguous(&[buffer.len()]);
             Ok(LineParams {
                 view,
                 lines: CudaView::new(call.op, address, dtype, &whole)?,
-                dim: self.dim as i64,
+                dim: pass.dim as i64,
                 n: n as i64,
                 width: width as i64,
                 imaginary,
-                scale: self.scale,
+                scale: pass.scale,
             })
         };
         let packed = params(x, &mut from, read, ix)?;
@@ -133,14 +138,13 @@ impl Transform {
         }
         Ok(call.by_library(did))
     }
-}
 
-impl CudaKernel for Transform {
-    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (reads, writes) = (self.kind.reads_complex(), self.kind.writes_complex());
+    /// Transforms one view into another.
+    fn run(&self, call: &mut CudaCall<'_>, x: CudaView, y: CudaView) -> Result<()> {
+        let pass = self.0;
         let of = |view, complex| if complex { parts(view) } else { (view, 0) };
-        let (x, ix) = of(call.input(0)?, reads);
-        let (y, iy) = of(call.output(0)?, writes);
+        let (x, ix) = of(x, pass.kind.reads_complex());
+        let (y, iy) = of(y, pass.kind.writes_complex());
         let defines = self.defines(call.outputs[0].dtype());
         if self.by_library(call, &defines, [(x, ix), (y, iy)])? {
             return Ok(());
@@ -148,13 +152,37 @@ impl CudaKernel for Transform {
         let params = Params {
             x,
             y,
-            dim: self.dim as i64,
-            n: self.n as i64,
+            dim: pass.dim as i64,
+            n: pass.n as i64,
             ix,
             iy,
-            scale: self.scale,
+            scale: pass.scale,
         };
         call.launch_own(&SOURCE, &defines, "transform", y.numel(), &params)
+    }
+}
+
+impl CudaKernel for Transform {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (mut from, y, dtype) = (call.input(0)?, call.output(0)?, call.outputs[0].dtype());
+        let Some((last, others)) = self.passes.split_last() else {
+            return Ok(());
+        };
+        let mut between = Vec::with_capacity(others.len());
+        for pass in others {
+            let shape: Vec<usize> = from.shape[..from.ndim as usize]
+                .iter()
+                .map(|&n| n as usize)
+                .collect();
+            let whole = Strided::contiguous(&pass.shape_of(&shape));
+            let mut buffer = call.scratch(dtype, whole.shape.iter().product())?;
+            let address = call.gpu.address_mut(&mut buffer).in_op(call.op)?;
+            let to = CudaView::new(call.op, address, dtype, &whole)?;
+            Along(pass).run(call, from, to)?;
+            between.push(buffer);
+            from = to;
+        }
+        Along(last).run(call, from, y)
     }
 }
 

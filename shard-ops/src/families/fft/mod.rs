@@ -16,8 +16,9 @@ use crate::{
     Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved,
     Value, key_of,
 };
-use shard_kernels::fft::{Fft, transform};
-use smallvec::smallvec;
+use shard_kernels::fft::{Fft, Pass, transform_all};
+use smallvec::{SmallVec, smallvec};
+use std::iter;
 use std::sync::Arc;
 
 /// By what the two transforms are scaled so that one undoes the other. `n` is how many elements are transformed.
@@ -65,7 +66,8 @@ macro_rules! transforms {
         /// `lengths` are those of the transforms, one per dim, as for one dim.
         ///
         /// # Collective
-        /// All members of the mesh. One exchange for each dim that is sharded when its turn comes.
+        /// All members of the mesh. One exchange for each dim that is sharded when its turn comes; dims that follow each other and are
+        /// not are one op.
         ///
         /// # Errors
         /// As for one dim; no dims or a dim named twice, and another number of lengths than of dims.
@@ -142,6 +144,51 @@ pub fn frequency(k: usize, n: usize, d: f64) -> f64 {
     signed / (n as f64 * d)
 }
 
+/// The transform of what has a shape, along one of its dims.
+fn pass(
+    name: &'static str,
+    kind: Fft,
+    shape: &[usize],
+    n: Option<usize>,
+    dim: usize,
+    norm: FourierNorm,
+) -> Result<Pass> {
+    let dims = shape.len().checked_sub(usize::from(kind.reads_complex()));
+    let complex = !kind.reads_complex() || shape.last() == Some(&2);
+    if dims.is_none_or(|dims| dim >= dims) || !complex {
+        return Err(OpError::Shape {
+            op: name,
+            problem: format!("there is no dim {dim} of such numbers"),
+            shapes: vec![shape.to_vec()],
+            fix: "count dims from 0, and put real and imaginary parts of complex numbers in a last dim of 2",
+        });
+    }
+    let given = shape[dim];
+    let n = n.unwrap_or(match kind {
+        Fft::ToReal { .. } => 2 * given.saturating_sub(1),
+        _ => given,
+    });
+    if n == 0 {
+        return Err(OpError::Shape {
+            op: name,
+            problem: "a transform of no elements".into(),
+            shapes: vec![shape.to_vec()],
+            fix: "give a length of 1 or more",
+        });
+    }
+    let inverse = matches!(kind, Fft::Complex { inverse: true } | Fft::ToReal { .. });
+    Ok(Pass {
+        kind,
+        dim,
+        n,
+        extent: match kind {
+            Fft::FromReal { .. } => n / 2 + 1,
+            _ => n,
+        },
+        scale: norm.scale(inverse, n),
+    })
+}
+
 /// One dim.
 fn along(
     exec: &dyn Exec,
@@ -152,43 +199,8 @@ fn along(
     dim: usize,
     norm: FourierNorm,
 ) -> Result<Value> {
-    let dims = x.ndim().checked_sub(usize::from(kind.reads_complex()));
-    let complex = !kind.reads_complex() || x.shape().last() == Some(&2);
-    if dims.is_none_or(|dims| dim >= dims) || !complex {
-        return Err(OpError::Shape {
-            op: name,
-            problem: format!("there is no dim {dim} of such numbers"),
-            shapes: vec![x.shape().to_vec()],
-            fix: "count dims from 0, and put real and imaginary parts of complex numbers in a last dim of 2",
-        });
-    }
-    let given = x.shape()[dim];
-    let n = n.unwrap_or(match kind {
-        Fft::ToReal { .. } => 2 * given.saturating_sub(1),
-        _ => given,
-    });
-    if n == 0 {
-        return Err(OpError::Shape {
-            op: name,
-            problem: "a transform of no elements".into(),
-            shapes: vec![x.shape().to_vec()],
-            fix: "give a length of 1 or more",
-        });
-    }
-    let inverse = matches!(kind, Fft::Complex { inverse: true } | Fft::ToReal { .. });
-    let op = Transform {
-        name,
-        kind,
-        dim,
-        n,
-        out: match kind {
-            Fft::FromReal { .. } => n / 2 + 1,
-            _ => n,
-        },
-        scale: norm.scale(inverse, n),
-        instead: None,
-    };
-    op.apply(exec, x)
+    let pass = pass(name, kind, x.shape(), n, dim, norm)?;
+    Transform::apply(exec, name, &[pass], x)
 }
 
 /// Several dims, the last one first or, to real numbers, last.
@@ -211,66 +223,78 @@ fn over(
             fix: "name each dim once, one at least, and a length for each or none",
         });
     };
-    let length = |i: usize| lengths.map(|lengths| lengths[i]);
-    let one = |x: &Value, i: usize, kind: Fft| along(exec, name, kind, x, length(i), dims[i], norm);
-    let others = |mut y: Value, inverse: bool| -> Result<Value> {
-        for i in (0..last).rev() {
-            y = one(&y, i, Fft::Complex { inverse })?;
-        }
-        Ok(y)
+    let inverse = matches!(kind, Fft::Complex { inverse: true } | Fft::ToReal { .. });
+    let others = (0..last).rev().map(|i| (i, Fft::Complex { inverse }));
+    let order: Vec<(usize, Fft)> = match kind {
+        Fft::ToReal { .. } => others.chain([(last, kind)]).collect(),
+        _ => iter::once((last, kind)).chain(others).collect(),
     };
-    match kind {
-        Fft::ToReal { .. } => one(&others(x.clone(), true)?, last, kind),
-        Fft::FromReal { .. } => others(one(x, last, kind)?, false),
-        Fft::Complex { inverse } => others(one(x, last, kind)?, inverse),
+    let mut shape = x.shape().to_vec();
+    let mut passes = Passes::new();
+    for (i, kind) in order {
+        let n = lengths.map(|lengths| lengths[i]);
+        let pass = pass(name, kind, &shape, n, dims[i], norm)?;
+        shape = pass.shape_of(&shape);
+        passes.push(pass);
     }
+    Transform::apply(exec, name, &passes, x)
 }
 
-/// A transform along one dim.
-#[derive(Clone, Copy, Debug)]
+/// What an op does, one after the other.
+type Passes = SmallVec<[Pass; 2]>;
+
+/// A transform along one dim, or along several that ranks have as a whole.
+#[derive(Clone, Debug)]
 #[doc(hidden)]
 pub struct Transform {
     /// The op's name.
-    pub name: &'static str,
-    /// What becomes of what.
-    pub kind: Fft,
-    /// The dim.
-    pub dim: usize,
-    /// Elements of a transform.
-    pub n: usize,
-    /// The result's extent.
-    pub out: usize,
-    /// By which results are multiplied.
-    pub scale: f64,
-    /// The dim that mesh axes divide which divided `dim`.
-    pub instead: Option<usize>,
+    name: &'static str,
+    passes: Passes,
+    /// The dim that mesh axes divide which divided that of a lone pass.
+    instead: Option<usize>,
 }
 
 impl Transform {
-    /// The transform of a value.
+    /// Transforms of a value that follow each other, along as many dims at a time as ranks have as a whole.
     ///
     /// # Errors
     /// As of any op.
-    pub fn apply(self, exec: &dyn Exec, x: &Value) -> Result<Value> {
-        let instead = self.replacement(x);
-        exec.apply1(Arc::new(Self { instead, ..self }), &[x])
+    pub fn apply(exec: &dyn Exec, name: &'static str, passes: &[Pass], x: &Value) -> Result<Value> {
+        let (mut y, mut rest) = (x.clone(), passes);
+        while let Some(first) = rest.first() {
+            let is_whole = |pass: &&Pass| y.layout().sharding(pass.dim).is_none();
+            let together = rest.iter().take_while(is_whole).count().max(1);
+            let (passes, later) = rest.split_at(together);
+            let instead = match passes {
+                [_] => replacement(&y, first),
+                _ => None,
+            };
+            let op = Self {
+                name,
+                passes: passes.into(),
+                instead,
+            };
+            y = exec.apply1(Arc::new(op), &[&y])?;
+            rest = later;
+        }
+        Ok(y)
     }
+}
 
-    /// The dim whose parts are the most equal if the axes that shard this one divide it too; of such the one that nothing
-    /// divides, and of these the largest.
-    fn replacement(&self, x: &Value) -> Option<usize> {
-        let parts = |d: usize| x.layout().sharding(d).map_or(1, |s| s.partition.parts());
-        let fresh = parts(self.dim);
-        let dims = x.ndim() - usize::from(self.kind.reads_complex());
-        let others = (0..dims).filter(|&d| d != self.dim && x.shape()[d] > 0);
-        others.min_by_key(|&d| {
-            let (n, before) = (x.shape()[d], parts(d));
-            let pieces = fresh * before;
-            // What the largest part has beyond its share, in thousandths of the share.
-            let beyond = (n.div_ceil(pieces) * pieces * 1000) / n;
-            (beyond, before, usize::MAX - n)
-        })
-    }
+/// The dim whose parts are the most equal if the axes that shard the dim of a pass divide it too; of such the one that nothing
+/// divides, and of these the largest.
+fn replacement(x: &Value, pass: &Pass) -> Option<usize> {
+    let parts = |d: usize| x.layout().sharding(d).map_or(1, |s| s.partition.parts());
+    let fresh = parts(pass.dim);
+    let dims = x.ndim() - usize::from(pass.kind.reads_complex());
+    let others = (0..dims).filter(|&d| d != pass.dim && x.shape()[d] > 0);
+    others.min_by_key(|&d| {
+        let (n, before) = (x.shape()[d], parts(d));
+        let pieces = fresh * before;
+        // What the largest part has beyond its share, in thousandths of the share.
+        let beyond = (n.div_ceil(pieces) * pieces * 1000) / n;
+        (beyond, before, usize::MAX - n)
+    })
 }
 
 impl Op for Transform {
@@ -283,37 +307,35 @@ impl Op for Transform {
     }
 
     fn key(&self) -> u128 {
-        let shape = (self.kind, self.dim, self.n, self.out, self.instead);
-        key_of("fft", &(self.name, shape, self.scale.to_bits()))
+        let of = |p: &Pass| (p.kind, p.dim, p.n, p.extent, p.scale.to_bits());
+        let passes: SmallVec<[_; 2]> = self.passes.iter().map(of).collect();
+        key_of("fft", &(self.name, passes, self.instead))
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let dtype = float_types(self.name, inputs)?;
-        let shape = &inputs[0].shape;
-        let dims = shape.len() - usize::from(self.kind.reads_complex());
+        let mut made = inputs[0].shape.to_vec();
         let mut rule = Rule::builder(self.name, inputs).any_order();
-        let factors: Vec<usize> = shape[..dims].iter().map(|&n| rule.factor(n)).collect();
+        let dims = made.len() - usize::from(self.passes[0].kind.reads_complex());
+        let factors: Vec<usize> = made[..dims].iter().map(|&n| rule.factor(n)).collect();
         let whole = Access::Whole {
             instead: self.instead.map(|d| factors[d]),
         };
         let mut from: Vec<Access> = factors.iter().map(|&f| Access::factor(f)).collect();
-        from[self.dim] = whole.clone();
         let mut to = from.clone();
-        to[self.dim] = Access::WHOLE;
-        let mut made = shape[..dims].to_vec();
-        made[self.dim] = self.out;
-        if self.kind.reads_complex() {
-            from.push(whole);
+        let mut stages = 0;
+        for pass in &self.passes {
+            from[pass.dim] = whole.clone();
+            to[pass.dim] = Access::WHOLE;
+            made = pass.shape_of(&made);
+            stages += usize::BITS - pass.n.leading_zeros();
         }
-        if self.kind.writes_complex() {
-            to.push(Access::WHOLE);
-            made.push(2);
-        }
+        from.resize(inputs[0].shape.len(), whole);
+        to.resize(made.len(), Access::WHOLE);
         // The factor of the dim itself is nobody's; it stands for the elements of a line in the account of work.
-        let stages = f64::from(usize::BITS - self.n.leading_zeros());
         rule.input(from)
             .output(to, made.into(), dtype)
-            .flops(5.0 * stages)
+            .flops(5.0 * f64::from(stages))
             .linearity(Linearity::Each(smallvec![0]))
             .build()
     }
@@ -321,8 +343,7 @@ impl Op for Transform {
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => {
             let x = call.input::<T>(0);
-            let (kind, dim, n) = (self.kind, self.dim, self.n);
-            transform(kind, dim, n, self.scale, &x, &mut call.output::<T>(0));
+            transform_all(&self.passes, &x, &mut call.output::<T>(0));
         });
     }
 
@@ -339,12 +360,13 @@ impl Op for Transform {
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
         saved.pull_back(cotangents, |dy, x| {
-            let back = Self {
-                kind: self.kind.adjoint(),
-                out: saved.inputs[x].shape()[self.dim],
-                ..*self
+            let adjoint = |pass: &Pass| Pass {
+                kind: pass.kind.adjoint(),
+                extent: saved.inputs[x].shape()[pass.dim],
+                ..*pass
             };
-            back.apply(exec, dy)
+            let back: Passes = self.passes.iter().rev().map(adjoint).collect();
+            Self::apply(exec, self.name, &back, dy)
         })
     }
 }

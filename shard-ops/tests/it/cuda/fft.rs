@@ -1,14 +1,14 @@
 //! Transforms by the libraries, beside the sums.
 
 use super::under;
-use shard_kernels::fft::Fft;
+use shard_kernels::fft::{Fft, Pass};
 use shard_ops::index::slice;
 use shard_ops::inside::Transform;
 use shard_ops::shape::{permute, reshape};
 use shard_ops::{Exec, KernelPolicy, Value};
 
 /// All that a transform can be, of too few elements, as many as there are, and too many.
-fn transforms() -> impl Iterator<Item = Transform> {
+fn passes() -> impl Iterator<Item = Pass> {
     let flags = [false, true];
     let kinds = flags.into_iter().flat_map(|flag| {
         [
@@ -25,14 +25,12 @@ fn transforms() -> impl Iterator<Item = Transform> {
             n
         };
         // The adjoint of a transform that cuts or pads has results of another extent.
-        [whole, 1, whole + 2].map(|out| Transform {
-            name: "transform",
+        [whole, 1, whole + 2].map(|extent| Pass {
             kind,
             dim: 0,
             n,
-            out,
+            extent,
             scale: 0.75,
-            instead: None,
         })
     })
 }
@@ -43,17 +41,37 @@ fn the_library_transforms_as_the_sums_do() {
         libraries: false,
         ..KernelPolicy::default()
     };
-    for op in transforms() {
+    let alone = passes().map(|pass| vec![pass]);
+    // Real numbers to half spectra of columns, and along rows; back, and cut and padded on the way.
+    let along = |kind, dim, n, extent| Pass {
+        kind,
+        dim,
+        n,
+        extent,
+        scale: 0.75,
+    };
+    let [there, back] = [false, true].map(|inverse| Fft::Complex { inverse });
+    let from_real = Fft::FromReal { doubled: false };
+    let to_real = Fft::ToReal { doubled: true };
+    let several = [
+        vec![along(from_real, 0, 2, 2), along(there, 1, 2, 2)],
+        vec![
+            along(from_real, 1, 5, 3),
+            along(back, 0, 3, 1),
+            along(to_real, 1, 4, 3),
+        ],
+    ];
+    for op in alone.chain(several) {
         let program = |exec: &dyn Exec, x: &Value| {
             let square = reshape(exec, x, &[2, 2]).unwrap();
             // Lines with steps, and for complex numbers these with imaginary parts elsewhere.
-            op.apply(exec, &permute(exec, &square, &[1, 0]).unwrap())
-                .unwrap()
+            let turned = permute(exec, &square, &[1, 0]).unwrap();
+            Transform::apply(exec, "transform", &op, &turned).unwrap()
         };
         let by_library = under(KernelPolicy::default(), program);
         let by_sums = under(own, program);
         for ((found, calls), (expected, none)) in by_library.iter().zip(&by_sums) {
-            assert_eq!((*calls, *none), (1, 0), "{op:?}");
+            assert_eq!((*calls, *none), (op.len() as u64, 0), "{op:?}");
             assert_eq!(found.len(), expected.len());
             for (found, expected) in found.iter().zip(expected) {
                 let near = (found - expected).abs() < 1e-12;
@@ -70,17 +88,17 @@ fn what_is_not_there_is_transformed_into_zeros() {
         libraries: false,
         ..KernelPolicy::default()
     };
-    for op in transforms().filter(|op| op.n == 4) {
+    for pass in passes().filter(|pass| pass.n == 4) {
         let program = |exec: &dyn Exec, x: &Value| {
             let square = reshape(exec, x, &[2, 2]).unwrap();
-            op.apply(exec, &slice(exec, &square, 0, 0, 1, 0).unwrap())
-                .unwrap()
+            let none = slice(exec, &square, 0, 0, 1, 0).unwrap();
+            Transform::apply(exec, "transform", &[pass], &none).unwrap()
         };
         for policy in [KernelPolicy::default(), own] {
             for (found, _) in under(policy, program) {
                 assert!(
                     !found.is_empty() && found.iter().all(|&y| y == 0.0),
-                    "{op:?}"
+                    "{pass:?}"
                 );
             }
         }
