@@ -4,7 +4,7 @@ use shard_tensor::nn::{self, Module};
 use shard_tensor::op::Handler;
 use shard_tensor::{
     Attention, Conv, ConvTranspose, EdgeMap, ErrorClass, FourierNorm, Launch, Mesh, Neighborhood,
-    Result, ShardTensor, launch, shard,
+    Pool, Result, ShardTensor, launch, shard,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -93,6 +93,10 @@ const ABSURD: &[(&str, Call)] = &[
     ("pixel_unshuffle", |m| {
         let x = m.ones([1, 3, 0, 0], [shard(1)])?;
         x.pixel_unshuffle(1 << 40).map(drop)
+    }),
+    ("avg_pool by nothing", |m| {
+        let x = m.ones([4, 1, 6], [shard(0)])?.sum([0], true)?;
+        x.avg_pool(Pool::new(2).divisor(0)).map(drop)
     }),
     ("pad of two dims", |m| {
         let x = m.ones([3, 2], [shard(0)])?;

@@ -91,7 +91,7 @@ fn largest(exec: &dyn Exec, x: &Value, geometry: Geometry) -> Result<(Value, Val
 /// All members of the mesh; communicates the halos of sharded spatial dims.
 ///
 /// # Errors
-/// Shapes or options that do not fit; a dilation.
+/// Shapes or options that do not fit; a dilation; a divisor of 0.
 pub fn avg_pool(exec: &dyn Exec, x: &Value, options: &PoolOptions) -> Result<Value> {
     let geometry = Geometry::new("avg_pool", x, options)?;
     if geometry.dilation.iter().any(|&d| d != 1) {
@@ -100,6 +100,14 @@ pub fn avg_pool(exec: &dyn Exec, x: &Value, options: &PoolOptions) -> Result<Val
             problem: "averages have no dilation".into(),
             shapes: vec![x.shape().to_vec()],
             fix: "set the dilation to 1",
+        });
+    }
+    if options.divisor == Some(0) {
+        return Err(OpError::Shape {
+            op: "avg_pool",
+            problem: "an average by a divisor of 0".into(),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give a divisor of 1 or more",
         });
     }
     let divide = Divide {
