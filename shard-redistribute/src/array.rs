@@ -2,7 +2,9 @@
 
 use crate::{MeshComm, RedistributeError, Result};
 use shard_comm::simulated::PHANTOM;
-use shard_comm::{AgreedError, Buffer, Call, Calling, DType, DeviceKind, Element, Monoid, Scalar};
+use shard_comm::{
+    AgreedError, Buffer, Call, Calling, DType, DeviceError, DeviceKind, Element, Monoid, Scalar,
+};
 use shard_spec::{DimPart, Dims, Layout, numel};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -230,7 +232,17 @@ impl Array {
             write(buffer.as_mut_slice()?);
             buffer.freeze()
         } else {
-            let mut all = vec![T::from_f64(0.0); held.count];
+            let mut all = Vec::new();
+            // The host has it first, and may have less memory than the device.
+            if all.try_reserve_exact(held.count).is_err() {
+                return Err(RedistributeError::from(DeviceError::OutOfMemory {
+                    device: "host".to_owned(),
+                    bytes: held.count.saturating_mul(T::DTYPE.size()),
+                    dtype: T::DTYPE,
+                    len: held.count,
+                }));
+            }
+            all.resize(held.count, T::from_f64(0.0));
             write(&mut all);
             device.upload_slice(&all)?
         };

@@ -3,8 +3,8 @@
 use shard_tensor::nn::{self, Module};
 use shard_tensor::op::Handler;
 use shard_tensor::{
-    Attention, Conv, ConvTranspose, EdgeMap, ErrorClass, FourierNorm, Launch, Mesh, Neighborhood,
-    Pool, Result, ShardTensor, launch, shard,
+    Attention, Conv, ConvTranspose, DeviceFactory, EdgeMap, ErrorClass, FourierNorm, Launch, Mesh,
+    Neighborhood, Pool, Result, ShardTensor, launch, shard,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -36,6 +36,21 @@ fn a_tensor_too_large_to_count_is_refused_before_it_is_made() {
     assert_eq!(texts[0], texts[1]);
     for (i, error) in texts[0].iter().enumerate() {
         assert!(error.is_err(), "call {i}");
+    }
+}
+
+/// Where numbers are on their way to a device too.
+#[test]
+fn more_numbers_than_memory_has_are_an_error() {
+    let devices = DeviceFactory::new(|_rank| Ok(shard_comm::TestDevice::new()));
+    for launch in [Launch::new(1), Launch::new(1).devices(devices)] {
+        let errors = launch.run(|ctx| {
+            let made = ctx.mesh_of(1)?.from_fn(1 << 50, [shard(0)], |_| 1.0);
+            Ok(made.map(drop).map_err(|e| (e.class(), e.to_string())))
+        });
+        let (class, text) = errors.unwrap().remove(0).unwrap_err();
+        assert_eq!(class, ErrorClass::Failure);
+        assert!(text.contains("out of memory"), "{text}");
     }
 }
 
