@@ -121,7 +121,7 @@ compiled! { trait Compiled for Planned: f32 f64; {
         out: &mut ViewMut<'_, T>,
     ) = transform_here;
 
-    /// Transforms that follow each other, each along another dim, with the bits that [`transform`] gives, one after the other. What
+    /// Transforms that follow each other, each along its own dim, with the bits that [`transform`] gives, one after the other. What
     /// lies side by side in the other dims is transformed part by part, so that each pass finds in a cache what the one before wrote.
     ///
     /// ```
@@ -138,7 +138,7 @@ compiled! { trait Compiled for Planned: f32 f64; {
     /// ```
     ///
     /// # Panics
-    /// As [`transform`]; where there are no passes, two go along one dim, or one does not read what the one before it writes.
+    /// As [`transform`]; where there are no passes, or one does not read what the one before it writes.
     pub fn transform_all<T>(
         passes: &[Pass],
         x: &View<'_, T>,

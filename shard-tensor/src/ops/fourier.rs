@@ -40,7 +40,8 @@ macro_rules! transforms {
             /// `lengths` are those of the transforms, one for each dim.
             ///
             /// # Collective
-            /// All members of the mesh. One exchange for each dim that is sharded when its turn comes.
+            /// All members of the mesh. One exchange for each dim that is sharded when its turn comes. Dims that follow each other and
+            /// are not sharded are one op.
             ///
             /// # Errors
             /// As for one dim; for no dims, dims named twice, and another number of lengths.

@@ -262,8 +262,13 @@ impl Transform {
     pub fn apply(exec: &dyn Exec, name: &'static str, passes: &[Pass], x: &Value) -> Result<Value> {
         let (mut y, mut rest) = (x.clone(), passes);
         while let Some(first) = rest.first() {
-            let is_whole = |pass: &&Pass| y.layout().sharding(pass.dim).is_none();
-            let together = rest.iter().take_while(is_whole).count().max(1);
+            let is_whole = |dim: usize| y.layout().sharding(dim).is_none();
+            // Where parts of complex numbers are apart, the first pass brings them together.
+            let together = match first.kind.reads_complex() && !is_whole(y.ndim() - 1) {
+                true => 1,
+                false => rest.iter().take_while(|pass| is_whole(pass.dim)).count(),
+            };
+            let together = together.max(1);
             let (passes, later) = rest.split_at(together);
             let instead = match passes {
                 [_] => replacement(&y, first),

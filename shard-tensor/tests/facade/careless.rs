@@ -1,0 +1,638 @@
+//! Calls with whatever arguments chance gives them, as a careless user might: on any number of ranks the same comes out, or an error
+//! of the same class, and never a panic.
+
+use shard_tensor::nn::{self, Module};
+use shard_tensor::{
+    Attention, AxisPlacement, Causal, ClassLoss, Conv, ConvTranspose, DType, EdgeMap, ErrorClass,
+    FourierNorm, Interpolation, Launch, LossReduction, Mesh, Neighborhood, Placement, Pool,
+    ReduceOp, ResampleMode, Result, SampleEdge, SampleMode, Sampling, ShardTensor, Unfold, partial,
+    replicate, shard,
+};
+
+/// Arguments by chance: a function of a seed, the same on all ranks and for any mesh.
+struct Chance {
+    state: u64,
+    /// Whether some sizes are beyond all memory.
+    absurd: bool,
+}
+
+impl Chance {
+    /// A step of SplitMix64.
+    fn bits(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed(self.state)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.bits() % n as u64) as usize
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    fn flag(&mut self) -> bool {
+        self.below(2) == 0
+    }
+
+    fn maybe<T>(&mut self, value: T) -> Option<T> {
+        self.flag().then_some(value)
+    }
+
+    /// An extent of an operand.
+    fn extent(&mut self) -> usize {
+        self.pick(&[0, 1, 1, 2, 3, 4, 5, 7])
+    }
+
+    /// A size that an op is asked for.
+    fn size(&mut self) -> usize {
+        match self.absurd && self.below(4) == 0 {
+            true => self.pick(&[usize::MAX, usize::MAX - 1, 1 << 62]),
+            false => self.pick(&[0, 1, 1, 2, 2, 3, 4, 5, 7, 9]),
+        }
+    }
+
+    fn offset(&mut self) -> isize {
+        match self.absurd && self.below(4) == 0 {
+            true => self.pick(&[isize::MAX, isize::MIN, 1 << 62]),
+            false => self.pick(&[0, 0, 1, 2, -1, -2, 5, -5]),
+        }
+    }
+
+    fn dim(&mut self) -> isize {
+        self.pick(&[-1, -2, -3, 0, 0, 0, 1, 1, 2, 3, -5])
+    }
+
+    fn number(&mut self) -> f64 {
+        let usual = [0.0, 1.0, 0.5, -1.0, 2.0, -0.5, 1e-5];
+        let numbers = [&usual[..], &[f64::NAN, f64::INFINITY]].concat();
+        self.pick(&numbers)
+    }
+
+    fn shape(&mut self, ndim: usize) -> Vec<usize> {
+        (0..ndim).map(|_| self.extent()).collect()
+    }
+
+    /// Placements of some dims on two axes, of which a mesh may have one.
+    fn placements(&mut self, mesh: &Mesh, ndim: usize) -> Vec<AxisPlacement> {
+        let mut of_axis = || {
+            let (kind, dim, split) = (self.below(5), self.below(12), self.below(4));
+            match (kind, ndim, split) {
+                (0, ..) => partial(ReduceOp::Sum),
+                (1, ..) | (_, 0, _) => replicate(),
+                (.., 0) => shard(dim % ndim).even(),
+                (.., 1) => shard(dim % ndim).striped(),
+                _ => shard(dim % ndim),
+            }
+        };
+        let all = [of_axis(), of_axis()];
+        all[..mesh.shape().len()].to_vec()
+    }
+
+    /// Numbers somewhere on the mesh, in part as sums that are still to be made; tracked or not.
+    fn tensor(&mut self, mesh: &Mesh, shape: &[usize]) -> Result<ShardTensor> {
+        let mesh = mesh.with_dtype(DType::F64);
+        let placements = self.placements(&mesh, shape.len());
+        let (seed, whole, tracked) = (self.bits(), self.flag(), self.flag());
+        let element = |index: &[usize]| {
+            let number = index.iter().fold(seed, |h, &i| mixed(h ^ i as u64)) % 2000;
+            let number = number as f64 / 500.0 - 2.0;
+            if whole { number.round() } else { number }
+        };
+        let x = if placements.iter().any(is_sum) {
+            // Four terms of each, of which ranks along an axis that is to be summed have some.
+            let behind = |p: &AxisPlacement| match p.placement() {
+                Placement::Partial(_) => shard(0),
+                Placement::Shard(dim) => shard(dim + 1),
+                Placement::Replicate => replicate(),
+            };
+            let lying: Vec<AxisPlacement> = placements.iter().map(behind).collect();
+            let term = |index: &[usize]| element(&index[1..]) * [0.5, 0.5, 1.0, -1.0][index[0]];
+            mesh.from_fn([&[4], shape].concat(), lying, term)?
+                .sum([0], false)?
+        } else {
+            mesh.from_fn(shape.to_vec(), placements, element)?
+        };
+        if tracked { x.requires_grad() } else { Ok(x) }
+    }
+
+    /// A tensor of any shape.
+    fn any(&mut self, mesh: &Mesh) -> Result<ShardTensor> {
+        let ndim = self.below(5);
+        let shape = self.shape(ndim);
+        self.tensor(mesh, &shape)
+    }
+
+    /// A tensor of so many dims, as a rule.
+    fn of(&mut self, mesh: &Mesh, ndim: usize) -> Result<ShardTensor> {
+        let ndim = if self.below(12) == 0 {
+            self.below(5)
+        } else {
+            ndim
+        };
+        let shape = self.shape(ndim);
+        self.tensor(mesh, &shape)
+    }
+
+    /// A tensor of the shape of another one, as a rule.
+    fn like(&mut self, mesh: &Mesh, x: &ShardTensor) -> Result<ShardTensor> {
+        let mut shape = x.shape().to_vec();
+        if !shape.is_empty() && self.below(5) == 0 {
+            let dim = self.below(shape.len());
+            shape[dim] = self.extent();
+        }
+        self.tensor(mesh, &shape)
+    }
+
+    /// Indices below a number, as a rule.
+    fn indices(&mut self, mesh: &Mesh, shape: &[usize], n: usize) -> Result<ShardTensor> {
+        let mesh = mesh.with_dtype(DType::I64);
+        let (seed, beyond) = (self.bits(), self.below(8));
+        let placements = self.placements(&mesh, shape.len()).into_iter();
+        let placements: Vec<AxisPlacement> = placements
+            .map(|p| if is_sum(&p) { replicate() } else { p })
+            .collect();
+        mesh.from_fn(shape.to_vec(), placements, move |index| {
+            let index = index.iter().fold(seed, |h, &i| mixed(h ^ i as u64)) % n.max(1) as u64;
+            index as f64 + [1.0, -1.0, 0.0][beyond.min(2)]
+        })
+    }
+
+    fn mask(&mut self, mesh: &Mesh, shape: &[usize]) -> Result<ShardTensor> {
+        let least = self.pick(&[0.0, 0.0, 9.0]);
+        self.tensor(mesh, shape)?.gt_scalar(least)
+    }
+
+    fn reduction(&mut self) -> LossReduction {
+        self.pick(&[LossReduction::Mean, LossReduction::Sum, LossReduction::None])
+    }
+
+    fn norm(&mut self) -> FourierNorm {
+        self.pick(&[FourierNorm::Backward, FourierNorm::Ortho])
+    }
+
+    fn pool(&mut self) -> Pool {
+        let mut pool = Pool::new(self.size()).ceil_mode(self.flag());
+        if self.flag() {
+            pool = pool.stride(self.size());
+        }
+        if self.flag() {
+            pool = pool.padding(self.size());
+        }
+        pool
+    }
+}
+
+fn is_sum(placement: &AxisPlacement) -> bool {
+    matches!(placement.placement(), Placement::Partial(_))
+}
+
+fn mixed(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+type Made = Result<Vec<ShardTensor>>;
+type Call = fn(&mut Chance, &Mesh) -> Made;
+
+fn one(x: Result<ShardTensor>) -> Made {
+    Ok(vec![x?])
+}
+
+fn two(pair: Result<(ShardTensor, ShardTensor)>) -> Made {
+    let (a, b) = pair?;
+    Ok(vec![a, b])
+}
+
+/// Elements that are moved.
+const MOVES: &[(&str, Call)] = &[
+    ("slice", |c, m| {
+        let (x, dim) = (c.any(m)?, c.dim());
+        one(x.slice(dim, c.size(), c.offset(), c.size()))
+    }),
+    ("pad", |c, m| {
+        let x = c.of(m, 2)?;
+        let pads = [(c.offset(), c.offset()), (c.offset(), c.offset())];
+        let edges = [
+            EdgeMap::Zeros,
+            EdgeMap::Replicate,
+            EdgeMap::Reflect,
+            EdgeMap::Circular,
+        ];
+        one(x.pad(&pads, c.pick(&edges), 2.0))
+    }),
+    ("cat", |c, m| {
+        let x = c.any(m)?;
+        let y = c.like(m, &x)?;
+        one(ShardTensor::cat(&[&x, &y], c.dim()))
+    }),
+    ("split", |c, m| {
+        c.any(m)?.split(&[c.size(), c.size()], c.dim())
+    }),
+    ("chunk", |c, m| c.any(m)?.chunk(c.size(), c.dim())),
+    ("roll", |c, m| one(c.any(m)?.roll(c.dim(), c.offset()))),
+    ("repeat", |c, m| one(c.any(m)?.repeat(c.dim(), c.size()))),
+    ("repeat_interleave", |c, m| {
+        one(c.any(m)?.repeat_interleave(c.dim(), c.size()))
+    }),
+    ("reshape", |c, m| {
+        let x = c.any(m)?;
+        let shape = match c.below(4) {
+            0 => vec![x.numel()],
+            1 => vec![c.size(), c.size()],
+            2 => x.shape().iter().rev().copied().collect(),
+            _ => [&[1], x.shape(), &[1]].concat(),
+        };
+        one(x.reshape(shape))
+    }),
+    ("permute", |c, m| {
+        one(c.of(m, 3)?.permute([c.dim(), c.dim(), c.dim()]))
+    }),
+    ("tril", |c, m| one(c.any(m)?.tril(c.offset() as i64))),
+    ("diagonal", |c, m| {
+        one(c.any(m)?.diagonal(c.offset() as i64, c.dim(), c.dim()))
+    }),
+    ("pixel_shuffle", |c, m| {
+        one(c.of(m, 4)?.pixel_shuffle(c.size()))
+    }),
+    ("pixel_unshuffle", |c, m| {
+        one(c.of(m, 4)?.pixel_unshuffle(c.size()))
+    }),
+    ("sliding", |c, m| {
+        one(c.any(m)?.sliding(c.dim(), c.size(), c.size()))
+    }),
+    ("unfold", |c, m| {
+        let x = c.of(m, 4)?;
+        one(x.unfold(Unfold::new(c.size()).stride(c.size()).padding(c.size())))
+    }),
+    ("redistribute", |c, m| {
+        let x = c.of(m, 2)?;
+        let to = [replicate(), shard(c.below(2))];
+        one(x.redistribute(to[..m.shape().len()].to_vec()))
+    }),
+];
+
+/// Reductions, scans, orders.
+const FOLDS: &[(&str, Call)] = &[
+    ("sum", |c, m| {
+        one(c.any(m)?.sum([c.dim(), c.dim()], c.flag()))
+    }),
+    ("amax", |c, m| one(c.any(m)?.amax([c.dim()], c.flag()))),
+    ("var_mean", |c, m| {
+        two(c.any(m)?.var_mean([c.dim()], c.number(), c.flag()))
+    }),
+    ("norm", |c, m| {
+        one(c.any(m)?.norm(c.number(), [c.dim()], c.flag()))
+    }),
+    ("softmax", |c, m| one(c.any(m)?.softmax(c.dim()))),
+    ("cumsum", |c, m| one(c.any(m)?.cumsum(c.dim()))),
+    ("cummax", |c, m| two(c.any(m)?.cummax(c.dim()))),
+    ("sort", |c, m| two(c.any(m)?.sort(c.dim(), c.flag()))),
+    ("topk", |c, m| {
+        two(c.any(m)?.topk(c.size(), c.dim(), c.flag()))
+    }),
+    ("median", |c, m| two(c.any(m)?.median(c.dim()))),
+    ("quantile", |c, m| {
+        let q = [c.number(), 0.25];
+        one(c.any(m)?.quantile(&q, c.dim(), Interpolation::Linear))
+    }),
+    ("unique_dim", |c, m| {
+        let found = c.any(m)?.unique_dim(c.dim())?;
+        Ok(vec![found.values, found.inverse, found.counts])
+    }),
+    ("histogram", |c, m| {
+        let x = c.any(m)?;
+        let weights = c.like(m, &x)?;
+        let weights = c.maybe(weights);
+        two(x.histogram(c.size(), weights.as_ref(), c.flag()))
+    }),
+    ("bincount", |c, m| {
+        let n = c.extent();
+        let x = c.indices(m, &[n], 5)?;
+        let weights = c.of(m, 1)?;
+        let weights = c.maybe(weights);
+        one(x.bincount_within(weights.as_ref(), c.size()))
+    }),
+    ("cdist", |c, m| {
+        let x = c.of(m, 2)?;
+        let y = c.like(m, &x)?;
+        one(x.cdist(&y, c.number()))
+    }),
+    ("nearest", |c, m| {
+        let x = c.of(m, 2)?;
+        let y = c.like(m, &x)?;
+        two(x.nearest(&y, c.size()))
+    }),
+    ("segment_sum", |c, m| {
+        let (x, count) = (c.any(m)?, c.size());
+        let n = x.shape().first().copied().unwrap_or(0);
+        let ids = c.indices(m, &[n], count.min(5))?;
+        one(x.segment_sum(&ids, count))
+    }),
+    ("segment_softmax", |c, m| {
+        let (x, n) = (c.any(m)?, c.extent());
+        let ids = c.indices(m, &[n], 3)?;
+        one(x.segment_softmax(&ids, c.size()))
+    }),
+];
+
+/// Indices, masks, losses.
+const PICKS: &[(&str, Call)] = &[
+    ("index_select", |c, m| {
+        let (x, n) = (c.any(m)?, c.extent());
+        let index = c.indices(m, &[n], 3)?;
+        one(x.index_select(c.dim(), &index))
+    }),
+    ("gather", |c, m| {
+        let x = c.of(m, 2)?;
+        let shape = c.shape(2);
+        let index = c.indices(m, &shape, 2)?;
+        one(x.gather(c.dim(), &index))
+    }),
+    ("scatter_add", |c, m| {
+        let x = c.of(m, 2)?;
+        let y = c.like(m, &x)?;
+        let index = c.indices(m, y.shape(), 2)?;
+        one(x.scatter_add(c.dim(), &index, &y))
+    }),
+    ("index_add", |c, m| {
+        let x = c.any(m)?;
+        let (y, n) = (c.like(m, &x)?, c.extent());
+        let index = c.indices(m, &[n], 2)?;
+        one(x.index_add(c.dim(), &index, &y))
+    }),
+    ("embedding", |c, m| {
+        let (weight, shape) = (c.of(m, 2)?, c.shape(2));
+        let index = c.indices(m, &shape, 3)?;
+        let padding = c.size();
+        one(weight.embedding(&index, c.maybe(padding)))
+    }),
+    ("where", |c, m| {
+        let x = c.any(m)?;
+        let y = c.like(m, &x)?;
+        let mask = c.mask(m, x.shape())?;
+        one(mask.where_(&x, &y))
+    }),
+    ("masked_select", |c, m| {
+        let x = c.any(m)?;
+        let mask = c.mask(m, x.shape())?;
+        one(x.masked_select(&mask))
+    }),
+    ("cross_entropy", |c, m| {
+        let [n, classes] = [c.extent(), c.extent()];
+        let x = c.tensor(m, &[n, classes])?;
+        let target = c.indices(m, &[n], classes)?;
+        let weight = c.of(m, 1)?;
+        let mut loss = ClassLoss::default().reduction(c.reduction());
+        if c.flag() {
+            loss = loss.weight(&weight);
+        }
+        if c.flag() {
+            loss = loss.smoothing(c.number());
+        }
+        one(x.cross_entropy(&target, &loss))
+    }),
+    ("bce", |c, m| {
+        let x = c.any(m)?;
+        let [y, weight, positive] = [c.like(m, &x)?, c.like(m, &x)?, c.like(m, &x)?];
+        let (weight, positive) = (c.maybe(weight), c.maybe(positive));
+        let how = c.reduction();
+        one(x.binary_cross_entropy_with_logits(&y, weight.as_ref(), positive.as_ref(), how))
+    }),
+];
+
+/// Products, windows, layers.
+const LAYERS: &[(&str, Call)] = &[
+    ("matmul", |c, m| {
+        let [a, b] = [c.any(m)?, c.any(m)?];
+        one(a.matmul(&b))
+    }),
+    ("einsum", |c, m| {
+        let [a, b] = [c.of(m, 2)?, c.of(m, 2)?];
+        let equations = [
+            "ab,bc->ac",
+            "ab,ab->",
+            "ab,cb->ca",
+            "a...,b...->ab...",
+            "ab,c",
+            "->",
+        ];
+        one(ShardTensor::einsum(c.pick(&equations), &[&a, &b]))
+    }),
+    ("linear", |c, m| {
+        let [inputs, outputs] = [c.extent(), c.extent()];
+        let x = c.tensor(m, &[3, inputs])?;
+        let [weight, bias] = [c.tensor(m, &[outputs, inputs])?, c.of(m, 1)?];
+        let bias = c.maybe(bias);
+        one(x.linear(&weight, bias.as_ref()))
+    }),
+    ("conv", |c, m| {
+        let [channels, outputs] = [c.extent(), c.extent()];
+        let shape = [&[2, channels], &c.shape(2)[..]].concat();
+        let x = c.tensor(m, &shape)?;
+        let kernel = [c.below(4), c.below(4)];
+        let weight = c.tensor(m, &[&[outputs, channels], &kernel[..]].concat())?;
+        let bias = c.of(m, 1)?;
+        let bias = c.maybe(bias);
+        let mut options = Conv::new().stride(c.size()).dilation(c.size());
+        options = match c.below(3) {
+            0 => options.same(),
+            _ => options.padding(c.size()).groups(c.size()),
+        };
+        one(x.conv(&weight, bias.as_ref(), options))
+    }),
+    ("conv_transpose", |c, m| {
+        let [channels, outputs] = [c.extent(), c.extent()];
+        let shape = [&[2, channels], &c.shape(1)[..]].concat();
+        let x = c.tensor(m, &shape)?;
+        let weight = c.tensor(m, &[channels, outputs, 3])?;
+        let options = ConvTranspose::new().stride(c.size()).padding(c.size());
+        one(x.conv_transpose(&weight, None, options.output_padding(c.size())))
+    }),
+    ("max_pool", |c, m| {
+        two(c.of(m, 4)?.max_pool_with_indices(c.pool()))
+    }),
+    ("avg_pool", |c, m| {
+        let x = c.of(m, 3)?;
+        let pool = c.pool();
+        let pool = if c.flag() {
+            pool.divisor(c.size())
+        } else {
+            pool
+        };
+        one(x.avg_pool(pool))
+    }),
+    ("interpolate", |c, m| {
+        let modes = [
+            ResampleMode::Nearest,
+            ResampleMode::Linear,
+            ResampleMode::CubicAntialias,
+        ];
+        one(c
+            .of(m, 4)?
+            .interpolate([c.size(), c.size()], c.pick(&modes)))
+    }),
+    ("grid_sample", |c, m| {
+        let x = c.of(m, 4)?;
+        let grid = [&c.shape(3)[..], &[2]].concat();
+        let grid = c.tensor(m, &grid)?;
+        let sampling = Sampling {
+            mode: c.pick(&[SampleMode::Nearest, SampleMode::Linear, SampleMode::Cubic]),
+            edge: c.pick(&[
+                SampleEdge::Zeros,
+                SampleEdge::Border,
+                SampleEdge::Reflection,
+            ]),
+            aligned: c.flag(),
+        };
+        one(x.grid_sample(&grid, sampling))
+    }),
+    ("attention", |c, m| {
+        let [batch, heads, queries, keys, dim] = [(); 5].map(|()| c.extent());
+        let q = c.tensor(m, &[batch, heads, queries, dim])?;
+        let k = c.tensor(m, &[batch, heads, keys, dim])?;
+        let v = c.like(m, &k)?;
+        let mask = c.mask(m, &[queries, keys])?;
+        let mask = c.maybe(mask);
+        let mut options = Attention::default();
+        if c.flag() {
+            options = options.causal(c.pick(&[Causal::TopLeft, Causal::BottomRight]));
+        }
+        if c.flag() {
+            options = options.window(c.size(), c.size()).scale(c.number());
+        }
+        one(q.attention(&k, &v, mask.as_ref(), &options))
+    }),
+    ("neighborhood_attention", |c, m| {
+        let x = c.of(m, 4)?;
+        let [keys, values] = [c.like(m, &x)?, c.like(m, &x)?];
+        let near = Neighborhood::new([c.size()]).dilation([c.size().max(1)]);
+        one(x.neighborhood_attention(&keys, &values, &near))
+    }),
+    ("layer_norm", |c, m| {
+        let (x, dims) = (c.of(m, 3)?, c.size());
+        let [weight, bias] = [c.of(m, 1)?, c.of(m, 1)?];
+        let (weight, bias) = (c.maybe(weight), c.maybe(bias));
+        one(x.layer_norm(dims, weight.as_ref(), bias.as_ref(), c.number()))
+    }),
+    ("group_norm", |c, m| {
+        let (x, groups) = (c.of(m, 3)?, c.size());
+        let [weight, bias] = [c.of(m, 1)?, c.of(m, 1)?];
+        let (weight, bias) = (c.maybe(weight), c.maybe(bias));
+        one(x.group_norm(groups, weight.as_ref(), bias.as_ref(), 1e-5))
+    }),
+    ("rfftn", |c, m| {
+        let (x, norm) = (c.of(m, 3)?, c.norm());
+        let lengths = [c.size(), c.size()];
+        let lengths = c.maybe(&lengths[..]);
+        one(x.rfftn(lengths, [c.dim(), c.dim()], norm))
+    }),
+    ("ifft", |c, m| {
+        let shape = [&c.shape(2)[..], &[2]].concat();
+        let (x, n) = (c.tensor(m, &shape)?, c.size());
+        one(x.ifft(c.maybe(n), c.dim(), c.norm()))
+    }),
+    ("layers", |c, m| {
+        let m = &m.with_dtype(DType::F64);
+        let [a, b] = [c.size(), c.size()];
+        let x = c.of(m, 3)?;
+        one(match c.below(5) {
+            0 => nn::Linear::new(m, a, b)?.forward(&x),
+            1 => nn::Conv::new(m, a, b, [c.size()], Conv::new().groups(c.size()))?.forward(&x),
+            2 => nn::MultiheadAttention::new(m, a, b)?.forward(&x),
+            3 => nn::RmsNorm::new(m, [a])?.forward(&x),
+            _ => nn::PositionEmbedding::new(m, [a], b)?.forward(&x),
+        })
+    }),
+];
+
+/// What a rank found: shapes and elements of all results, or the class of the error.
+type Found = std::result::Result<Vec<(Vec<usize>, Vec<f64>)>, ErrorClass>;
+
+/// A call, its results read, and a backward pass through all of them.
+fn found(call: Call, chance: &mut Chance, mesh: &Mesh) -> Result<Found> {
+    let read = |made: Vec<ShardTensor>| {
+        let mut all = Vec::new();
+        for y in &made {
+            let whole = y.detach().to(DType::F64)?.to_array::<f64>()?;
+            all.push((whole.shape().to_vec(), whole.into_iter().collect()));
+        }
+        for y in made.iter().filter(|y| y.is_tracked()) {
+            y.sum_all()?.backward()?;
+        }
+        Ok(all)
+    };
+    Ok(call(chance, mesh)
+        .and_then(read)
+        .map_err(|error: shard_tensor::Error| error.class()))
+}
+
+fn on(mesh: &[usize], call: Call, (state, absurd): (u64, bool)) -> Result<Vec<Found>> {
+    Launch::new(mesh.iter().product()).run(|ctx| {
+        let mesh = ctx.mesh(["a", "b"].into_iter().zip(mesh.iter().copied()))?;
+        found(call, &mut Chance { state, absurd }, &mesh)
+    })
+}
+
+fn same(a: &Found, b: &Found) -> bool {
+    let near = |(a, b): (&f64, &f64)| {
+        a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-9 * (1.0 + a.abs())
+    };
+    match (a, b) {
+        (Ok(a), Ok(b)) => {
+            let each = |((a, x), (b, y)): (&(_, Vec<_>), &(_, Vec<_>))| {
+                a == b && x.len() == y.len() && x.iter().zip(y).all(near)
+            };
+            a.len() == b.len() && a.iter().zip(b).all(each)
+        }
+        (Err(a), Err(b)) => a == b,
+        _ => false,
+    }
+}
+
+/// All calls, each with some seeds.
+fn each(seeds: std::ops::Range<u64>, mut visit: impl FnMut(&str, Call, u64)) {
+    let all = [MOVES, FOLDS, PICKS, LAYERS].concat();
+    for (number, (name, call)) in all.into_iter().enumerate() {
+        for seed in seeds.clone() {
+            visit(
+                &format!("{name}, seed {seed}"),
+                call,
+                mixed(seed << 32 | number as u64),
+            );
+        }
+    }
+}
+
+#[test]
+fn whatever_is_asked_for_any_number_of_ranks_answers_alike() {
+    each(0..12, |call, run, state| {
+        let alone = on(&[1], run, (state, false)).unwrap_or_else(|e| panic!("{call}: {e}"));
+        for mesh in [&[2][..], &[3], &[2, 2]] {
+            let all = on(mesh, run, (state, false));
+            let all = all.unwrap_or_else(|e| panic!("{call} on {mesh:?}: {e}"));
+            for found in &all {
+                assert_ne!(found.as_ref().err(), Some(&ErrorClass::Failure), "{call}");
+                assert!(
+                    same(&alone[0], found),
+                    "{call} on {mesh:?}: {found:?} for {:?}",
+                    alone[0]
+                );
+            }
+        }
+    });
+}
+
+/// Memory may give out on some ranks only; none panics.
+#[test]
+fn sizes_beyond_all_memory_are_refused() {
+    each(100..106, |call, run, state| {
+        for mesh in [&[1][..], &[2]] {
+            if let Err(error) = on(mesh, run, (state, true)) {
+                let error = error.to_string();
+                assert!(!error.contains("panicked"), "{call} on {mesh:?}: {error}");
+            }
+        }
+    });
+}
