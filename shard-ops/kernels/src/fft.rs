@@ -122,7 +122,8 @@ compiled! { trait Compiled for Planned: f32 f64; {
     ) = transform_here;
 
     /// Transforms that follow each other, each along its own dim, with the bits that [`transform`] gives, one after the other. What
-    /// lies side by side in the other dims is transformed part by part, so that each pass finds in a cache what the one before wrote.
+    /// lies side by side in the other dims is transformed part by part, so that each pass finds in a cache what the one before wrote. No
+    /// passes leave all as it is.
     ///
     /// ```
     /// use shard_kernels::{fft::{transform_all, Fft, Pass}, View, ViewMut};
@@ -138,7 +139,7 @@ compiled! { trait Compiled for Planned: f32 f64; {
     /// ```
     ///
     /// # Panics
-    /// As [`transform`]; where there are no passes, or one does not read what the one before it writes.
+    /// As [`transform`]; where a pass does not read what the one before it writes.
     pub fn transform_all<T>(
         passes: &[Pass],
         x: &View<'_, T>,

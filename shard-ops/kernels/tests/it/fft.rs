@@ -369,7 +369,8 @@ fn several_dims_are_transformed_as_one_after_the_other() {
         kind: Fft::ToReal { doubled: true },
         ..complex(dim, n, n)
     };
-    let cases: [(Vec<usize>, Vec<Pass>); 10] = [
+    let cases: [(Vec<usize>, Vec<Pass>); 11] = [
+        (vec![3, 5], vec![]),
         (vec![6, 5], vec![from_real(1, 5), complex(0, 6, 6)]),
         (
             vec![3, 19, 50, 64],
