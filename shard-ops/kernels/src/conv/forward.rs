@@ -1,12 +1,15 @@
 //! The sum over a window: packs blocks of input and runs register tiles over them, or multiplies matrices.
 
 use super::apart;
+use super::beside::{self, LongLine, Targets};
 use super::im2col;
 use super::lift::{Geometry, Slab, SlabMut};
 use super::lone;
-use super::pack::{Ahead, Packing};
+use super::pack::{Ahead, How, Order, Packing};
 use super::pairs::{self, PARTS};
 use super::panel::{self, PanelJob};
+use super::weight_grad::SITES;
+use super::weights;
 use crate::Real;
 use crate::pointwise::vectorized;
 use crate::scratch::Room;
@@ -29,6 +32,15 @@ pub(super) fn correlate<T: Real>(
         // The work is done, with one product per group.
     } else if apart::are_copied(g) {
         apart::correlate(x, weight, bias, y, g);
+    } else if !are_few(y) && beside::pay(g, y.batch, y.extent, lanes::<T>()) {
+        vectorized(Direct {
+            x,
+            weight,
+            bias,
+            y,
+            g,
+            way: Way::Beside,
+        });
     } else if y.extent[2] < narrow::<T>() && y.extent[1] >= narrow::<T>() {
         // The rows are short, as in a slab beside a column boundary, but the columns are long enough.
         vectorized(Direct {
@@ -37,7 +49,7 @@ pub(super) fn correlate<T: Real>(
             bias,
             y: &mut y.turned(),
             g: &g.turned(),
-            turned: true,
+            way: Way::Turned,
         });
     } else if y.extent[2] < narrow::<T>() && g.cout > 1 {
         start_from_bias(bias, y, g);
@@ -51,7 +63,7 @@ pub(super) fn correlate<T: Real>(
             bias,
             y,
             g,
-            turned: false,
+            way: Way::Rows,
         });
     }
 }
@@ -59,6 +71,11 @@ pub(super) fn correlate<T: Real>(
 /// Rows shorter than this fill too few lanes of a tile.
 fn narrow<T: Real>() -> usize {
     48 / size_of::<T>()
+}
+
+/// Whether there are so few narrow outputs that products of matrices, of weights as they lie, take less time.
+fn are_few<T: Real>(y: &SlabMut<'_, T>) -> bool {
+    y.extent[2] < narrow::<T>() && y.batch * y.extent.iter().product::<usize>() <= SITES
 }
 
 pub(super) fn start_from_bias<T: Real>(bias: Option<&[T]>, y: &mut SlabMut<'_, T>, g: &Geometry) {
@@ -91,8 +108,32 @@ struct Direct<'a, 'b, 'c, T> {
     bias: Option<&'a [T]>,
     y: &'a mut SlabMut<'b, T>,
     g: &'a Geometry,
-    /// Whether rows and columns have changed places in all fields but the weights.
-    turned: bool,
+    way: Way,
+}
+
+/// How lines of outputs are taken.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// Rows, of one image after the other.
+    Rows,
+    /// Columns: rows and columns have changed places in all fields but the weights.
+    Turned,
+    /// Rows [side by side](super::beside).
+    Beside,
+}
+
+/// Lanes of the vectors that a convolution is computed by.
+fn lanes<T: Real>() -> usize {
+    struct Lanes<T>(core::marker::PhantomData<T>);
+    impl<T: Real> WithSimd for Lanes<T> {
+        type Output = usize;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) -> usize {
+            T::lanes::<S>()
+        }
+    }
+    vectorized(Lanes::<T>(core::marker::PhantomData))
 }
 
 impl<T: Real> WithSimd for Direct<'_, '_, '_, T> {
@@ -110,12 +151,12 @@ impl<T: Real> WithSimd for Direct<'_, '_, '_, T> {
 }
 
 /// Output channels `first .. first + count`, computed by a tile of `height` channels.
-struct Panel {
-    first: usize,
-    count: usize,
-    height: usize,
+pub(super) struct Panel {
+    pub(super) first: usize,
+    pub(super) count: usize,
+    pub(super) height: usize,
     /// Start of the panel's packed weights: `height` numbers per tap.
-    weights: usize,
+    pub(super) weights: usize,
 }
 
 /// Splits `cout` channels into panels of at most `most`, with lower tiles, of at least `least`, for a remainder.
@@ -145,8 +186,9 @@ impl<T: Real> Direct<'_, '_, '_, T> {
             bias,
             y,
             g,
-            turned,
+            way,
         } = self;
+        let turned = way == Way::Turned;
         let paired = pairs::fit(g, y.extent[1]);
         let (own, taps, least) = match paired {
             true => (g.taps(), PARTS * pairs::taps(g), MR),
@@ -159,22 +201,34 @@ impl<T: Real> Direct<'_, '_, '_, T> {
             true => panel::pair_vectors(MR),
             false => panel::row_vectors(panels[0].height),
         };
-        let packing = Packing::new(g, y.extent, vectors * lanes, 2 * lanes, turned, paired);
-        let weights = panels.iter().map(|p| p.height * taps).sum();
+        let how = How {
+            paired,
+            turned,
+            overread: 2 * lanes,
+            order: match way {
+                Way::Beside => Order::Rows,
+                _ => Order::Channels,
+            },
+        };
+        let packing = match way {
+            Way::Beside => Packing::beside(g, LongLine::new(g, y.batch, y.extent, paired), how),
+            _ => Packing::new(g, y.extent, vectors * lanes, how),
+        };
+        let (batch, extent) = packing.whole(y.batch, y.extent);
+        let numbers = panels.iter().map(|p| p.height * taps).sum();
         let mut room = Room::new();
-        let mut scratch = room.numbers(packing.elements() + weights);
+        let mut scratch = room.numbers(packing.elements() + numbers);
         let packed = scratch.take(packing.elements());
-        let packed_weights = scratch.take(weights);
+        let packed_weights = scratch.take(numbers);
         for group in 0..g.groups {
             let weight = &weight[group * g.cout * own..][..g.cout * own];
             if paired {
-                let factors = pairs::factors(weight, g, turned);
-                pack_weights(&factors, taps, &panels, packed_weights);
+                weights::pack_pairs::<T, S, MR>(simd, weight, &panels, packed_weights, g, turned);
             } else {
-                pack_weights(weight, taps, &panels, packed_weights);
+                weights::pack(simd, weight, &panels, packed_weights, g);
             }
-            for n in 0..y.batch {
-                let mut blocks = packing.blocks(y.extent).peekable();
+            for n in 0..batch {
+                let mut blocks = packing.blocks(extent).peekable();
                 while let Some(block) = blocks.next() {
                     packing.pack(simd, x, [n, group * g.cin], g.cin, &block, packed);
                     let rows = match (paired, block.rows.len()) {
@@ -189,13 +243,17 @@ impl<T: Real> Direct<'_, '_, '_, T> {
                         blocks.peek().cloned(),
                         panels.len() * tiles,
                     );
+                    let targets = packing.line.map(|line| Targets::new(&line, &block.cols, y));
                     let job = |panel: &Panel| {
                         let first = group * g.cout + panel.first;
                         let mut start = [T::zero(); 8];
                         if let Some(bias) = bias {
                             start[..panel.count].copy_from_slice(&bias[first..first + panel.count]);
                         }
-                        let within = y.within([block.plane, block.rows.start, block.cols.start]);
+                        let within = match targets {
+                            Some(_) => 0,
+                            None => y.within([block.plane, block.rows.start, block.cols.start]),
+                        };
                         PanelJob {
                             packed: &*packed,
                             taps: &packing.taps,
@@ -208,6 +266,7 @@ impl<T: Real> Direct<'_, '_, '_, T> {
                             channel: y.outer[1],
                             steps: [y.step[1], y.step[2]],
                             block: &block,
+                            targets: targets.as_ref(),
                         }
                     };
                     let jobs: Vec<PanelJob<'_, T>> = panels.iter().map(job).collect();
@@ -216,21 +275,6 @@ impl<T: Real> Direct<'_, '_, '_, T> {
                         false => panel::rows::<T, S, MR>(simd, &jobs, y.data, &mut ahead),
                     }
                 }
-            }
-        }
-    }
-}
-
-fn pack_weights<T: Real>(weight: &[T], taps: usize, panels: &[Panel], out: &mut [T]) {
-    for panel in panels {
-        let packed = &mut out[panel.weights..][..panel.height * taps];
-        if panel.count < panel.height {
-            packed.fill(T::zero());
-        }
-        for i in 0..panel.count {
-            let row = &weight[(panel.first + i) * taps..][..taps];
-            for (lane, w) in packed.chunks_exact_mut(panel.height).zip(row) {
-                lane[i] = *w;
             }
         }
     }

@@ -2,12 +2,10 @@
 
 use super::forward::start_from_bias;
 use super::lift::{Geometry, Slab, SlabMut};
-use super::weight_grad::join;
 use crate::Real;
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::scratch::Room;
 use crate::view::for_each_row;
-use std::ops::Range;
 
 /// Elements of the column matrix per strip.
 const BUDGET: usize = 128 * 1024;
@@ -103,49 +101,20 @@ pub(super) fn strips<T: Real>(x: &Slab<'_, T>, weight: &[T], y: &mut SlabMut<'_,
     }
 }
 
-/// Adds to `totals`, `[groups, Cout / groups, taps]`, the gradient with respect to the weight; about `flush` products are summed in the
-/// element type.
-pub(super) fn weight_grad<T: Real>(
-    x: &Slab<'_, T>,
-    dy: &Slab<'_, T>,
-    totals: &mut [f64],
-    flush: usize,
-    g: &Geometry,
-) {
-    let outputs: usize = dy.extent.iter().product();
-    let images = flush.div_ceil(outputs.max(1));
-    let size = g.cout * g.taps();
-    let mut room = Room::new();
-    let sums = room.numbers(size).take(size);
-    for (group, totals) in totals.chunks_exact_mut(size).enumerate() {
-        for first in (0..dy.batch).step_by(images) {
-            let images = first..dy.batch.min(first + images);
-            sum_products(x, dy, group, images, g, sums);
-            join(sums, totals);
-        }
-    }
-}
-
 /// Writes the gradient with respect to the weight, as rows `[groups, Cout / groups, taps]`, of which all products are summed in the element
 /// type.
-pub(super) fn weight_grad_of_few<T: Real>(
-    x: &Slab<'_, T>,
-    dy: &Slab<'_, T>,
-    to: &mut [T],
-    g: &Geometry,
-) {
+pub(super) fn weight_grad<T: Real>(x: &Slab<'_, T>, dy: &Slab<'_, T>, to: &mut [T], g: &Geometry) {
     let groups = to.chunks_exact_mut(g.cout * g.taps());
     for (group, to) in groups.enumerate() {
-        sum_products(x, dy, group, 0..dy.batch, g, to);
+        sum_products(x, dy, group, g, to);
     }
 }
 
-/// Writes the gradient with respect to the weight of a group, `[Cout / groups, taps]`, from some images.
+/// Writes the gradient with respect to the weight of a group, `[Cout / groups, taps]`.
 fn sum_products<T: Real>(
     x: &Slab<'_, T>,
     dy: &Slab<'_, T>,
     group: usize,
-    images: Range<usize>,
     g: &Geometry,
     sums: &mut [T],
 ) {
@@ -157,7 +126,7 @@ fn sum_products<T: Real>(
     let columns = scratch.take(taps * strip);
     let lines = scratch.take(g.cout * strip);
     let mut add = false;
-    for n in images {
+    for n in 0..dy.batch {
         for first in (0..outputs).step_by(strip) {
             let len = strip.min(outputs - first);
             gather(x, n, group * g.cin, dy.extent, first, len, g, columns);

@@ -9,6 +9,7 @@ use super::forward::correlate;
 use super::lift::{Geometry, Slab, SlabMut, lift_view_mut};
 use super::weight_grad::{FEW, SITES};
 use crate::gemm::gemm;
+use crate::scratch::Room;
 use crate::{Real, View, ViewMut};
 use bytemuck::Pod;
 
@@ -65,8 +66,8 @@ pub(super) fn input_grad<T: Real>(
 /// Whether there are so few outputs that their windows are less than the weights, which are read as they lie then: otherwise their rows and
 /// columns are exchanged.
 fn are_few<T>(dy: &Slab<'_, T>, g: &Geometry) -> bool {
-    let sites: usize = dy.extent.iter().product();
-    g.volume() > 0 && g.cin >= FEW && sites <= SITES && dy.batch * sites <= g.cout
+    let outputs = dy.batch * dy.extent.iter().product::<usize>();
+    g.volume() > 0 && g.cin >= FEW && outputs <= g.cout.min(SITES)
 }
 
 /// Calls `correlate` for each phase, with its weights, its inputs and its geometry.
@@ -96,21 +97,26 @@ pub(super) fn by_phases<E: Pod, R>(
                     dilation: [d.dilation, h.dilation, w.dilation],
                     origin: [d.origin, h.origin, w.origin],
                 };
-                let reversed = transposed(weight, g, [&d.kernel, &h.kernel, &w.kernel]);
+                let kernel = [&d.kernel[..], &h.kernel, &w.kernel];
+                let size: usize = kernel.iter().map(|k| k.len()).product();
+                let mut room = Room::new();
+                let numbers = g.groups * g.cin * g.cout * size;
+                let reversed = room.numbers::<E>(numbers).take(numbers);
+                transpose(weight, g, kernel, reversed);
                 let [sd, sh, sw] = g.stride;
                 let mut target = dx.reborrow().stepped(
                     &[0, 0, pd, ph, pw],
                     &[1, 1, sd, sh, sw],
                     &[batch, channels, d.extent, h.extent, w.extent],
                 );
-                correlate(&reversed, &mut SlabMut::new(&mut target), &sub);
+                correlate(reversed, &mut SlabMut::new(&mut target), &sub);
             }
         }
     }
 }
 
-/// The weights at the given kernel positions, `[groups * Cin/g, Cout/g, positions]` from `[groups * Cout/g, Cin/g, kernel]`.
-fn transposed<T: Pod>(weight: &[T], g: &Geometry, kernel: [&[usize]; 3]) -> Vec<T> {
+/// Writes the weights at the given kernel positions, `[groups * Cin/g, Cout/g, positions]` from `[groups * Cout/g, Cin/g, kernel]`.
+fn transpose<T: Pod>(weight: &[T], g: &Geometry, kernel: [&[usize]; 3], out: &mut [T]) {
     /// Output channels that are read side by side, so that both reads and writes run through consecutive memory.
     const TURN: usize = 8;
     let mut positions = Vec::with_capacity(g.volume());
@@ -123,15 +129,18 @@ fn transposed<T: Pod>(weight: &[T], g: &Geometry, kernel: [&[usize]; 3]) -> Vec<
             );
         }
     }
-    let size = positions.len();
-    let mut out = vec![T::zeroed(); g.groups * g.cin * g.cout * size];
+    let (size, volume) = (positions.len(), g.volume());
     for group in 0..g.groups {
         for first in (0..g.cout).step_by(TURN) {
             for ci in 0..g.cin {
                 for co in first..(first + TURN).min(g.cout) {
-                    let from =
-                        &weight[((group * g.cout + co) * g.cin + ci) * g.volume()..][..g.volume()];
+                    let from = &weight[((group * g.cout + co) * g.cin + ci) * volume..][..volume];
                     let to = &mut out[((group * g.cin + ci) * g.cout + co) * size..][..size];
+                    if size == volume {
+                        // All of them, in the order of increasing output, which is the reverse.
+                        reverse(from, to);
+                        continue;
+                    }
                     for (to, p) in to.iter_mut().zip(&positions) {
                         *to = from[*p];
                     }
@@ -139,5 +148,18 @@ fn transposed<T: Pod>(weight: &[T], g: &Geometry, kernel: [&[usize]; 3]) -> Vec<
             }
         }
     }
-    out
+}
+
+/// Copies in reverse; those of a window of 3 x 3 without a loop.
+#[inline(always)]
+fn reverse<T: Copy>(from: &[T], to: &mut [T]) {
+    if let (Ok(from), Ok(to)) = (<&[T; 9]>::try_from(from), <&mut [T; 9]>::try_from(&mut *to)) {
+        for i in 0..9 {
+            to[i] = from[8 - i];
+        }
+        return;
+    }
+    for (to, from) in to.iter_mut().zip(from.iter().rev()) {
+        *to = *from;
+    }
 }

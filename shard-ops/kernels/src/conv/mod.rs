@@ -16,6 +16,7 @@ use lift::{Geometry, Slab, SlabMut};
 use std::borrow::Cow;
 
 mod apart;
+mod beside;
 mod direct;
 mod forward;
 mod halves;
@@ -28,6 +29,7 @@ mod pairs;
 mod panel;
 mod tiles;
 mod weight_grad;
+mod weights;
 
 #[doc(hidden)]
 pub use halves::inside;

@@ -9,12 +9,14 @@
 //! Where outputs are computed in [pairs], a block holds [`PARTS`] rows for two rows of outputs, and its taps are those of a kernel of
 //! one row.
 
+use super::beside::LongLine;
 use super::lift::{Geometry, Slab};
 use super::pairs::{self, PARTS};
 use crate::Real;
 use crate::prefetch::prefetch;
 use core::ops::Range;
 use pulp::{NullaryFnOnce, Simd};
+use smallvec::SmallVec;
 
 /// Packed elements per block: half of a 1 MiB second-level cache in f64, a quarter in f32.
 const BUDGET: usize = 64 * 1024;
@@ -48,8 +50,10 @@ pub(super) struct Packing {
     cols: usize,
     /// Distinct stride phases that the kernel's columns fall into.
     phases: Vec<usize>,
-    /// Rows packed per plane.
-    span: usize,
+    /// Elements of a packed block, from a kernel plane to the next, and from a row to the next.
+    size: usize,
+    plane: usize,
+    step: usize,
     /// Columns that a window reaches beyond its first, in a phase.
     reach: usize,
     /// Elements of one packed row.
@@ -60,34 +64,44 @@ pub(super) struct Packing {
     pub(super) taps: Vec<usize>,
     /// Step from an output row to the next, or from a part of a pair to the next.
     pub(super) row_step: usize,
+    /// The lines of which a block has some side by side.
+    pub(super) line: Option<LongLine>,
+}
+
+/// How a block is packed.
+#[derive(Clone, Copy)]
+pub(super) struct How {
+    /// Whether rows are packed for [pairs] of outputs.
+    pub(super) paired: bool,
+    /// Whether rows and columns have [changed places](Geometry::turned) in all but the weights: taps are in the order of these.
+    pub(super) turned: bool,
+    /// Columns past a block's last one that loops may read.
+    pub(super) overread: usize,
+    pub(super) order: Order,
+}
+
+/// What lies together.
+#[derive(Clone, Copy)]
+pub(super) enum Order {
+    /// A row of all channels: who sums taps reads memory side by side.
+    Rows,
+    /// All rows of a channel: so does who sums rows.
+    Channels,
 }
 
 impl Packing {
-    /// Plans blocks of the outputs `extent`, of whole tiles of `tile` columns but for the last; loops may read `overread` columns
-    /// past a block's last column. Taps are in the order of the kernel's elements; for a [turned](Geometry::turned) geometry this
-    /// is their order before it was turned.
-    pub(super) fn new(
-        g: &Geometry,
-        extent: [usize; 3],
-        tile: usize,
-        overread: usize,
-        turned: bool,
-        paired: bool,
-    ) -> Self {
-        let [kd, kh, kw] = g.kernel;
-        let kh = if paired { 1 } else { kh };
-        let mut phases: Vec<usize> = (0..kw).map(|k| k * g.dilation[2] % g.stride[2]).collect();
-        phases.sort_unstable();
-        phases.dedup();
-        let reach = kw.saturating_sub(1) * g.dilation[2] / g.stride[2];
+    /// Plans blocks of the outputs `extent`, of whole tiles of `tile` columns but for the last.
+    pub(super) fn new(g: &Geometry, extent: [usize; 3], tile: usize, how: How) -> Self {
+        let How {
+            paired, overread, ..
+        } = how;
+        let (kd, phases) = (g.kernel[0], phases(g).len());
+        let reach = reach(g);
         let pitch_of = |cols: usize| odd_lines(cols + overread + reach);
-        let span_of = |rows: usize| match paired {
-            true => rows.div_ceil(2) * PARTS,
-            false => (rows - 1) * g.stride[1] + kh.saturating_sub(1) * g.dilation[1] + 1,
-        };
+        let span_of = |rows: usize| span(g, rows, paired);
         let [_, height, width] = extent.map(|n| n.max(1));
         let rows_of = |cols: usize| {
-            let per_row = (g.cin * kd * phases.len() * pitch_of(cols)).max(1);
+            let per_row = (g.cin * kd * phases * pitch_of(cols)).max(1);
             let mut rows = 1;
             while rows < height && span_of(rows + 1) * per_row <= BUDGET {
                 rows += 1;
@@ -104,9 +118,41 @@ impl Packing {
         };
         let widths = (1..=(COLUMNS / tile).max(1)).map(|tiles| (tiles * tile).min(width));
         let cols = widths.min_by_key(|cols| copied(*cols)).unwrap_or(width);
-        let (pitch, rows) = (pitch_of(cols), rows_of(cols));
-        let span = span_of(rows);
-        let channel = odd_lines(kd * span * phases.len() * pitch);
+        Self::of(g, [rows_of(cols), cols], how)
+    }
+
+    /// Plans blocks of lines side by side.
+    pub(super) fn beside(g: &Geometry, line: LongLine, how: How) -> Self {
+        let rows = span(g, line.rows, how.paired) * g.kernel[0] * phases(g).len();
+        let cols = line.together(g.cin * rows) * line.cell;
+        let plan = Self::of(g, [line.rows, cols], how);
+        Self {
+            line: Some(line),
+            ..plan
+        }
+    }
+
+    /// Plans blocks of so many rows and columns.
+    fn of(g: &Geometry, [rows, cols]: [usize; 2], how: How) -> Self {
+        let How {
+            paired,
+            turned,
+            overread,
+            order,
+        } = how;
+        let [kd, kh, kw] = g.kernel;
+        let kh = if paired { 1 } else { kh };
+        let (phases, reach) = (phases(g), reach(g));
+        let span = span(g, rows, paired);
+        let pitch = odd_lines(cols + overread + reach);
+        let line = phases.len() * pitch;
+        let (channel, plane, step) = match order {
+            Order::Rows => {
+                let channel = odd_lines(kd * line);
+                (channel, line, g.cin * channel)
+            }
+            Order::Channels => (odd_lines(kd * span * line), span * line, line),
+        };
         let mut taps = Vec::with_capacity(g.taps());
         for ci in 0..g.cin {
             for d in 0..kd {
@@ -121,16 +167,14 @@ impl Packing {
                         .iter()
                         .position(|p| *p == column % g.stride[2])
                         .unwrap_or(0);
-                    let row = d * span + h * g.dilation[1];
-                    taps.push(
-                        ci * channel + (row * phases.len() + phase) * pitch + column / g.stride[2],
-                    );
+                    let row = d * plane + h * g.dilation[1] * step;
+                    taps.push(ci * channel + row + phase * pitch + column / g.stride[2]);
                 }
             }
         }
         let row_step = match paired {
-            true => phases.len() * pitch,
-            false => g.stride[1] * phases.len() * pitch,
+            true => step,
+            false => g.stride[1] * step,
         };
         Self {
             geometry: *g,
@@ -138,24 +182,38 @@ impl Packing {
             rows,
             cols,
             phases,
-            span,
+            size: (g.cin * channel).max(span * step),
+            plane,
+            step,
             reach,
             pitch,
             channel,
             taps,
             row_step,
+            line: None,
+        }
+    }
+
+    /// The images and the outputs of each that blocks are parts of, of a convolution that has so many: one long line, where lines are side by
+    /// side.
+    pub(super) fn whole(&self, batch: usize, extent: [usize; 3]) -> (usize, [usize; 3]) {
+        match &self.line {
+            Some(line) => (1, line.as_one()),
+            None => (batch, extent),
         }
     }
 
     /// The blocks that cover the outputs `extent`.
     pub(super) fn blocks(&self, extent: [usize; 3]) -> impl Iterator<Item = Block> + use<> {
         let (rows, cols) = (self.rows, self.cols);
+        // What lies behind a block's last line is in no window.
+        let gap = self.line.map_or(0, |line| line.cell - line.columns());
         (0..extent[0]).flat_map(move |plane| {
             (0..extent[1]).step_by(rows).flat_map(move |r| {
                 (0..extent[2]).step_by(cols).map(move |c| Block {
                     plane,
                     rows: r..(r + rows).min(extent[1]),
-                    cols: c..(c + cols).min(extent[2]),
+                    cols: c..(c + cols - gap).min(extent[2]),
                 })
             })
         })
@@ -174,7 +232,7 @@ impl Packing {
         } else {
             0
         };
-        self.geometry.cin * self.channel + spare
+        self.size + spare
     }
 
     /// Packs `block` of `channels` channels (no more than planned) from `first_channel` on into `out`,
@@ -201,10 +259,36 @@ impl Packing {
         });
     }
 
-    /// How many rows of inputs the outputs of a block read.
-    fn read(&self, block: &Block) -> usize {
+    /// What a block is packed of: the block of image `n` itself, or its lines.
+    fn pieces(&self, n: usize, block: &Block) -> SmallVec<[Piece; 32]> {
+        let Some(long) = &self.line else {
+            let whole = Piece {
+                at: 0,
+                image: n,
+                plane: block.plane,
+                rows: block.rows.clone(),
+                columns: block.cols.clone(),
+            };
+            return SmallVec::from_iter([whole]);
+        };
+        let numbers = long.within(&block.cols);
+        let piece = |number: usize| {
+            let line = long.line(number);
+            Piece {
+                at: (number - numbers.start) * long.cell,
+                image: line.image,
+                plane: line.plane,
+                rows: line.row..line.row + line.rows,
+                columns: 0..long.columns(),
+            }
+        };
+        numbers.clone().map(piece).collect()
+    }
+
+    /// How many rows of inputs so many rows of outputs read.
+    fn read(&self, rows: usize) -> usize {
         let g = &self.geometry;
-        (block.rows.len() - 1) * g.stride[1] + (g.kernel[1] - 1) * g.dilation[1] + 1
+        (rows - 1) * g.stride[1] + (g.kernel[1] - 1) * g.dilation[1] + 1
     }
 }
 
@@ -235,46 +319,47 @@ impl<T: Real, S: Simd> NullaryFnOnce for Pack<'_, '_, T, S> {
             out,
         } = self;
         let g = &packing.geometry;
-        let read = packing.read(block);
-        let spare = if packing.paired {
-            (read + 1) * packing.pitch
-        } else {
-            0
-        };
-        let (out, rest) = out.split_at_mut(g.cin * packing.channel);
-        let spare = &mut rest[..spare];
+        let (out, spare) = out.split_at_mut(packing.size);
         let width = block.cols.len() + packing.reach;
-        let step = packing.phases.len() * packing.pitch;
+        let step = packing.step;
+        let rows = match packing.paired {
+            true => block.rows.len().div_ceil(2) * PARTS,
+            false => packing.read(block.rows.len()),
+        };
+        let pieces = packing.pieces(n, block);
         for ci in 0..channels {
-            let start = x.start(n, first_channel + ci);
             for kd in 0..g.kernel[0] {
-                let plane = g.input(0, block.plane, kd);
-                let out = &mut out[ci * packing.channel + kd * packing.span * step..];
+                let out = &mut out[ci * packing.channel + kd * packing.plane..];
                 for (p, phase) in packing.phases.iter().enumerate() {
-                    let lines = Lines {
-                        data: x.data,
-                        plane: (0..x.extent[0] as isize)
-                            .contains(&plane)
-                            .then(|| start.wrapping_add_signed(plane * x.step[0])),
-                        first: [
-                            g.input(1, block.rows.start, 0),
-                            g.input(2, block.cols.start, 0) + *phase as isize,
-                        ],
-                        extent: [x.extent[1], x.extent[2]],
-                        step: [x.step[1], x.step[2]],
-                        stride: g.stride[2],
-                        width,
-                    };
                     let out = &mut out[p * packing.pitch..];
-                    let rows = if packing.paired {
-                        lines.pairs(simd, read, out, step, spare);
-                        (read - 1) / 2 * PARTS
-                    } else {
-                        for i in 0..read {
-                            lines.copy(i, &mut out[i * step..][..width]);
+                    for piece in &pieces {
+                        let start = x.start(piece.image, first_channel + ci);
+                        let plane = g.input(0, piece.plane, kd);
+                        let lines = Lines {
+                            data: x.data,
+                            plane: (0..x.extent[0] as isize)
+                                .contains(&plane)
+                                .then(|| start.wrapping_add_signed(plane * x.step[0])),
+                            first: [
+                                g.input(1, piece.rows.start, 0),
+                                g.input(2, piece.columns.start, 0) + *phase as isize,
+                            ],
+                            extent: [x.extent[1], x.extent[2]],
+                            step: [x.step[1], x.step[2]],
+                            stride: g.stride[2],
+                            width: piece.columns.len() + packing.reach,
+                        };
+                        let out = &mut out[piece.at..];
+                        let read = packing.read(piece.rows.len());
+                        if packing.paired {
+                            let spare = &mut spare[..(read + 1) * packing.pitch];
+                            lines.pairs(simd, read, out, step, spare);
+                        } else {
+                            for i in 0..read {
+                                lines.copy(i, &mut out[i * step..][..lines.width]);
+                            }
                         }
-                        read
-                    };
+                    }
                     for i in 0..rows {
                         out[i * step..][width..packing.pitch].fill(T::zero());
                     }
@@ -282,6 +367,16 @@ impl<T: Real, S: Simd> NullaryFnOnce for Pack<'_, '_, T, S> {
             }
         }
     }
+}
+
+/// Outputs of one image whose input is packed side by side.
+struct Piece {
+    /// The column where it is packed.
+    at: usize,
+    image: usize,
+    plane: usize,
+    rows: Range<usize>,
+    columns: Range<usize>,
 }
 
 /// The input of a block that is packed after the one at hand: its lines are asked for while that is computed, some at a time.
@@ -307,7 +402,7 @@ impl<'a, 'b, T> Ahead<'a, 'b, T> {
         steps: usize,
     ) -> Self {
         // Where columns do not lie side by side, each is in a line of its own.
-        let block = block.filter(|_| x.step[2] == 1);
+        let block = block.filter(|_| x.step[2] == 1 && packing.line.is_none());
         Self {
             packing,
             x,
@@ -325,7 +420,7 @@ impl<'a, 'b, T> Ahead<'a, 'b, T> {
     pub(super) fn some(&mut self) {
         let Some(block) = &self.block else { return };
         let (g, x) = (&self.packing.geometry, self.x);
-        let span = self.packing.read(block);
+        let span = self.packing.read(block.rows.len());
         let lines = g.cin * g.kernel[0] * span;
         let first = g.input(2, block.cols.start, 0);
         let count = block.cols.len() * g.stride[2] + self.packing.reach * g.stride[2];
@@ -475,6 +570,29 @@ impl<'a, T: Real> Rows<'a, T> {
             }
             (None, _) => self.zeros,
         }
+    }
+}
+
+/// Distinct stride phases that a kernel's columns fall into.
+fn phases(g: &Geometry) -> Vec<usize> {
+    let mut phases: Vec<usize> = (0..g.kernel[2])
+        .map(|k| k * g.dilation[2] % g.stride[2])
+        .collect();
+    phases.sort_unstable();
+    phases.dedup();
+    phases
+}
+
+/// Columns that a window reaches beyond its first, in a phase.
+pub(super) fn reach(g: &Geometry) -> usize {
+    g.kernel[2].saturating_sub(1) * g.dilation[2] / g.stride[2]
+}
+
+/// Rows that are packed of a plane for so many rows of outputs.
+fn span(g: &Geometry, rows: usize, paired: bool) -> usize {
+    match paired {
+        true => rows.div_ceil(2) * PARTS,
+        false => (rows - 1) * g.stride[1] + g.kernel[1].saturating_sub(1) * g.dilation[1] + 1,
     }
 }
 

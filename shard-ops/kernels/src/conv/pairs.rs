@@ -51,30 +51,6 @@ pub(super) fn taps(g: &Geometry) -> usize {
     g.cin * g.kernel[0] * g.kernel[2]
 }
 
-/// The factors of the weights `[Cout, Cin, kernel]`: `[Cout, PARTS, Cin, kernel planes, kernel columns]`. `turned` says that the
-/// last two dims have changed places in `g` but not in `weight`.
-pub(super) fn factors<T: Real>(weight: &[T], g: &Geometry, turned: bool) -> Vec<T> {
-    let ([_, kh, kw], taps) = (g.kernel, taps(g));
-    let half = T::of(0.5);
-    let mut out = vec![T::zero(); weight.len() / kh * PARTS];
-    let channels = weight.chunks_exact(taps * kh);
-    for (out, weight) in out.chunks_exact_mut(PARTS * taps).zip(channels) {
-        for tap in 0..taps {
-            let (plane, w) = (tap / kw, tap % kw);
-            let at = |h: usize| match turned {
-                true => weight[plane * kh * kw + w * kh + h],
-                false => weight[plane * kh * kw + h * kw + w],
-            };
-            let (ends, middle) = ((at(0) + at(2)) * half, at(1) * half);
-            let parts = [at(0), ends + middle, ends - middle, -at(2)];
-            for (part, v) in parts.into_iter().enumerate() {
-                out[part * taps + tap] = v;
-            }
-        }
-    }
-    out
-}
-
 /// Writes what two outputs below each other have in common of four rows of inputs, from an element of the parts on.
 #[inline(always)]
 pub(super) fn of_inputs<T: Real, S: Simd>(
@@ -159,18 +135,22 @@ impl<T: Real, S: Simd> Sums<T, S> {
 }
 
 /// The gradient of the weights, `[Cin, kernel, Cout]`, from the sums of the products, `[PARTS, Cin, kernel planes, kernel columns, Cout]`.
-pub(super) fn of_sums(sums: &[f64], g: &Geometry, out: &mut [f64]) {
+#[inline(always)]
+pub(super) fn of_sums<T: Real>(sums: &[f64], g: &Geometry, out: &mut [T]) {
     let ([_, kh, kw], taps) = (g.kernel, taps(g));
     let part = |part: usize, tap: usize| &sums[(part * taps + tap) * g.cout..][..g.cout];
     for tap in 0..taps {
-        let n = [0, 1, 2, 3].map(|p| part(p, tap));
-        for co in 0..g.cout {
-            let [n0, n1, n2, n3] = n.map(|n| n[co]);
+        let [n0, n1, n2, n3] = [0, 1, 2, 3].map(|p| part(p, tap));
+        let at = |h: usize| (tap / kw * kh + h) * kw + tap % kw;
+        let (upper, rest) = out[at(0) * g.cout..].split_at_mut(kw * g.cout);
+        let (middle, lower) = rest.split_at_mut(kw * g.cout);
+        let rows = upper.iter_mut().zip(middle).zip(lower);
+        let products = n0.iter().zip(n1).zip(n2).zip(n3);
+        for (((upper, middle), lower), (((n0, n1), n2), n3)) in rows.zip(products) {
             let both = 0.5 * (n1 + n2);
-            let values = [n0 + both, 0.5 * (n1 - n2), n3 + both];
-            for (h, v) in values.into_iter().enumerate() {
-                out[((tap / kw * kh + h) * kw + tap % kw) * g.cout + co] = v;
-            }
+            *upper = T::of(n0 + both);
+            *middle = T::of(0.5 * (n1 - n2));
+            *lower = T::of(n3 + both);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Panels of output channels over one packed block: tiles of some channels by some vectors of columns, row by row or in [pairs].
 
+use super::beside::{self, Targets};
 use super::direct::{splats, tile, tile_onto};
 use super::pack::{Ahead, Block};
 use super::pairs::{self, PARTS};
@@ -7,6 +8,7 @@ use crate::Real;
 use crate::prefetch::prefetch;
 use core::hint::black_box;
 use pulp::Simd;
+use smallvec::SmallVec;
 
 /// One panel of channels over one packed block.
 pub(super) struct PanelJob<'a, T> {
@@ -23,6 +25,8 @@ pub(super) struct PanelJob<'a, T> {
     pub(super) channel: isize,
     pub(super) steps: [isize; 2],
     pub(super) block: &'a Block,
+    /// Where lines are written that lie side by side; `at` is the channel's first output then.
+    pub(super) targets: Option<&'a Targets>,
 }
 
 /// The most vectors of a tile of single rows, by its channels.
@@ -80,17 +84,25 @@ fn pairs_of<T: Real, S: Simd, const MR: usize, const NV: usize>(
 ) {
     let mut sums = [(); 2].map(|()| Sums([[T::zero(); 64]; 8]));
     let Some(first) = jobs.first() else { return };
+    let mut tiles: SmallVec<[(usize, usize); 32]> = SmallVec::new();
+    let mut done = 0;
+    while let Some(tile) = first.next::<S, NV>(&mut done) {
+        tiles.push(tile);
+    }
     for row in (0..first.block.rows.len()).step_by(2) {
         let packed = &first.packed[row / 2 * PARTS * first.row_step..];
-        let mut done = 0;
-        while let Some((vectors, col)) = first.next::<S, NV>(&mut done) {
+        for i in 0..tiles.len() * jobs.len() {
+            // Weights of many channels are read once for all tiles that lie side by side.
+            let (tile, job) = match first.targets {
+                Some(_) => (i % tiles.len(), i / tiles.len()),
+                None => (i / jobs.len(), i % jobs.len()),
+            };
+            let ((vectors, col), job) = (tiles[tile], &jobs[job]);
             let at = [row, col];
-            for job in jobs {
-                match vectors {
-                    1 => job.pair::<S, MR, 1>(simd, packed, at, &mut sums, y, ahead),
-                    2 => job.pair::<S, MR, 2>(simd, packed, at, &mut sums, y, ahead),
-                    _ => job.pair::<S, MR, NV>(simd, packed, at, &mut sums, y, ahead),
-                }
+            match vectors {
+                1 => job.pair::<S, MR, 1>(simd, packed, at, &mut sums, y, ahead),
+                2 => job.pair::<S, MR, 2>(simd, packed, at, &mut sums, y, ahead),
+                _ => job.pair::<S, MR, NV>(simd, packed, at, &mut sums, y, ahead),
             }
         }
     }
@@ -100,6 +112,8 @@ fn pairs_of<T: Real, S: Simd, const MR: usize, const NV: usize>(
 #[derive(Clone, Copy)]
 struct Place {
     at: usize,
+    row: usize,
+    col: usize,
     width: usize,
     /// Columns that lie in the block, of `width`.
     valid: usize,
@@ -236,9 +250,11 @@ impl<T: Real> PanelJob<'_, T> {
         let within = row as isize * self.steps[0] + col as isize * self.steps[1];
         Place {
             at: self.at.wrapping_add_signed(within),
+            row,
+            col,
             width,
             valid,
-            side_by_side: valid == width && self.steps[1] == 1,
+            side_by_side: valid == width && self.steps[1] == 1 && self.targets.is_none(),
         }
     }
 
@@ -261,6 +277,14 @@ impl<T: Real> PanelJob<'_, T> {
         place: Place,
         sums: &Sums<T>,
     ) {
+        if let Some(targets) = self.targets {
+            let runs = targets.runs(place.col..place.col + place.valid, place.row);
+            for (i, sums) in sums.0.iter().enumerate().take(self.count) {
+                let to = self.at.wrapping_add_signed(i as isize * self.channel);
+                beside::write(&runs, sums, place.col, y, to, self.steps[1]);
+            }
+            return;
+        }
         for (i, sums) in sums.0.iter().enumerate().take(self.count) {
             let to = place.at.wrapping_add_signed(i as isize * self.channel);
             if place.side_by_side {

@@ -5,23 +5,27 @@
 //! kept in the element type and then join totals in f64.
 
 use super::apart;
+use super::beside::{self, LongLine};
 use super::direct::{dot_tile, weight_tile};
 use super::im2col;
 use super::lift::{Geometry, Slab};
 use super::lone;
-use super::pack::{Ahead, Block, Packing};
+use super::pack::{Ahead, Block, How, Order, Packing};
 use super::pairs::{self, PARTS};
 use crate::arrays::{each, numbered};
 use crate::pointwise::vectorized;
 use crate::prefetch::prefetch;
 use crate::scratch::Room;
 use crate::turn::{SIDE, turned};
-use crate::{Real, View, ViewMut, copy::copy};
+use crate::{Dims, Real, Strides, View, ViewMut, copy::copy};
 use pulp::{Simd, WithSimd};
 
-/// Outputs of an image up to which products of matrices take less time than sums that are joined block by block: of 49 and 512 channels
+/// Outputs of an image up to which products of matrices may take less time than sums that are joined block by block: of 49 and 512 channels
 /// less than half, of 256 and more outputs twice as long.
 pub(super) const SITES: usize = 64;
+
+/// Outputs of all images, with as few of each, from which sums over [lines of all of them](super::beside) take less time.
+const OUTPUTS: usize = 256;
 
 /// Channels and taps below which products of matrices are not worth what is copied for them.
 pub(super) const FEW: usize = 16;
@@ -37,48 +41,30 @@ pub(super) fn weight_grad<T: Real>(
 ) {
     let sites: usize = dy.extent.iter().product();
     let size = g.groups * g.cout * g.taps();
-    let is_empty = size == 0 || sites == 0;
+    let is_empty = size == 0 || dy.batch * sites == 0;
     let is_lone = lone::fits(g, [x.step[2], dy.step[2]]);
-    let by_matrices = !is_empty
-        && !apart::are_copied(g)
-        && !is_lone
-        && sites <= SITES
-        && g.cout >= FEW
-        && g.taps() >= FEW;
-    if by_matrices && dy.batch > 0 && dy.batch * sites <= FLUSH && dw.is_contiguous() {
-        let first = dw.offset();
-        return im2col::weight_grad_of_few(x, dy, &mut dw.data_mut()[first..][..size], g);
-    }
-    let mut totals = vec![0.0; size];
-    // `[groups, Cin/g, kernel, Cout/g]`, to be `[groups, Cout/g, Cin/g, kernel]`.
-    let mut turned = false;
-    if is_empty {
-        // There is nothing to sum.
-    } else if apart::are_copied(g) {
-        apart::weight_grad(x, dy, &mut totals, FLUSH, g);
-    } else if is_lone {
-        lone::weight_grad(x, dy, &mut totals, FLUSH, g);
+    let are_few = sites <= SITES && dy.batch * sites < OUTPUTS;
+    let by_matrices = are_few && g.cout >= FEW && g.taps() >= FEW;
+    let values: Vec<T> = if is_empty {
+        vec![T::zero(); size]
+    } else if apart::are_copied(g) || is_lone {
+        let mut totals = vec![0.0; size];
+        match is_lone {
+            true => lone::weight_grad(x, dy, &mut totals, FLUSH, g),
+            false => apart::weight_grad(x, dy, &mut totals, FLUSH, g),
+        }
+        totals.into_iter().map(T::of).collect()
     } else if by_matrices {
-        im2col::weight_grad(x, dy, &mut totals, FLUSH, g);
+        if dw.is_contiguous() {
+            let first = dw.offset();
+            return im2col::weight_grad(x, dy, &mut dw.data_mut()[first..][..size], g);
+        }
+        let mut values = vec![T::zero(); size];
+        im2col::weight_grad(x, dy, &mut values, g);
+        values
     } else {
-        turned = true;
-        vectorized(Sums {
-            x,
-            dy,
-            totals: &mut totals,
-            g,
-        });
-    }
-    let mut values: Vec<T> = totals.into_iter().map(T::of).collect();
-    if turned {
-        let sums = View::contiguous(&values, &[g.groups, g.taps(), g.cout]).permute(&[0, 2, 1]);
-        let mut ordered = vec![T::zero(); values.len()];
-        copy(
-            &sums,
-            &mut ViewMut::contiguous(&mut ordered, &[g.groups, g.cout, g.taps()]),
-        );
-        values = ordered;
-    }
+        return vectorized(Sums { x, dy, dw, g });
+    };
     let shape = dw.shape().to_vec();
     copy(&View::contiguous(&values, &shape), &mut dw.reborrow());
 }
@@ -90,21 +76,20 @@ pub(super) fn join<T: Real>(sums: &[T], totals: &mut [f64]) {
     }
 }
 
-struct Sums<'a, 'b, T> {
+struct Sums<'a, 'b, 'c, T> {
     x: &'a Slab<'b, T>,
     dy: &'a Slab<'b, T>,
-    /// `[groups, taps, Cout/g]`
-    totals: &'a mut [f64],
+    dw: &'a mut ViewMut<'c, T>,
     g: &'a Geometry,
 }
 
-impl<T: Real> WithSimd for Sums<'_, '_, T> {
+impl<T: Real> WithSimd for Sums<'_, '_, '_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let lanes = T::lanes::<S>();
-        let Self { x, dy, totals, g } = self;
+        let Self { x, dy, dw, g } = self;
         // Channels are taken in chunks, so that a block holds many outputs and their sums are seldom flushed.
         let part = |cin: usize| Geometry { cin, ..*g };
         let width = if 4 * g.cout <= lanes {
@@ -114,8 +99,24 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
         };
         let paired = width > 0 && pairs::fit(g, dy.extent[1]);
         // Rows are long enough for what is done once for each.
-        let (part, tile) = (part(g.cin.min(CHANNELS)), 8 * lanes);
-        let packing = Packing::new(&part, dy.extent, tile, lanes, false, paired);
+        let (most, tile) = (part(g.cin.min(CHANNELS)), 8 * lanes);
+        let how = How {
+            paired,
+            turned: false,
+            overread: lanes,
+            order: Order::Channels,
+        };
+        // All rows that a line reads are packed for it, of windows of more rows too often.
+        let fits = width > 0 && (paired || g.kernel[1] <= 3);
+        let packing = match fits && beside::are_few(dy.batch, dy.extent, FLUSH) {
+            true => Packing::beside(
+                &most,
+                LongLine::new(&most, dy.batch, dy.extent, paired),
+                how,
+            ),
+            false => Packing::new(&most, dy.extent, tile, how),
+        };
+        let (batch, extent) = packing.whole(dy.batch, dy.extent);
         let outputs = packing.outputs() * if paired { PARTS / 2 } else { 1 };
         let turned = outputs * g.cout.next_multiple_of(width.max(1));
         let mut room = Room::new();
@@ -125,18 +126,20 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
             true => (PARTS, g.volume() / g.kernel[1]),
             false => (1, g.volume()),
         };
-        let sums = if paired {
-            PARTS * pairs::taps(g) * g.cout
-        } else {
-            0
-        };
-        let mut of_parts = vec![0.0; sums];
+        // Sums of a channel, and those of all, or of a chunk where that has all its outputs in one block.
+        let size = parts * volume * g.cout;
+        let is_one = batch == 1 && packing.blocks(extent).nth(1).is_none();
+        let kept = if is_one { most.cin } else { g.cin };
+        let (mut sums, mut values) = (Room::new(), Room::new());
+        let sums = sums.numbers::<f64>(kept * size).take(kept * size);
+        let written = most.taps() * g.cout;
+        let values = values.numbers::<T>(written).take(written);
         for group in 0..g.groups {
-            let size = g.cout * g.taps();
-            let totals = &mut totals[group * size..][..size];
-            of_parts.fill(0.0);
-            for n in 0..dy.batch {
-                let mut blocks = packing.blocks(dy.extent).peekable();
+            if !is_one {
+                sums.fill(0.0);
+            }
+            for n in 0..batch {
+                let mut blocks = packing.blocks(extent).peekable();
                 while let Some(block) = blocks.next() {
                     let rows = OutputRows {
                         dy,
@@ -145,12 +148,14 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                         block: &block,
                         cout: g.cout,
                         paired,
+                        line: packing.line,
                     };
+                    let cols = rows.cols();
                     let lines = match width {
                         0 => rows.lines(turned),
                         _ => {
                             let turned = rows.channels_last(simd, width, turned);
-                            Lines::within(turned, &block)
+                            Lines::within(turned, rows.count(), cols)
                         }
                     };
                     for first in (0..g.cin).step_by(CHANNELS) {
@@ -163,37 +168,73 @@ impl<T: Real> WithSimd for Sums<'_, '_, T> {
                         };
                         let at = [n, group * g.cin + channel];
                         let panels = g.cout.div_ceil(width.max(1));
-                        let runs =
-                            parts * rows.count().div_ceil(parts * together(block.cols.len()));
+                        let runs = parts * rows.count().div_ceil(parts * together(cols));
                         let steps = panels * (count * volume).div_ceil(TAPS) * runs;
                         let mut ahead = Ahead::new(&packing, x, at, next, steps);
-                        for part in 0..parts {
+                        let sums = match is_one {
+                            true => &mut sums[..count * size],
+                            false => &mut sums[first * size..][..count * size],
+                        };
+                        if is_one {
+                            sums.fill(0.0);
+                        }
+                        let of_parts = sums.chunks_exact_mut(count * volume * g.cout);
+                        for (part, sums) in of_parts.enumerate() {
                             let job = BlockJob {
                                 taps: &packing.taps[..count * volume],
-                                row_step: packing.row_step,
-                                packed: &*packed,
+                                row_step: match packing.line {
+                                    Some(line) => line.cell,
+                                    None => parts * packing.row_step,
+                                },
+                                packed: &packed[part * packing.row_step..],
                                 lines,
-                                rows: rows.count(),
+                                rows: rows.count() / parts,
                                 every: [part, parts],
-                                cols: block.cols.len(),
+                                cols,
                                 cout: g.cout,
                             };
-                            let sums = match paired {
-                                true => &mut of_parts[..],
-                                false => &mut *totals,
-                            };
-                            let at = (part * g.cin + first) * volume * g.cout;
-                            let sums = &mut sums[at..][..count * volume * g.cout];
                             job.add(simd, width, sums, &mut ahead);
+                        }
+                        if n + 1 == batch && blocks.peek().is_none() {
+                            let chunk = part(count);
+                            let values = &mut values[..chunk.taps() * g.cout];
+                            match paired {
+                                true => pairs::of_sums(sums, &chunk, values),
+                                false => {
+                                    for (value, sum) in values.iter_mut().zip(sums) {
+                                        *value = T::of(*sum);
+                                    }
+                                }
+                            }
+                            write(values, [group * g.cout, first], &chunk, dw);
                         }
                     }
                 }
             }
-            if paired {
-                pairs::of_sums(&of_parts, g, totals);
-            }
         }
     }
+}
+
+/// Writes the weights of some input channels and a group's output channels, `[Cin, kernel, Cout]`, of which the first are those given.
+fn write<T: Real>(
+    values: &[T],
+    [output, input]: [usize; 2],
+    g: &Geometry,
+    dw: &mut ViewMut<'_, T>,
+) {
+    let mut extent = Dims::from_slice(dw.shape());
+    (extent[0], extent[1]) = (g.cout, g.cin);
+    let mut step = g.cout;
+    let mut strides: Strides = extent.iter().map(|_| 1).collect();
+    for d in (1..extent.len()).rev() {
+        strides[d] = step as isize;
+        step *= extent[d];
+    }
+    let mut start: Dims = extent.iter().map(|_| 0).collect();
+    (start[0], start[1]) = (output, input);
+    let ones: Dims = extent.iter().map(|_| 1).collect();
+    let values = View::new(values, 0, &extent, &strides);
+    copy(&values, &mut dw.reborrow().stepped(&start, &ones, &extent));
 }
 
 /// How many input channels are packed together.
@@ -216,99 +257,130 @@ struct OutputRows<'a, 'b, T> {
     cout: usize,
     /// Whether they are turned in [pairs].
     paired: bool,
+    /// The lines of which the block has some side by side.
+    line: Option<LongLine>,
 }
 
 impl<T: Real> OutputRows<'_, '_, T> {
     /// Rows that are multiplied: those of the block, or all parts of its pairs.
     fn count(&self) -> usize {
         match self.paired {
-            true => self.block.rows.len().div_ceil(2) * PARTS,
-            false => self.block.rows.len(),
+            true => self.rows().div_ceil(2) * PARTS,
+            false => self.rows(),
         }
     }
 
-    /// Position of the block's first output of row `row` of channel `co` in `dy`.
-    fn line(&self, co: usize, row: usize) -> usize {
+    /// Rows of the block, of which a line of an odd number may lack its last.
+    fn rows(&self) -> usize {
+        match &self.line {
+            Some(long) => long.within(&self.block.cols).len() * long.rows,
+            None => self.block.rows.len(),
+        }
+    }
+
+    /// Columns of a row.
+    fn cols(&self) -> usize {
+        self.line
+            .map_or(self.block.cols.len(), |long| long.columns())
+    }
+
+    /// Position in `dy` of the first output of row `row` of channel 0, if there is such a row.
+    fn first(&self, row: usize) -> Option<usize> {
+        let (n, [plane, row, col]) = match &self.line {
+            Some(long) => {
+                let line = long.line(self.block.cols.start / long.cell + row / long.rows);
+                let within = row % long.rows;
+                if within >= line.rows {
+                    return None;
+                }
+                (line.image, [line.plane, line.row + within, 0])
+            }
+            None => {
+                let row = self.block.rows.start + row;
+                (self.n, [self.block.plane, row, self.block.cols.start])
+            }
+        };
         let step = &self.dy.step;
-        let within = self.block.plane as isize * step[0]
-            + (self.block.rows.start + row) as isize * step[1]
-            + self.block.cols.start as isize * step[2];
-        self.dy
-            .start(self.n, self.channel + co)
-            .wrapping_add_signed(within)
+        let within = plane as isize * step[0] + row as isize * step[1] + col as isize * step[2];
+        let start = self.dy.start(n, self.channel);
+        Some(start.wrapping_add_signed(within))
     }
 
     /// `[panel][row][col][width]`, channels past the last as zeros.
     #[inline(always)]
     fn channels_last<'l, S: Simd>(&self, simd: S, width: usize, room: &'l mut [T]) -> &'l [T] {
-        /// Columns that are turned together, so that the memory they touch stays in the first-level cache.
-        const TURN: usize = 16;
-        /// How many times that the columns lie ahead that are asked for.
-        const AHEAD: usize = 2;
-        let (rows, cols) = (self.block.rows.len(), self.block.cols.len());
-        let step = self.dy.step[2];
+        let (rows, cols) = (self.rows(), self.cols());
         let line = cols * width;
         let whole = &mut room[..self.cout.div_ceil(width) * self.count() * line];
         for (panel, out) in whole.chunks_exact_mut(self.count() * line).enumerate() {
             let count = width.min(self.cout - panel * width);
-            if count < width || self.paired && rows % 2 == 1 {
+            if count < width {
                 out.fill(T::zero());
             }
-            for row in 0..rows {
+            for row in 0..rows.next_multiple_of(if self.paired { 2 } else { 1 }) {
                 // Of a pair, the first and the last part.
                 let at = match self.paired {
                     true => row / 2 * PARTS + row % 2 * (PARTS - 1),
                     false => row,
                 };
-                for first in (0..cols).step_by(TURN) {
-                    let live = TURN.min(cols - first);
-                    let target = &mut out[at * line + first * width..][..live * width];
-                    let from = |co: usize| {
-                        self.line(panel * width + co, row)
-                            .wrapping_add_signed(first as isize * step)
-                    };
-                    let whole = match step == 1 && live == TURN {
-                        true => count / SIDE * SIDE,
-                        false => 0,
-                    };
-                    for co in (0..whole).step_by(SIDE) {
-                        let rows: [&[T]; SIDE] = numbered(|k| {
-                            let from = from(co + k);
-                            prefetch(self.dy.data, from + AHEAD * TURN, TURN);
-                            &self.dy.data[from..from + TURN]
-                        });
-                        for col in (0..TURN).step_by(SIDE) {
-                            let block =
-                                each(rows, |row| pulp::as_arrays::<SIDE, T>(&row[col..]).0[0]);
-                            for (j, lanes) in turned(block).iter().enumerate() {
-                                target[(col + j) * width + co..][..SIDE].copy_from_slice(lanes);
-                            }
-                        }
+                let out_row = &mut out[at * line..][..line];
+                match self.first(row).filter(|_| row < rows) {
+                    Some(first) => {
+                        let first =
+                            first.wrapping_add_signed((panel * width) as isize * self.dy.outer[1]);
+                        self.turn_row(first, count, width, out_row);
                     }
-                    for co in whole..count {
-                        let from = from(co);
-                        if step == 1 {
-                            for (lane, v) in target
-                                .chunks_exact_mut(width)
-                                .zip(&self.dy.data[from..from + live])
-                            {
-                                lane[co] = *v;
-                            }
-                        } else {
-                            for (i, lane) in target.chunks_exact_mut(width).enumerate() {
-                                lane[co] =
-                                    self.dy.data[from.wrapping_add_signed(i as isize * step)];
-                            }
-                        }
-                    }
+                    None => out_row.fill(T::zero()),
                 }
-                if self.paired && (row % 2 == 1 || row + 1 == rows) {
+                if self.paired && row % 2 == 1 {
                     let parts = &mut out[row / 2 * PARTS * line..];
                     pairs::of_outputs(simd, pairs::four(parts, line, line));
                 }
             }
         }
         whole
+    }
+
+    /// Writes some channels of a row, of which the first begins at `first`, channels last.
+    #[inline(always)]
+    fn turn_row(&self, first: usize, count: usize, width: usize, out: &mut [T]) {
+        /// Columns that are turned together, so that the memory they touch stays in the first-level cache.
+        const TURN: usize = 16;
+        /// How many times that the columns lie ahead that are asked for.
+        const AHEAD: usize = 2;
+        let (cols, step) = (out.len() / width, self.dy.step[2]);
+        for col in (0..cols).step_by(TURN) {
+            let live = TURN.min(cols - col);
+            let target = &mut out[col * width..][..live * width];
+            let from = |co: usize| {
+                let within = co as isize * self.dy.outer[1] + col as isize * step;
+                first.wrapping_add_signed(within)
+            };
+            let (whole, squares) = match step {
+                1 => (count / SIDE * SIDE, live / SIDE * SIDE),
+                _ => (0, 0),
+            };
+            for co in (0..whole).step_by(SIDE) {
+                let rows: [&[T]; SIDE] = numbered(|k| {
+                    let from = from(co + k);
+                    prefetch(self.dy.data, from + AHEAD * TURN, TURN);
+                    &self.dy.data[from..from + live]
+                });
+                for col in (0..squares).step_by(SIDE) {
+                    let block = each(rows, |row| pulp::as_arrays::<SIDE, T>(&row[col..]).0[0]);
+                    for (j, lanes) in turned(block).iter().enumerate() {
+                        target[(col + j) * width + co..][..SIDE].copy_from_slice(lanes);
+                    }
+                }
+            }
+            for co in 0..count {
+                let done = if co < whole { squares } else { 0 };
+                for i in done..live {
+                    let at = from(co).wrapping_add_signed(i as isize * step);
+                    target[i * width + co] = self.dy.data[at];
+                }
+            }
+        }
     }
 
     /// The rows of channels, where they lie if their elements are side by side, or in `room`.
@@ -321,7 +393,7 @@ impl<T: Real> OutputRows<'_, '_, T> {
         if step[2] == 1 {
             return Lines {
                 data: self.dy.data,
-                start: self.line(0, 0),
+                start: self.first(0).unwrap_or(0),
                 channel: self.dy.outer[1],
                 row: step[1],
             };
@@ -330,13 +402,16 @@ impl<T: Real> OutputRows<'_, '_, T> {
         let mut lines = room.chunks_exact_mut(cols);
         for co in 0..self.cout {
             for (row, line) in lines.by_ref().take(self.block.rows.len()).enumerate() {
-                let from = self.line(co, row);
+                let Some(first) = self.first(row) else {
+                    continue;
+                };
+                let from = first.wrapping_add_signed(co as isize * self.dy.outer[1]);
                 for (col, v) in line.iter_mut().enumerate() {
                     *v = self.dy.data[from.wrapping_add_signed(col as isize * step[2])];
                 }
             }
         }
-        Lines::within(room, self.block)
+        Lines::within(room, self.block.rows.len(), cols)
     }
 }
 
@@ -352,8 +427,8 @@ struct Lines<'a, T> {
 
 impl<'a, T> Lines<'a, T> {
     /// Those of a block, `[channel][row][col]`.
-    fn within(data: &'a [T], block: &Block) -> Self {
-        let (rows, cols) = (block.rows.len() as isize, block.cols.len() as isize);
+    fn within(data: &'a [T], rows: usize, cols: usize) -> Self {
+        let (rows, cols) = (rows as isize, cols as isize);
         Self {
             data,
             start: 0,
@@ -371,12 +446,13 @@ impl<'a, T> Lines<'a, T> {
 
 struct BlockJob<'a, T> {
     taps: &'a [usize],
-    row_step: usize,
+    /// The first row that is summed, and how far it is to the next one.
     packed: &'a [T],
+    row_step: usize,
     /// The output gradient: channels last in panels, `[panel][row][col][width]`, or rows of single channels.
     lines: Lines<'a, T>,
+    /// Rows that are summed: of the output gradient's, the first, and every how many.
     rows: usize,
-    /// The first row that is summed, and how far it is to the next one.
     every: [usize; 2],
     cols: usize,
     cout: usize,
@@ -409,7 +485,7 @@ impl<T: Real> BlockJob<'_, T> {
         for (panel, turned) in self
             .lines
             .data
-            .chunks_exact(self.rows * self.cols * width)
+            .chunks_exact(self.rows * every * self.cols * width)
             .enumerate()
         {
             let count = width.min(self.cout - panel * width);
@@ -420,14 +496,14 @@ impl<T: Real> BlockJob<'_, T> {
             {
                 // A short last chunk repeats its last tap and drops the copies.
                 let offset: [usize; TAPS] = numbered(|t| taps[t.min(taps.len() - 1)]);
-                for from in (first..self.rows).step_by(together * every) {
+                for from in (0..self.rows).step_by(together) {
                     // Before there are sums: a call would move them to memory.
                     ahead.some();
                     let mut acc = [[T::splat(simd, T::zero()); NV]; TAPS];
-                    let rows = from..(from + together * every).min(self.rows);
-                    for row in rows.step_by(every) {
+                    for row in from..(from + together).min(self.rows) {
                         let packed = &self.packed[row * self.row_step..];
-                        let dy = &turned[row * self.cols * width..][..self.cols * width];
+                        let dy = (first + row * every) * self.cols * width;
+                        let dy = &turned[dy..][..self.cols * width];
                         weight_tile::<T, S, TAPS, NV>(
                             simd,
                             each(offset, |o| &packed[o..]),

@@ -212,6 +212,56 @@ fn pairs_of_rows_match_plain_loops() {
     }
 }
 
+/// Narrow rows of several images, which are computed side by side: single rows and pairs, odd numbers of them, strides and dilations of
+/// columns, planes, windows outside the input, more lines than one block holds, and gradients of more and fewer outputs than are summed in
+/// the element type.
+#[test]
+fn narrow_rows_side_by_side_match_plain_loops() {
+    let mut rng = Rng::new(37);
+    for round in 0..24 {
+        let (nd, groups) = (rng.within(1, 3), [1, 1, 2][rng.within(0, 2)]);
+        let batch = [1, 2, 3, 5][round % 4];
+        let (cin, cout) = (rng.within(22, 26), [8, 9, 16, 20][rng.within(0, 3)]);
+        let (mut x, mut w) = (vec![batch, cin * groups], vec![cout * groups, cin]);
+        let mut y = vec![batch, cout * groups];
+        let (mut stride, mut dilation, mut origin) = (vec![], vec![], vec![]);
+        for d in 0..nd {
+            let (row, column) = (d + 2 == nd, d + 1 == nd);
+            x.push(match column {
+                true => [1, 2, 5, 7, 8, 11, 14, 16, 20][rng.within(0, 8)],
+                false if row => rng.within(1, 9),
+                false => rng.within(1, 2),
+            });
+            w.push(if row || column { 3 } else { rng.within(1, 2) });
+            stride.push(if rng.within(0, 2) == 0 { 2 } else { 1 });
+            dilation.push(if column { rng.within(1, 2) } else { 1 });
+            origin.push(rng.within(0, 4) as isize - 3);
+            y.push((x[d + 2] / stride[d] + 2).saturating_sub(rng.within(0, 2)));
+        }
+        let window = Taps::new(&stride, &dilation, &origin);
+        let case = Case {
+            x,
+            w,
+            y,
+            window,
+            groups,
+        };
+        compare::<f32>(&case, &mut rng);
+        compare::<f64>(&case, &mut rng);
+    }
+    // Several blocks of lines.
+    for (images, side) in [(60, 6), (9, 15)] {
+        let case = Case {
+            x: vec![images, 30, side, side],
+            w: vec![9, 30, 3, 3],
+            y: vec![images, 9, side, side],
+            window: Taps::new(&[1; 2], &[1; 2], &[-1; 2]),
+            groups: 1,
+        };
+        compare::<f32>(&case, &mut rng);
+    }
+}
+
 /// Few outputs of many channels, whose gradients are products of matrices: of several images and groups, by the input where there are fewer
 /// outputs than channels, by the weight of more outputs than are summed in the element type.
 #[test]
@@ -606,26 +656,35 @@ fn nan_reaches_its_own_windows_only() {
 /// NaN reaches the windows that hold it and no others, in rows that are computed in pairs too.
 #[test]
 fn nan_in_a_pair_of_rows_reaches_its_own_windows_only() {
-    let (channels, out, h, w) = (8, 9, 7, 40);
+    // Wide rows of one image, and narrow ones of several side by side.
+    for (batch, w, column) in [(1, 40, 20), (3, 9, 8), (2, 9, 0)] {
+        nan_reaches_its_own_windows_only_in(batch, w, column);
+    }
+}
+
+fn nan_reaches_its_own_windows_only_in(batch: usize, w: usize, column: usize) {
+    let (channels, out, h) = (8, 9, 7);
     let mut rng = Rng::new(8);
     let weight = rng.vec::<f32>(out * channels * 9);
     let wv = View::contiguous(&weight, &[out, channels, 3, 3]);
     for row in 0..h {
-        let mut x = rng.vec::<f32>(channels * h * w);
-        x[(3 * h + row) * w + 20] = f32::NAN;
-        let xv = View::contiguous(&x, &[1, channels, h, w]);
-        let (mut y, mut dx) = (vec![0.0; out * h * w], vec![0.0; channels * h * w]);
+        let mut x = rng.vec::<f32>(batch * channels * h * w);
+        x[(3 * h + row) * w + column] = f32::NAN;
+        let xv = View::contiguous(&x, &[batch, channels, h, w]);
+        let mut y = vec![0.0; batch * out * h * w];
+        let mut dx = vec![0.0; batch * channels * h * w];
         let window = Taps::new(&[1, 1], &[1, 1], &[-1, -1]);
-        let mut to = ViewMut::contiguous(&mut y, &[1, out, h, w]);
+        let mut to = ViewMut::contiguous(&mut y, &[batch, out, h, w]);
         conv_forward(&xv, &wv, None, &mut to, &window, 1);
         let turned = rng.vec::<f32>(channels * channels * 9);
         let tv = View::contiguous(&turned, &[channels, channels, 3, 3]);
-        let mut to = ViewMut::contiguous(&mut dx, &[1, channels, h, w]);
+        let mut to = ViewMut::contiguous(&mut dx, &[batch, channels, h, w]);
         conv_input_grad(&xv, &tv, &mut to, &window, 1);
         for (values, count) in [(&y, out), (&dx, channels)] {
-            for at in naive_index(&[count, h, w]) {
-                let holds = at[1].abs_diff(row) <= 1 && at[2].abs_diff(20) <= 1;
-                let value = values[flat(&[count, h, w], &at)];
+            for at in naive_index(&[batch, count, h, w]) {
+                let near = at[2].abs_diff(row) <= 1 && at[3].abs_diff(column) <= 1;
+                let value = values[flat(&[batch, count, h, w], &at)];
+                let holds = at[0] == 0 && near;
                 assert_eq!(value.is_nan(), holds, "{at:?} with NaN in row {row}");
             }
         }
@@ -635,22 +694,24 @@ fn nan_in_a_pair_of_rows_reaches_its_own_windows_only() {
 /// An odd number of rows leaves the last one without a second: a row that nobody reads stays out of the gradient.
 #[test]
 fn a_pair_of_one_row_reads_no_more_than_it_needs() {
-    let (channels, out, rows, w) = (8, 8, 5, 40);
-    let mut rng = Rng::new(9);
-    let mut x = rng.vec::<f32>(channels * (rows + 3) * w);
-    for channel in x.chunks_exact_mut((rows + 3) * w) {
-        channel[(rows + 2) * w..].fill(f32::NAN);
+    for (batch, w) in [(1, 40), (2, 9)] {
+        let (channels, out, rows) = (8, 8, 5);
+        let mut rng = Rng::new(9);
+        let mut x = rng.vec::<f32>(batch * channels * (rows + 3) * w);
+        for channel in x.chunks_exact_mut((rows + 3) * w) {
+            channel[(rows + 2) * w..].fill(f32::NAN);
+        }
+        let dy = rng.vec::<f32>(batch * out * rows * w);
+        let mut dw = vec![0.0; out * channels * 9];
+        conv_weight_grad(
+            &View::contiguous(&x, &[batch, channels, rows + 3, w]),
+            &View::contiguous(&dy, &[batch, out, rows, w]),
+            &mut ViewMut::contiguous(&mut dw, &[out, channels, 3, 3]),
+            &Taps::new(&[1, 1], &[1, 1], &[0, -1]),
+            1,
+        );
+        assert!(dw.iter().all(|v| v.is_finite()), "{dw:?}");
     }
-    let dy = rng.vec::<f32>(out * rows * w);
-    let mut dw = vec![0.0; out * channels * 9];
-    conv_weight_grad(
-        &View::contiguous(&x, &[1, channels, rows + 3, w]),
-        &View::contiguous(&dy, &[1, out, rows, w]),
-        &mut ViewMut::contiguous(&mut dw, &[out, channels, 3, 3]),
-        &Taps::new(&[1, 1], &[1, 1], &[0, -1]),
-        1,
-    );
-    assert!(dw.iter().all(|v| v.is_finite()), "{dw:?}");
 }
 
 /// Blocks whose columns all lie in the padding, before the input and behind it.
