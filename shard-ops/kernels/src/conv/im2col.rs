@@ -2,6 +2,7 @@
 
 use super::forward::start_from_bias;
 use super::lift::{Geometry, Slab, SlabMut};
+use super::weight_grad::join;
 use crate::Real;
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::scratch::Room;
@@ -19,21 +20,9 @@ pub(super) fn pointwise<T: Real>(
     y: &mut SlabMut<'_, T>,
     g: &Geometry,
 ) -> bool {
-    let inside = (0..3).all(|d| {
-        y.extent[d] == 0
-            || (g.input(d, 0, 0) >= 0 && g.input(d, y.extent[d] - 1, 0) < x.extent[d] as isize)
-    });
-    if g.volume() != 1 || !inside {
+    let Some(x_step) = are_matrices(x, y.extent, y.step, g) else {
         return false;
-    }
-    let x_step: [isize; 3] = core::array::from_fn(|d| x.step[d] * g.stride[d] as isize);
-    let (joined, _) = crate::view::join_dims(&y.extent, [&x_step, &y.step]);
-    if joined
-        .last()
-        .is_some_and(|run| *run < 64 && joined.len() > 1)
-    {
-        return false;
-    }
+    };
     if bias.is_some() {
         start_from_bias(bias, y, g);
     }
@@ -68,6 +57,82 @@ pub(super) fn pointwise<T: Real>(
         }
     }
     true
+}
+
+/// Where windows have one position: how far inputs lie apart, if the outputs are inside the input and both come in runs long enough to be worth a
+/// product each.
+pub(super) fn are_matrices<T>(
+    x: &Slab<'_, T>,
+    extent: [usize; 3],
+    step: [isize; 3],
+    g: &Geometry,
+) -> Option<[isize; 3]> {
+    let inside = (0..3).all(|d| {
+        extent[d] == 0
+            || (g.input(d, 0, 0) >= 0 && g.input(d, extent[d] - 1, 0) < x.extent[d] as isize)
+    });
+    if g.volume() != 1 || !inside {
+        return None;
+    }
+    let x_step: [isize; 3] = core::array::from_fn(|d| x.step[d] * g.stride[d] as isize);
+    let (joined, _) = crate::view::join_dims(&extent, [&x_step, &step]);
+    let are_short = joined.len() > 1 && joined.last().is_some_and(|run| *run < 64);
+    (!are_short).then_some(x_step)
+}
+
+/// Writes the gradient with respect to weights of one position, as rows `[groups, Cout / groups, Cin / groups]`, by products of [matrices that
+/// are there](are_matrices), whose inputs lie `x_step` apart; about `flush` products are summed in the element type.
+pub(super) fn pointwise_weight_grad<T: Real>(
+    x: &Slab<'_, T>,
+    dy: &Slab<'_, T>,
+    to: &mut [T],
+    x_step: [isize; 3],
+    flush: usize,
+    g: &Geometry,
+) {
+    let corner: isize = (0..3).map(|d| g.origin[d] * x.step[d]).sum();
+    let is_long = dy.batch * dy.extent.iter().product::<usize>() > flush;
+    let mut totals = vec![0.0; if is_long { g.cout * g.cin } else { 0 }];
+    for (group, to) in to.chunks_exact_mut(g.cout * g.cin).enumerate() {
+        let mut summed = 0;
+        totals.fill(0.0);
+        for n in 0..dy.batch {
+            let from = x.start(n, group * g.cin).wrapping_add_signed(corner);
+            let start = dy.start(n, group * g.cout);
+            let steps = [&x_step[..], &dy.step];
+            for_each_row(&dy.extent, steps, [from, start], |at, run, steps| {
+                for first in (0..run).step_by(flush) {
+                    let len = flush.min(run - first);
+                    if summed > 0 && summed + len > flush {
+                        join(to, &mut totals);
+                        summed = 0;
+                    }
+                    let at = |i: usize| at[i].wrapping_add_signed(first as isize * steps[i]);
+                    let inputs = Mat {
+                        data: x.data,
+                        offset: at(0),
+                        row_step: steps[0],
+                        col_step: x.outer[1],
+                    };
+                    let outputs = Mat {
+                        data: dy.data,
+                        offset: at(1),
+                        row_step: dy.outer[1],
+                        col_step: steps[1],
+                    };
+                    let sums = MatMut::row_major(&mut *to, g.cin);
+                    gemm(g.cout, g.cin, len, outputs, inputs, sums, summed > 0);
+                    summed += len;
+                }
+            });
+        }
+        if is_long {
+            join(to, &mut totals);
+            for (to, total) in to.iter_mut().zip(&totals) {
+                *to = T::of(*total);
+            }
+        }
+    }
 }
 
 /// The convolution by strips of columns: gather, multiply, scatter. `y` must hold the bias (or zeros).

@@ -7,6 +7,7 @@ use super::apart;
 use super::contiguous;
 use super::forward::correlate;
 use super::lift::{Geometry, Slab, SlabMut, lift_view_mut};
+use super::pairs;
 use super::weight_grad::{FEW, SITES};
 use crate::gemm::gemm;
 use crate::scratch::Room;
@@ -64,10 +65,14 @@ pub(super) fn input_grad<T: Real>(
 }
 
 /// Whether there are so few outputs that their windows are less than the weights, which are read as they lie then: otherwise their rows and
-/// columns are exchanged.
+/// columns are exchanged. Where rows go in [pairs], that is worth it for fewer.
 fn are_few<T>(dy: &Slab<'_, T>, g: &Geometry) -> bool {
-    let outputs = dy.batch * dy.extent.iter().product::<usize>();
-    g.volume() > 0 && g.cin >= FEW && outputs <= g.cout.min(SITES)
+    let sites: usize = dy.extent.iter().product();
+    let most = match pairs::fit(g, dy.extent[1]) {
+        true => g.cout.min(SITES),
+        false => g.cout,
+    };
+    g.volume() > 0 && g.cin >= FEW && sites <= SITES && dy.batch * sites <= most
 }
 
 /// Calls `correlate` for each phase, with its weights, its inputs and its geometry.

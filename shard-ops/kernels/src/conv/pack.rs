@@ -495,11 +495,21 @@ impl<'a, T: Real> Lines<'a, T> {
         target[..inside.start].fill(T::zero());
         target[inside.end..].fill(T::zero());
         let (target, jump) = (&mut target[inside], self.jump());
-        if jump == 1 {
-            target.copy_from_slice(&self.data[start..start + target.len()]);
-        } else {
-            for (j, v) in target.iter_mut().enumerate() {
-                *v = self.data[start.wrapping_add_signed(j as isize * jump)];
+        match jump {
+            1 => target.copy_from_slice(&self.data[start..start + target.len()]),
+            2 => {
+                // Of each two side by side the first, which is a loop that can be vectors; the last of all may be alone.
+                let of = &self.data[start..start + 2 * target.len() - 1];
+                let (last, others) = (target.len() - 1, pulp::as_arrays::<2, T>(of).0);
+                for (v, two) in target.iter_mut().zip(others) {
+                    *v = two[0];
+                }
+                target[last] = of[2 * last];
+            }
+            _ => {
+                for (j, v) in target.iter_mut().enumerate() {
+                    *v = self.data[start.wrapping_add_signed(j as isize * jump)];
+                }
             }
         }
     }

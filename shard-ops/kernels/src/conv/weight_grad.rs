@@ -43,30 +43,53 @@ pub(super) fn weight_grad<T: Real>(
     let size = g.groups * g.cout * g.taps();
     let is_empty = size == 0 || dy.batch * sites == 0;
     let is_lone = lone::fits(g, [x.step[2], dy.step[2]]);
-    let are_few = sites <= SITES && dy.batch * sites < OUTPUTS;
-    let by_matrices = are_few && g.cout >= FEW && g.taps() >= FEW;
-    let values: Vec<T> = if is_empty {
-        vec![T::zero(); size]
-    } else if apart::are_copied(g) || is_lone {
-        let mut totals = vec![0.0; size];
-        match is_lone {
-            true => lone::weight_grad(x, dy, &mut totals, FLUSH, g),
-            false => apart::weight_grad(x, dy, &mut totals, FLUSH, g),
-        }
-        totals.into_iter().map(T::of).collect()
-    } else if by_matrices {
-        if dw.is_contiguous() {
-            let first = dw.offset();
-            return im2col::weight_grad(x, dy, &mut dw.data_mut()[first..][..size], g);
-        }
-        let mut values = vec![T::zero(); size];
-        im2col::weight_grad(x, dy, &mut values, g);
-        values
-    } else {
-        return vectorized(Sums { x, dy, dw, g });
+    let is_copied = apart::are_copied(g);
+    let is_wide = g.cout >= FEW && g.taps() >= FEW && !is_lone && !is_copied;
+    let matrices = match is_wide {
+        true => im2col::are_matrices(x, dy.extent, dy.step, g),
+        false => None,
     };
+    if is_empty {
+        row_major(dw, |to| to.fill(T::zero()));
+    } else if is_copied {
+        row_major(dw, |to| {
+            rounded(to, |totals| apart::weight_grad(x, dy, totals, FLUSH, g));
+        });
+    } else if is_lone {
+        row_major(dw, |to| {
+            rounded(to, |totals| lone::weight_grad(x, dy, totals, FLUSH, g));
+        });
+    } else if let Some(step) = matrices {
+        row_major(dw, |to| {
+            im2col::pointwise_weight_grad(x, dy, to, step, FLUSH, g);
+        });
+    } else if is_wide && sites <= SITES && dy.batch * sites < OUTPUTS {
+        row_major(dw, |to| im2col::weight_grad(x, dy, to, g));
+    } else {
+        vectorized(Sums { x, dy, dw, g });
+    }
+}
+
+/// Has all weights written in row-major order, where they belong if that is how they are stored.
+fn row_major<T: Real>(dw: &mut ViewMut<'_, T>, write: impl FnOnce(&mut [T])) {
     let shape = dw.shape().to_vec();
+    let size = shape.iter().product();
+    if dw.is_contiguous() {
+        let first = dw.offset();
+        return write(&mut dw.data_mut()[first..][..size]);
+    }
+    let mut values = vec![T::zero(); size];
+    write(&mut values);
     copy(&View::contiguous(&values, &shape), &mut dw.reborrow());
+}
+
+/// Writes totals, each rounded once.
+fn rounded<T: Real>(to: &mut [T], sum: impl FnOnce(&mut [f64])) {
+    let mut totals = vec![0.0; to.len()];
+    sum(&mut totals);
+    for (to, total) in to.iter_mut().zip(totals) {
+        *to = T::of(total);
+    }
 }
 
 /// Adds sums in the element type to totals.
