@@ -25,7 +25,7 @@ const LEAST: usize = 64;
 /// Output channels that tiles have at least.
 const CHANNELS: usize = 8;
 
-/// Packed elements per block: half of a 2 MiB second-level cache in f32.
+/// Packed elements per block: in f32 three eighths of a second-level cache of 2 MiB.
 const BUDGET: usize = 192 * 1024;
 
 /// Lines of outputs, in the order of images, planes and rows.

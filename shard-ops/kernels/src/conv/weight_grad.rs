@@ -87,8 +87,8 @@ fn row_major<T: Real>(dw: &mut ViewMut<'_, T>, write: impl FnOnce(&mut [T])) {
 fn rounded<T: Real>(to: &mut [T], sum: impl FnOnce(&mut [f64])) {
     let mut totals = vec![0.0; to.len()];
     sum(&mut totals);
-    for (to, total) in to.iter_mut().zip(totals) {
-        *to = T::of(total);
+    for (to, total) in to.iter_mut().zip(&totals) {
+        *to = T::of(*total);
     }
 }
 
@@ -221,20 +221,24 @@ impl<T: Real> WithSimd for Sums<'_, '_, '_, T> {
                         if n + 1 == batch && blocks.peek().is_none() {
                             let chunk = part(count);
                             let values = &mut values[..chunk.taps() * g.cout];
-                            match paired {
-                                true => pairs::of_sums(sums, &chunk, values),
-                                false => {
-                                    for (value, sum) in values.iter_mut().zip(sums) {
-                                        *value = T::of(*sum);
-                                    }
-                                }
-                            }
+                            round(sums, paired, &chunk, values);
                             write(values, [group * g.cout, first], &chunk, dw);
                         }
                     }
                 }
             }
         }
+    }
+}
+
+/// Writes `[Cin, kernel, Cout]` from sums of that shape, or from those of the parts of [pairs].
+#[inline(always)]
+fn round<T: Real>(sums: &[f64], paired: bool, g: &Geometry, to: &mut [T]) {
+    if paired {
+        return pairs::of_sums(sums, g, to);
+    }
+    for (to, sum) in to.iter_mut().zip(sums) {
+        *to = T::of(*sum);
     }
 }
 
