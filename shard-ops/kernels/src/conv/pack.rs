@@ -7,7 +7,7 @@
 //! zeros too: of what memory held before, numbers below 2^-126 would have the processor take a hundred times as long for each product.
 //!
 //! Where outputs are computed in [pairs], a block holds [`PARTS`] rows for two rows of outputs, and its taps are those of a kernel of
-//! one row.
+//! one row. Where rows are narrow, a block is some lines [side by side](super::beside), of one or several images.
 
 use super::beside::LongLine;
 use super::lift::{Geometry, Slab};
@@ -58,7 +58,7 @@ pub(super) struct Packing {
     reach: usize,
     /// Elements of one packed row.
     pitch: usize,
-    /// Elements of one channel.
+    /// From a channel to the next.
     channel: usize,
     /// Offset of each tap `(ci, kd, kh, kw)`, row-major.
     pub(super) taps: Vec<usize>,
