@@ -175,6 +175,38 @@ fn compare<T: Real>(case: &Case, rng: &mut Rng) {
     assert_close(&dw, &dw_exact, 1e-5);
 }
 
+/// A spatial dim: inputs, kernel positions, stride and dilation.
+type Dim = [usize; 4];
+
+/// A case of such dims, whose windows begin before, at or behind the first input, and whose outputs end before, at or behind the last window.
+fn case_of(
+    rng: &mut Rng,
+    batch: usize,
+    [cin, cout]: [usize; 2],
+    groups: usize,
+    dims: &[Dim],
+) -> Case {
+    let (mut x, mut w) = (vec![batch, cin * groups], vec![cout * groups, cin]);
+    let mut y = vec![batch, cout * groups];
+    let (mut strides, mut dilations, mut origin) = (vec![], vec![], vec![]);
+    for &[extent, kernel, stride, dilation] in dims {
+        x.push(extent);
+        w.push(kernel);
+        strides.push(stride);
+        dilations.push(dilation);
+        origin.push(rng.within(0, 4) as isize - 3);
+        y.push((extent / stride + 2).saturating_sub(rng.within(0, 2)));
+    }
+    let window = Taps::new(&strides, &dilations, &origin);
+    Case {
+        x,
+        w,
+        y,
+        window,
+        groups,
+    }
+}
+
 /// Kernels of three rows, at stride and dilation 1, with enough channels for pairs of rows: even and odd numbers of rows, rows and
 /// columns outside the input, short rows beside long columns, strides of columns.
 #[test]
@@ -182,31 +214,17 @@ fn pairs_of_rows_match_plain_loops() {
     let mut rng = Rng::new(23);
     for round in 0..15 {
         let (nd, groups, batch) = (rng.within(2, 3), rng.within(1, 2), rng.within(1, 2));
-        let (cin, cout) = (rng.within(8, 9), [8, 9, 8, 12, 20][round % 5]);
-        let (mut x, mut w) = (vec![batch, cin * groups], vec![cout * groups, cin]);
-        let mut y = vec![batch, cout * groups];
-        let (mut stride, mut dilation, mut origin) = (vec![], vec![], vec![]);
-        for d in 0..nd {
-            let (row, column) = (d + 2 == nd, d + 1 == nd);
-            x.push(match column {
-                true => [3, 9, 16, 33, 52, 7, 20][round % 7],
-                false if row => rng.within(3, 13),
-                false => rng.within(1, 2),
-            });
-            w.push(if row { 3 } else { rng.within(1, 3) });
-            stride.push(if column { rng.within(1, 2) } else { 1 });
-            dilation.push(if column { rng.within(1, 2) } else { 1 });
-            origin.push(rng.within(0, 4) as isize - 3);
-            y.push((x[d + 2] / stride[d] + 2).saturating_sub(rng.within(0, 2)));
-        }
-        let window = Taps::new(&stride, &dilation, &origin);
-        let case = Case {
-            x,
-            w,
-            y,
-            window,
-            groups,
-        };
+        let channels = [rng.within(8, 9), [8, 9, 8, 12, 20][round % 5]];
+        let column = [
+            [3, 9, 16, 33, 52, 7, 20][round % 7],
+            rng.within(1, 3),
+            rng.within(1, 2),
+            rng.within(1, 2),
+        ];
+        let row = [rng.within(3, 13), 3, 1, 1];
+        let plane = [rng.within(1, 2), rng.within(1, 3), 1, 1];
+        let dims = &[plane, row, column][3 - nd..];
+        let case = case_of(&mut rng, batch, channels, groups, dims);
         compare::<f32>(&case, &mut rng);
         compare::<f64>(&case, &mut rng);
     }
@@ -221,31 +239,19 @@ fn narrow_rows_side_by_side_match_plain_loops() {
     for round in 0..24 {
         let (nd, groups) = (rng.within(1, 3), [1, 1, 2][rng.within(0, 2)]);
         let batch = [1, 2, 3, 5][round % 4];
-        let (cin, cout) = (rng.within(22, 26), [8, 9, 16, 20][rng.within(0, 3)]);
-        let (mut x, mut w) = (vec![batch, cin * groups], vec![cout * groups, cin]);
-        let mut y = vec![batch, cout * groups];
-        let (mut stride, mut dilation, mut origin) = (vec![], vec![], vec![]);
-        for d in 0..nd {
-            let (row, column) = (d + 2 == nd, d + 1 == nd);
-            x.push(match column {
-                true => [1, 2, 5, 7, 8, 11, 14, 16, 20][rng.within(0, 8)],
-                false if row => rng.within(1, 9),
-                false => rng.within(1, 2),
-            });
-            w.push(if row || column { 3 } else { rng.within(1, 2) });
-            stride.push(if rng.within(0, 2) == 0 { 2 } else { 1 });
-            dilation.push(if column { rng.within(1, 2) } else { 1 });
-            origin.push(rng.within(0, 4) as isize - 3);
-            y.push((x[d + 2] / stride[d] + 2).saturating_sub(rng.within(0, 2)));
-        }
-        let window = Taps::new(&stride, &dilation, &origin);
-        let case = Case {
-            x,
-            w,
-            y,
-            window,
-            groups,
-        };
+        let channels = [rng.within(22, 26), [8, 9, 16, 20][rng.within(0, 3)]];
+        let mut stride = || [1, 1, 2][rng.within(0, 2)];
+        let strides = [stride(), stride(), stride()];
+        let column = [
+            [1, 2, 5, 7, 8, 11, 14, 16, 20][rng.within(0, 8)],
+            3,
+            strides[2],
+            rng.within(1, 2),
+        ];
+        let row = [rng.within(1, 9), 3, strides[1], 1];
+        let plane = [rng.within(1, 2), rng.within(1, 2), strides[0], 1];
+        let dims = &[plane, row, column][3 - nd..];
+        let case = case_of(&mut rng, batch, channels, groups, dims);
         compare::<f32>(&case, &mut rng);
         compare::<f64>(&case, &mut rng);
     }
