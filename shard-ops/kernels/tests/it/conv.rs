@@ -300,6 +300,39 @@ fn few_outputs_of_many_channels_match_plain_loops() {
     }
 }
 
+/// Windows of one position inside the input, whose gradients by the weight are products of what is there: fewer and more outputs than are summed
+/// in the element type, of one image and of several, groups, rows that lie apart, and inputs that a stride leaves out.
+#[test]
+fn windows_of_one_position_match_plain_loops() {
+    let mut rng = Rng::new(41);
+    // Without a margin the rows of a channel are one run.
+    for (batch, side, columns, margin, stride, groups) in [
+        (2, 5, 7, 0, 1, 1),
+        (3, 30, 30, 0, 1, 1),
+        (1, 50, 60, 0, 1, 2),
+        (2, 20, 70, 1, 1, 1),
+        (1, 3, 140, 1, 2, 1),
+        (2, 70, 130, 1, 2, 2),
+    ] {
+        let (channels, outputs) = (17, 18);
+        let case = Case {
+            x: vec![batch, channels * groups, side, columns + 2 * margin],
+            w: vec![outputs * groups, channels, 1, 1],
+            y: vec![
+                batch,
+                outputs * groups,
+                side.div_ceil(stride),
+                columns.div_ceil(stride),
+            ],
+            window: Taps::new(&[stride; 2], &[1; 2], &[0, margin as isize]),
+            groups,
+        };
+        compare::<f32>(&case, &mut rng);
+        compare::<f64>(&case, &mut rng);
+        rows_without_gaps_have_the_same_bits(&case, &mut rng);
+    }
+}
+
 /// Gradients by the weight, where they are written as they are computed and where they are written elsewhere.
 fn rows_without_gaps_have_the_same_bits(case: &Case, rng: &mut Rng) {
     let [x, dy] = [&case.x, &case.y].map(|shape| rng.vec::<f32>(shape.iter().product()));
