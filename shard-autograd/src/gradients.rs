@@ -172,8 +172,16 @@ impl Gradients {
     /// All ranks of the program.
     ///
     /// # Errors
-    /// What the device and the communicator report.
+    /// [`NotTracked`](AutogradError::NotTracked) for a pass of another recorder, whose leaves are others; what the device and the
+    /// communicator report.
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
+        if !self.recorder.is(&other.recorder) {
+            return Err(AutogradError::NotTracked {
+                op: "accumulate",
+                what: "the pass to add".into(),
+                fix: "add gradients of passes of one recorder",
+            });
+        }
         self.land()?;
         other.land()?;
         let mover = Mover {

@@ -66,6 +66,11 @@ impl Recorder {
         }))
     }
 
+    /// Whether the other is a clone of this one. Leaves of two recorders may have equal ids.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0.census, &other.0.census)
+    }
+
     /// The executor underneath, which records nothing.
     pub fn inner(&self) -> &Rc<dyn Exec> {
         &self.0.exec
@@ -389,7 +394,7 @@ impl Recorder {
             }
             // A value of another tape is not a constant: treating it as one would lose its gradient silently.
             let Some(slot) = self.own_slot(input) else {
-                return Err(OpError::NoVjp { op, operand });
+                return Err(OpError::OtherTape { op, operand });
             };
             parents.push(match mode {
                 Mode::Capture(seen) => {

@@ -239,6 +239,9 @@ impl Mismatch {
 
     /// The same where those are so long ago that no rank knows them any more: the last ones are told.
     pub const OLD_CALLS: &str = "the calls long before";
+
+    /// The same where ranks did not meet any more after them.
+    pub const LAST_CALLS: &str = "the calls after the last operation";
 }
 
 impl fmt::Display for Mismatch {
@@ -259,6 +262,12 @@ impl fmt::Display for Mismatch {
         let called = match field.as_str() {
             Self::CALLS => "called",
             Self::OLD_CALLS => "last called",
+            Self::LAST_CALLS => {
+                return write!(
+                    f,
+                    "ranks disagree on {field} of {group}: rank {rank_a} called {a}, rank {rank_b} called {b}"
+                );
+            }
             _ => {
                 return write!(
                     f,

@@ -3,16 +3,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write;
+use std::panic::Location;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shard_spec::Layout;
 use smallvec::SmallVec;
 
-use crate::{Calling, CommError, DType, Result, Site, SiteText};
+use crate::validate::label;
+use crate::{Calling, CommError, DType, ErrorClass, Mismatch, Result, Site, SiteText};
 
 /// How many of the last calls are kept.
-const KEPT: usize = 32;
+pub(crate) const KEPT: usize = 512;
 
 /// Of how many of the values that a call reads it is kept which they were.
 const READ: usize = 3;
@@ -44,6 +46,8 @@ const READ: usize = 3;
 pub struct History {
     now: Rc<Cell<Now>>,
     tracked: Rc<Cell<bool>>,
+    /// Whether an operation failed, after which ranks may do as they please.
+    failed: Rc<Cell<bool>>,
     calls: Option<Rc<Kept>>,
 }
 
@@ -139,6 +143,7 @@ impl History {
         Self {
             now: Rc::default(),
             tracked: Rc::default(),
+            failed: Rc::default(),
             calls: None,
         }
     }
@@ -206,11 +211,17 @@ impl History {
     /// Passes on what came of an operation, and [starts anew](Self::forget) if that was a disagreement.
     #[inline]
     pub fn heard<T>(&self, result: Result<T>) -> Result<T> {
-        result.inspect_err(|error| {
-            if let CommError::Mismatch(_) = error {
-                self.forget();
-            }
+        result.inspect_err(|error| match error {
+            CommError::Mismatch(_) => self.forget(),
+            error if error.class() == ErrorClass::Failure => self.failed.set(true),
+            _ => {}
         })
+    }
+
+    /// What was done, for a rank that ends: ranks that [compare](Past::compare) it find out where they differ after the last operation.
+    /// `None` where an operation failed.
+    pub fn at_end(&self) -> Option<Past> {
+        self.past().filter(|_| !self.failed.get())
     }
 
     /// Starts anew, after all ranks have learnt of a disagreement.
@@ -271,6 +282,53 @@ impl Past {
     #[inline]
     pub fn print(&self) -> u64 {
         self.now.print
+    }
+
+    /// Compares what the ranks of a group did in the end, in the order of their ranks.
+    ///
+    /// ```
+    /// use shard_comm::{Call, History, Past};
+    /// let of = |calls: &[&'static str]| {
+    ///     let history = History::new();
+    ///     calls.iter().for_each(|&call| drop(history.record(Call::new(call))));
+    ///     history.at_end().unwrap()
+    /// };
+    /// assert!(Past::compare(&[(0, of(&["load", "step"])), (1, of(&["load", "step"]))]).is_ok());
+    /// let error = Past::compare(&[(0, of(&["load", "step"])), (3, of(&["load"]))]).unwrap_err().to_string();
+    /// assert!(error.contains("of ranks [0, 3]: rank 0 called step, rank 3 called nothing more"), "{error}");
+    /// ```
+    ///
+    /// # Errors
+    /// [`Mismatch`](CommError::Mismatch) naming the first calls that differ.
+    #[track_caller]
+    pub fn compare(ranks: &[(usize, Self)]) -> Result<()> {
+        let Some(((rank_a, first), rest)) = ranks.split_first() else {
+            return Ok(());
+        };
+        let Some((rank_b, other)) = rest.iter().find(|(_, past)| past.print() != first.print())
+        else {
+            return Ok(());
+        };
+        let (is_first, [a, b]) = first_difference(&first.told(), &other.told());
+        let said = |call: String| match is_first {
+            true => call,
+            false => format!("something else long before, and at last {call}"),
+        };
+        let group: Vec<usize> = ranks.iter().map(|(rank, _)| *rank).collect();
+        let site = SiteText::from(Calling::site().unwrap_or(Location::caller()));
+        Err(CommError::Mismatch(Arc::new(Mismatch {
+            field: Mismatch::LAST_CALLS.to_owned(),
+            group: label(&group),
+            sequence: 0,
+            rank_a: *rank_a,
+            a: said(a),
+            op_a: "end",
+            site_a: site,
+            rank_b: *rank_b,
+            b: said(b),
+            op_b: "end",
+            site_b: site,
+        })))
     }
 
     /// The last calls before the operation, oldest first.

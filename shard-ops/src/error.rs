@@ -3,6 +3,7 @@
 use shard_comm::{Calling, CommError, DType, DeviceError, ErrorClass};
 use shard_redistribute::RedistributeError;
 use shard_spec::SpecError;
+use std::fmt;
 
 /// Shorthand for results of this crate.
 pub type Result<T, E = OpError> = std::result::Result<T, E>;
@@ -24,7 +25,9 @@ pub enum OpError {
         fix: &'static str,
     },
     /// An operand has a type that the op does not take.
-    #[error("{op}: operand {operand} is {got}, expected {expected}; convert it with `.to()`")]
+    #[error(
+        "{op}: operand {operand} is {got}, expected {expected}; convert it first: `cast`, or `.to()` of a tensor"
+    )]
     DType {
         /// The op.
         op: &'static str,
@@ -36,9 +39,7 @@ pub enum OpError {
         got: DType,
     },
     /// A number does not fit the type of the result.
-    #[error(
-        "{op}: {value} is no {dtype}; give a number that the type holds, or convert to another type with `.to()`"
-    )]
+    #[error("{op}: {value} is no {dtype}; give a number that the type holds, or take another type")]
     Value {
         /// The op.
         op: &'static str,
@@ -47,20 +48,19 @@ pub enum OpError {
         /// The type.
         dtype: DType,
     },
-    /// The op takes a different number of operands.
-    #[error("{op}: takes {expected} operands, got {got}")]
+    /// The op takes a different number of operands, or gives a different number of results.
+    #[error("{op}: expected {}, got {got}", counted(expected))]
     Arity {
         /// The op.
         op: &'static str,
-        /// How many it takes.
+        /// How many there are to be: a number of operands, or what and how many in words.
         expected: String,
-        /// How many it was given.
+        /// How many there are.
         got: usize,
     },
     /// Operands live on different meshes.
     #[error(
-        "{op}: operand {operand} lives on another mesh than operand 0; bring it there first: \
-         `x.to_mesh(&mesh, placements)`"
+        "{op}: operand {operand} lives on another mesh than operand 0; move it to that mesh first (`to_mesh`)"
     )]
     Meshes {
         /// The op.
@@ -103,6 +103,16 @@ pub enum OpError {
          is the gradient of with ops that have them (attention: matmul, exp and sum; distances: sub, square, sum and sqrt)"
     )]
     NoVjp {
+        /// The op.
+        op: &'static str,
+        /// Position of the operand.
+        operand: usize,
+    },
+    /// An operand belongs to another tape than the one that is to record the op.
+    #[error(
+        "{op}: operand {operand} is on another tape; apply the op by the recorder that made the operand, or detach it first"
+    )]
+    OtherTape {
         /// The op.
         op: &'static str,
         /// Position of the operand.
@@ -156,7 +166,7 @@ pub enum OpError {
         extent: usize,
     },
     /// An array could not be moved.
-    #[error("{op}: {source}")]
+    #[error("{}", named(op, source))]
     Redistribute {
         /// The op.
         op: &'static str,
@@ -164,7 +174,7 @@ pub enum OpError {
         source: Box<RedistributeError>,
     },
     /// A layout or window is impossible.
-    #[error("{op}: {source}")]
+    #[error("{}", named(op, source))]
     Spec {
         /// The op.
         op: &'static str,
@@ -172,7 +182,7 @@ pub enum OpError {
         source: Box<SpecError>,
     },
     /// The device or the communicator reported an error.
-    #[error("{op}: {source}")]
+    #[error("{}", named(op, source))]
     Comm {
         /// The op.
         op: &'static str,
@@ -191,6 +201,28 @@ impl OpError {
             Self::Copies { .. } | Self::OutOfRange { .. } => ErrorClass::Agreed,
             _ => ErrorClass::Uniform,
         }
+    }
+}
+
+/// What was expected: operands, where it is only a number.
+fn counted(expected: &str) -> String {
+    match expected.parse::<usize>() {
+        Ok(1) => "1 operand".to_owned(),
+        Ok(n) => format!("{n} operands"),
+        Err(_) => expected.to_owned(),
+    }
+}
+
+/// The text of an error of a crate below, after the op's name unless it begins with that.
+fn named(op: &str, source: &dyn fmt::Display) -> String {
+    let said = source.to_string();
+    let behind = said.strip_prefix(op).unwrap_or_default();
+    match [": ", " on rank ", " ("]
+        .iter()
+        .any(|begin| behind.starts_with(begin))
+    {
+        true => said,
+        false => format!("{op}: {said}"),
     }
 }
 

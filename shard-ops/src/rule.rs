@@ -123,6 +123,14 @@ impl Access {
         }
     }
 
+    /// Which factor may be sharded instead, if any.
+    fn instead(&self) -> Option<usize> {
+        match self {
+            Self::Whole { instead } | Self::Ring { instead, .. } => *instead,
+            _ => None,
+        }
+    }
+
     /// Whether the dim comes block by block.
     pub(crate) fn is_ring(&self) -> bool {
         matches!(self, Self::Ring { .. })
@@ -386,15 +394,15 @@ impl Rule {
             .filter(|&(f, _)| !(is_routed && self.is_routed(f)))
             .map(|(f, shown)| shown.unwrap_or(self.factors[f]) as f64)
             .product();
-        let size = |at: &OperandBox, dtype: DType| numel(&at.shape) * dtype.size();
+        let size = |at: &OperandBox, dtype: DType| numel(&at.shape).saturating_mul(dtype.size());
         let read = self.metas.iter().zip(inputs).enumerate();
         let read = read.filter(|(i, _)| !self.unread.contains(i));
-        let read: usize = read.map(|(_, (meta, at))| size(at, meta.dtype)).sum();
+        let read = read.map(|(_, (meta, at))| size(at, meta.dtype));
         let written = self.outputs.iter().zip(outputs);
-        let written: usize = written.map(|(o, at)| size(at, o.meta.dtype)).sum();
+        let written = written.map(|(o, at)| size(at, o.meta.dtype));
         Work {
             flops: (points * self.flops) as u64,
-            bytes: (read + written) as u64,
+            bytes: read.chain(written).fold(0, usize::saturating_add) as u64,
         }
     }
 
@@ -580,10 +588,13 @@ impl RuleBuilder {
     /// Checks the rule against the operands' shapes.
     ///
     /// # Errors
-    /// [`Arity`](OpError::Arity) or [`Shape`](OpError::Shape) if the rule does not describe them.
+    /// [`Arity`](OpError::Arity) or [`Shape`](OpError::Shape) if the rule does not describe them, or names factors or operands that
+    /// are not there.
     pub fn build(self) -> Result<Rule> {
         let rule = self.0;
         rule.check_ranks()?;
+        rule.check_names()?;
+        rule.check_sizes()?;
         let described = rule.inputs.iter().zip(&rule.metas);
         let produced = rule.outputs.iter().map(|o| (&o.dims, &o.meta));
         for (dims, meta) in described.chain(produced) {
@@ -617,6 +628,49 @@ impl Rule {
                     &meta.shape[..]
                 );
                 return Err(self.misfit(problem, "reshape the operand"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Factors and operands that are named by number are there.
+    fn check_names(&self) -> Result<()> {
+        let outputs = self.outputs.iter().map(|o| &o.dims);
+        let mut factors = self.inputs.iter().chain(outputs).flatten();
+        let beyond = |f: Option<usize>| f.filter(|&f| f >= self.factors.len());
+        let missing = |a: &Access| beyond(a.factor_index()).or_else(|| beyond(a.instead()));
+        if let Some(factor) = factors.find_map(missing) {
+            let problem = format!("factor {factor} of {}", self.factors.len());
+            return Err(self.misfit(
+                problem,
+                "name factors by what `RuleBuilder::factor` returned",
+            ));
+        }
+        let linear = match &self.linearity {
+            Linearity::Each(operands) => &operands[..],
+            _ => &[],
+        };
+        let of = |said: &'static str| move |&i: &usize| (said, i);
+        let mut operands = (self.unread.iter().map(of("unread")))
+            .chain(self.kept_halos.iter().map(of("of a halo that is kept")))
+            .chain(linear.iter().map(of("linear")));
+        match operands.find(|&(_, i)| i >= self.inputs.len()) {
+            None => Ok(()),
+            Some((said, i)) => Err(self.misfit(
+                format!("operand {i} of {} is called {said}", self.inputs.len()),
+                "number operands from 0, in the order of `RuleBuilder::input`",
+            )),
+        }
+    }
+
+    /// The bytes of a result can be counted.
+    fn check_sizes(&self) -> Result<()> {
+        for Meta { shape, dtype } in self.outputs.iter().map(|o| &o.meta) {
+            let bytes = numel(shape).saturating_mul(dtype.size());
+            if isize::try_from(bytes).is_err() {
+                let shape = &shape[..];
+                let problem = format!("a result of shape {shape:?} is larger than any memory");
+                return Err(self.misfit(problem, "ask for a smaller one"));
             }
         }
         Ok(())

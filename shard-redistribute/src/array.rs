@@ -3,7 +3,8 @@
 use crate::{MeshComm, RedistributeError, Result};
 use shard_comm::simulated::PHANTOM;
 use shard_comm::{
-    AgreedError, Buffer, Call, Calling, DType, DeviceError, DeviceKind, Element, Monoid, Scalar,
+    AgreedError, Buffer, Call, Calling, CommError, DType, DeviceError, DeviceKind, Element, Monoid,
+    Scalar,
 };
 use shard_spec::{DimPart, Dims, Layout, numel};
 use smallvec::SmallVec;
@@ -60,21 +61,39 @@ impl Array {
     ) -> Result<Self> {
         let _call = Calling::doing("from_local");
         let number = cx.record(Call::new("from_local").of(dtype, layout));
-        let array = Self::from_parts(cx, layout, local, dtype)?.with_number(number);
+        let array = Self::laid(cx, layout, local, dtype)?.with_number(number);
         if let Some(comm) = cx.all() {
             let words = || format!("{dtype} {:?} {layout}", layout.shape());
             comm.check_uniform_as("from_local layout", layout.hash128(), words)?;
-            comm.agree(array.check_local())?;
+            let fits = array.check_local("from_local");
+            comm.agree(fits.map_err(|error| AgreedError::from_local("from_local", error)))?;
         }
         Ok(array)
     }
 
-    /// Wraps a piece that is known to fit, as the output of a plan or a kernel is. Not checked among ranks.
+    /// Wraps a piece that is known to fit, as the output of a plan or a kernel is. Not checked among ranks: one that does not fit
+    /// is an error on this rank alone. Without a piece the array has a layout and no data.
     ///
     /// # Errors
-    /// [`OtherMesh`](RedistributeError::OtherMesh).
+    /// [`OtherMesh`](RedistributeError::OtherMesh); [`Invalid`](shard_comm::CommError::Invalid) for a piece that is not of this type
+    /// or does not have the size the layout gives it.
     #[inline]
     pub fn from_parts(
+        cx: &Rc<MeshComm>,
+        layout: &Layout,
+        local: Option<Buffer>,
+        dtype: DType,
+    ) -> Result<Self> {
+        let array = Self::laid(cx, layout, local, dtype)?;
+        if array.local.is_some() {
+            array.check_local("array")?;
+        }
+        Ok(array)
+    }
+
+    /// An array of a piece that has not been looked at.
+    #[inline]
+    pub(crate) fn laid(
         cx: &Rc<MeshComm>,
         layout: &Layout,
         local: Option<Buffer>,
@@ -447,15 +466,16 @@ impl Array {
         self.cx.mesh().index_of(self.cx.rank()).unwrap_or(0)
     }
 
-    fn check_local(&self) -> Result<(), AgreedError> {
+    /// Whether this rank's piece is what the layout gives it.
+    fn check_local(&self, op: &'static str) -> Result<(), CommError> {
         let shape = self.local_shape();
         let (expected, got) = (numel(&shape), self.local.as_ref().map_or(0, Buffer::len));
         let got_type = self.local.as_ref().map_or(self.dtype, Buffer::dtype);
         if expected == got && got_type == self.dtype {
             return Ok(());
         }
-        Err(AgreedError::new(
-            "from_local",
+        Err(CommError::invalid(
+            op,
             format!(
                 "{expected} elements of {} for local shape {:?} under {}",
                 self.dtype,

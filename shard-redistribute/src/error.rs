@@ -40,14 +40,14 @@ pub enum RedistributeError {
         /// The operation that was asked for.
         op: &'static str,
     },
-    /// A rank was named that the program does not have.
-    #[error("{op}: there is no rank {rank}, the world has {size}; name a rank below {size}")]
+    /// A rank was named that the program, or the mesh that a plan is made on, does not have.
+    #[error("{op}: there is no rank {rank} among {size}; name a rank below {size}")]
     NoSuchRank {
         /// The operation that was asked for.
         op: &'static str,
         /// The rank named.
         rank: usize,
-        /// The number of ranks of the world.
+        /// The number of ranks there are.
         size: usize,
     },
     /// A value was read on a rank that holds none of it.

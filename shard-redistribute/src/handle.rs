@@ -113,7 +113,7 @@ impl UnderWay {
             Self::Pieces(pending, like) => (pending.wait()?, like),
             Self::Sum(handle, like) => (handle.wait()?, like),
         };
-        Array::from_parts(like.cx(), like.layout(), Some(buffer), like.dtype())
+        Array::laid(like.cx(), like.layout(), Some(buffer), like.dtype())
     }
 }
 
@@ -121,7 +121,7 @@ impl Step {
     #[track_caller]
     pub(crate) fn start(&self, array: &Array) -> Result<UnderWay> {
         let cx = array.cx();
-        let like = Array::from_parts(cx, self.layout(), None, array.dtype())?;
+        let like = Array::laid(cx, self.layout(), None, array.dtype())?;
         let Some(local) = array.buffer() else {
             return Ok(UnderWay::Landed(like));
         };

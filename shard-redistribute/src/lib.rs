@@ -9,8 +9,8 @@
 //! - a **reduce**: ranks that hold partial values of the same box combine them
 //!   (the `all_reduce` of a [`Communicator`](shard_comm::Communicator)).
 //!
-//! [`Plan`] strings these together to take an array from one layout to another. It is derived without communication, is the
-//! same on every rank, and can be printed and run many times.
+//! [`Plan`] strings these together to take an array from one layout to another. Each rank derives its own for its place on the mesh,
+//! without communication; the steps are the same on all ranks. It can be printed and run many times.
 //!
 //! [`CrossPlan`] does the same between different meshes of one world. [`Array::scatter`] and [`Array::gather`] are built on
 //! it: only the rank that has the whole tensor ever holds more than its block.

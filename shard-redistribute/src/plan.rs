@@ -7,15 +7,18 @@ use crate::handle::UnderWay;
 use crate::path::{self, Hop, Path};
 use crate::price::Prices;
 use crate::rounds::Way;
-use crate::{Array, CostModel, Exchange, Method, PlanHandle, RedistributeError, Result};
-use shard_comm::DType;
+use crate::{Array, CostModel, Exchange, MeshComm, Method, PlanHandle, RedistributeError, Result};
+use shard_comm::{AgreedError, CommError, DType, ExchangePlan, Request};
 use shard_spec::{Layout, ReduceOp};
 use smallvec::SmallVec;
 use std::fmt;
+use std::panic::Location;
 use std::rc::Rc;
+use std::sync::Arc;
 
-/// How an array goes from one layout to another. A plan is derived from the two layouts alone, is the same on every rank, and
-/// runs any number of times.
+/// How an array goes from one layout to another. A plan is derived from the two layouts and a rank's place on the mesh, without
+/// communication, and runs any number of times. Each rank makes its own, for its place ([`Array::index`]): the steps are the same on
+/// all, and what a rank sends and receives in them is not.
 ///
 /// A partial source is reduced first, never gathered: mesh axes that shard the destination reduce by an
 /// exchange in which each owner folds what it will keep (a reduce-scatter), the others by an all-reduce, which
@@ -90,8 +93,8 @@ impl Plan {
     /// # Errors
     /// [`Incompatible`](RedistributeError::Incompatible) if meshes or shapes differ, or a partial value would
     /// have to become partial under another operation; [`Spec`](RedistributeError::Spec) if the bytes of the tensor on all
-    /// ranks cannot be counted; [`TooManyPieces`](RedistributeError::TooManyPieces) if a rank would read or send more than
-    /// four million.
+    /// ranks cannot be counted; [`NoSuchRank`](RedistributeError::NoSuchRank) if the mesh has no position `index`;
+    /// [`TooManyPieces`](RedistributeError::TooManyPieces) if a rank would read or send more than four million.
     pub fn new(from: &Layout, to: &Layout, index: usize) -> Result<Self> {
         check(from, to)?;
         let hops = path::direct(from, to, false)?.unwrap_or_default();
@@ -205,7 +208,7 @@ impl Plan {
             .collect()
     }
 
-    /// The plan of these hops, unless they are cut into too many pieces.
+    /// The plan of these hops, unless the mesh has no such position or they are cut into too many pieces.
     pub(crate) fn along(
         from: &Layout,
         to: &Layout,
@@ -213,6 +216,14 @@ impl Plan {
         method: Method,
         hops: Vec<Hop>,
     ) -> Result<Self> {
+        let size = from.mesh().size();
+        if index >= size {
+            return Err(RedistributeError::NoSuchRank {
+                op: "plan",
+                rank: index,
+                size,
+            });
+        }
         check_pieces(from, to, &hops)?;
         Ok(Self::of_hops(from, to, index, method, hops))
     }
@@ -290,13 +301,53 @@ impl Plan {
         }
     }
 
+    /// Whether the plan moves this array on this rank. A plan of another rank's is refused where the first step would communicate,
+    /// since only this rank knows and the others wait there.
+    #[track_caller]
     pub(crate) fn check_source(&self, array: &Array) -> Result<()> {
-        if array.layout() == &self.from {
-            return Ok(());
+        if array.layout() != &self.from {
+            let why = "the plan was made for another source layout";
+            return Err(incompatible(array.layout(), &self.from, why));
         }
-        let why = "the plan was made for another source layout";
-        Err(incompatible(array.layout(), &self.from, why))
+        match array.cx().is_member() && array.index() != self.index {
+            true => Err(self.refuse(
+                array.cx(),
+                of_another("redistribute", "index", self.index, array.index()),
+            )),
+            false => Ok(()),
+        }
     }
+
+    /// Tells the ranks that would run this plan together why this rank does not.
+    #[cold]
+    #[track_caller]
+    pub(crate) fn refuse(&self, cx: &MeshComm, error: CommError) -> RedistributeError {
+        let group = self.steps.iter().find_map(|step| match step {
+            Step::Exchange(exchange, _) if exchange.is_local() => None,
+            Step::Exchange(exchange, _) => Some((cx.all()?, exchange.plan().name)),
+            Step::AllReduce(axes, ..) if axes.iter().all(|&a| cx.mesh().axis_size(a) == 1) => None,
+            Step::AllReduce(axes, ..) => Some((cx.along(axes)?, "all_reduce")),
+        });
+        let Some((group, name)) = group else {
+            return error.into();
+        };
+        let status = Err(AgreedError::from_local("redistribute", error.clone()));
+        let plan = Arc::new(ExchangePlan::empty(name));
+        match group.call(Request::status(plan, status, Location::caller())) {
+            Ok(_) => error.into(),
+            Err(agreed) => agreed.into(),
+        }
+    }
+}
+
+/// What a rank has to say that runs another one's plan.
+pub(crate) fn of_another(op: &'static str, what: &str, made_for: usize, this: usize) -> CommError {
+    CommError::invalid(
+        op,
+        format!("a plan made for {what} {this}"),
+        format!("one made for {what} {made_for}"),
+        "make the plan on each rank, for that rank's own place",
+    )
 }
 
 /// Running plans.
@@ -326,8 +377,8 @@ impl Plan {
     /// All members of the mesh, if the plan [communicates](Self::communicates).
     ///
     /// # Errors
-    /// [`Incompatible`](RedistributeError::Incompatible) if the array's layout is not the plan's source; what
-    /// the communicator reports.
+    /// [`Incompatible`](RedistributeError::Incompatible) if the array's layout is not the plan's source; an error that all ranks
+    /// of the first step learn of if a rank runs a plan made for another's place; what the communicator reports.
     #[track_caller]
     pub fn run(&self, array: &Array) -> Result<Array> {
         self.check_source(array)?;
@@ -350,7 +401,7 @@ impl Plan {
             return Ok(at);
         }
         // The array has the same boxes under another description.
-        Array::from_parts(at.cx(), self.to(), at.buffer().cloned(), at.dtype())
+        Array::laid(at.cx(), self.to(), at.buffer().cloned(), at.dtype())
     }
 }
 

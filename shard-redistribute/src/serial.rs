@@ -83,14 +83,6 @@ impl PlanRepr {
             staging,
         } = self;
         crate::plan::check(&from, &to)?;
-        let size = from.mesh().size();
-        if index >= size {
-            return Err(RedistributeError::NoSuchRank {
-                op: "load plan",
-                rank: index,
-                size,
-            });
-        }
         let mut at = from.clone();
         let mut built = Vec::with_capacity(hops.len());
         for hop in hops {

@@ -59,6 +59,19 @@ pub fn checked_numel(shape: &[usize]) -> Result<usize> {
     }
 }
 
+/// An extent that a tensor may have.
+///
+/// # Panics
+/// For one beyond `isize::MAX`.
+pub(crate) fn extent_of(op: &str, n: usize) -> usize {
+    assert!(
+        isize::try_from(n).is_ok(),
+        "{op}: an extent of {n}, expected at most {}; check shapes by `checked_numel` first",
+        isize::MAX
+    );
+    n
+}
+
 /// [`row_major_strides`] of a shape from a user.
 ///
 /// # Errors

@@ -29,7 +29,7 @@ pub enum SpecError {
         axis: usize,
     },
     /// A product of extents that cannot be addressed.
-    #[error("{op}: the product of {shape:?} does not fit in an address (at most {max}); reduce the extents", max = isize::MAX)]
+    #[error("{op}: the product of {} does not fit in an address (at most {max}); reduce the extents", few(shape), max = isize::MAX)]
     Overflow {
         /// The operation refused.
         op: &'static str,
@@ -75,9 +75,7 @@ pub enum SpecError {
         name: String,
     },
     /// A name no axis of the mesh has.
-    #[error(
-        "no mesh axis is named {name:?}, expected one of {known:?}; name the axes with `with_names` or use an index"
-    )]
+    #[error("no mesh axis is named {name:?}, {}", one_of(known))]
     UnknownName {
         /// The name asked for.
         name: String,
@@ -118,7 +116,7 @@ pub enum SpecError {
     },
     /// A number of placements other than the number of mesh axes.
     #[error(
-        "{op}: the mesh has {expected} axes, got {got} placements; give one placement per mesh axis"
+        "{op}: the mesh has {expected} axes, got {got} placements; give one placement per mesh axis, `Replicate` (R) for copies along it, or name the axes that shard or are partial"
     )]
     PlacementCount {
         /// The operation refused.
@@ -196,7 +194,8 @@ pub enum SpecError {
     },
     /// An offset table that does not start at 0, falls somewhere, or does not end at the extent.
     #[error(
-        "offsets {offsets:?}: entry {index} breaks the order, expected {expected}; offsets start at 0, never fall and end at the extent {extent}"
+        "offsets {}: entry {index} breaks the order, expected {expected}; offsets start at 0, never fall and end at the extent {extent}",
+        few(offsets)
     )]
     BadOffsets {
         /// The table given.
@@ -210,7 +209,8 @@ pub enum SpecError {
     },
     /// A weight that is negative or not finite, or a list of weights without a positive, finite sum.
     #[error(
-        "weights {weights:?}: expected finite weights of at least 0 with a positive sum; give each part the share it can hold"
+        "weights {}: expected finite weights of at least 0 with a positive sum; give each part the share it can hold",
+        few(weights)
     )]
     BadWeights {
         /// The weights given.
@@ -258,4 +258,28 @@ pub enum SpecError {
         /// What to do about it.
         remedy: &'static str,
     },
+}
+
+/// A list, of which there may be any number of entries: the first ones, and how many there are.
+fn few<T: std::fmt::Debug>(list: &[T]) -> String {
+    const MOST: usize = 16;
+    match list.get(..MOST) {
+        Some(first) if list.len() > MOST => {
+            let first = format!("{first:?}");
+            format!("{}, ... {} in all]", &first[..first.len() - 1], list.len())
+        }
+        _ => format!("{list:?}"),
+    }
+}
+
+/// The names there are to choose from, and what to do.
+fn one_of(known: &[String]) -> String {
+    match known {
+        [] => {
+            "its axes have no names; name them where the mesh is made, or use an index".to_owned()
+        }
+        _ => format!(
+            "expected one of {known:?}; use one of these, or name the axes where the mesh is made"
+        ),
+    }
 }

@@ -151,32 +151,55 @@ impl DeviceMesh {
     /// assert_eq!(mesh.part_at(&[1, 0], &[1, 1]), 3);
     /// # Ok::<(), shard_spec::SpecError>(())
     /// ```
+    ///
+    /// # Panics
+    /// Where `index >= size()`.
     pub fn coords_at(&self, index: usize) -> Coords {
+        assert!(index < self.size(), "no position {index} of {self}");
         unravel(index, self.shape())
     }
 
     /// The row-major position of the member at these coordinates.
+    ///
+    /// # Panics
+    /// Where the coordinates are off the mesh, too few or too many.
     pub fn index_at(&self, coords: &[usize]) -> usize {
+        assert!(self.has(coords), "no coordinates {coords:?} on {self}");
         ravel(coords, self.shape())
     }
 
     /// The flat part at these coordinates over `axes`, major to minor.
+    ///
+    /// # Panics
+    /// Where the mesh, or `coords`, has no such axis, or the coordinates along them are off the mesh.
     pub fn part_at(&self, axes: &[usize], coords: &[usize]) -> usize {
-        axes.iter()
-            .fold(0, |part, &a| part * self.shape()[a] + coords[a])
+        axes.iter().fold(0, |part, &a| {
+            let (size, at) = (self.shape()[a], coords[a]);
+            assert!(at < size, "no coordinate {at} along axis {a} of {self}");
+            part * size + at
+        })
     }
 
     /// Sets the coordinates along `axes` to those of a flat part: the reverse of [`DeviceMesh::part_at`].
+    ///
+    /// # Panics
+    /// Where the mesh, or `coords`, has no such axis, or there are not so many parts.
     pub fn set_part(&self, axes: &[usize], mut part: usize, coords: &mut [usize]) {
         for &a in axes.iter().rev() {
             coords[a] = part % self.shape()[a];
             part /= self.shape()[a];
         }
+        assert!(part == 0, "no such part over axes {axes:?} of {self}");
+    }
+
+    /// Whether these are coordinates on the mesh.
+    fn has(&self, coords: &[usize]) -> bool {
+        coords.len() == self.ndim() && coords.iter().zip(self.shape()).all(|(c, n)| c < n)
     }
 
     /// The world rank at these coordinates; `None` where they are off the mesh, or too few or too many.
     pub fn rank_at(&self, coords: &[usize]) -> Option<usize> {
-        if coords.len() != self.ndim() || coords.iter().zip(self.shape()).any(|(c, n)| c >= n) {
+        if !self.has(coords) {
             return None;
         }
         self.0.ranks.get(ravel(coords, self.shape())).copied()

@@ -150,7 +150,8 @@ impl Partition {
         Ok(parts)
     }
 
-    /// As `torch.chunk`: parts of ceil(n / parts), the trailing ones short or empty. Zero parts count as one.
+    /// As `torch.chunk`: parts of ceil(n / parts), the trailing ones short or empty. Zero parts count as one, and an extent beyond
+    /// `isize::MAX`, which no tensor has, as that.
     ///
     /// The boundaries of all parts are stored: see [`check_parts`](Self::check_parts) for a number from elsewhere.
     ///
@@ -158,7 +159,7 @@ impl Partition {
     /// If there are more parts than a mesh may have ranks.
     pub fn chunk(n: usize, parts: usize) -> Self {
         let parts = as_many_as_ranks(parts);
-        Self::from_valid(Self::chunk_offsets(n, parts).collect())
+        Self::from_valid(Self::chunk_offsets(addressed(n), parts).collect())
     }
 
     fn chunk_offsets(n: usize, parts: usize) -> impl Iterator<Item = usize> {
@@ -167,12 +168,13 @@ impl Partition {
         (0..=parts).map(move |p| size.saturating_mul(p).min(n))
     }
 
-    /// As `numpy.array_split`: sizes differ by at most one, the larger first. Zero parts count as one.
+    /// As `numpy.array_split`: sizes differ by at most one, the larger first. Zeros and large extents count as in
+    /// [`chunk`](Self::chunk).
     ///
     /// # Panics
     /// As [`chunk`](Self::chunk).
     pub fn balanced(n: usize, parts: usize) -> Self {
-        Self::balanced_in(n, as_many_as_ranks(parts).max(1))
+        Self::balanced_in(addressed(n), as_many_as_ranks(parts).max(1))
     }
 
     fn balanced_in(n: usize, parts: usize) -> Self {
@@ -183,8 +185,10 @@ impl Partition {
     /// Parts in proportion to weights: boundary `p` is `n` times the cumulated share, rounded to nearest.
     ///
     /// # Errors
-    /// [`SpecError::BadWeights`] for an empty list, a negative or non-finite weight, or a sum that is not positive and finite.
+    /// [`SpecError::BadWeights`] for an empty list, a negative or non-finite weight, or a sum that is not positive and finite;
+    /// [`SpecError::Overflow`] for an extent beyond `isize::MAX`.
     pub fn weighted(n: usize, weights: &[f64]) -> Result<Self> {
+        check_extent("weighted", n)?;
         let total: f64 = weights.iter().sum();
         if weights.iter().any(|w| !w.is_finite() || *w < 0.0) || !(total.is_finite() && total > 0.0)
         {
@@ -237,7 +241,8 @@ impl Partition {
     /// Parts between consecutive offsets of a table of `parts + 1` entries.
     ///
     /// # Errors
-    /// [`SpecError::BadOffsets`] naming the first entry that breaks the order.
+    /// [`SpecError::BadOffsets`] naming the first entry that breaks the order; [`SpecError::Overflow`] for an extent beyond
+    /// `isize::MAX`.
     pub fn from_offsets(n: usize, offsets: Vec<usize>) -> Result<Self> {
         let bad = |index, expected: String| SpecError::BadOffsets {
             offsets: offsets.clone(),
@@ -260,6 +265,7 @@ impl Partition {
         if offsets[offsets.len() - 1] != n {
             return Err(bad(offsets.len() - 1, format!("the extent {n}")));
         }
+        check_extent("from_offsets", n)?;
         Ok(Self::from_valid(offsets))
     }
 
@@ -337,13 +343,14 @@ impl Partition {
         Self::from_segments(outer.extent(), outer.parts() * parts, &tiles)
     }
 
-    /// Chunks of chunks, the first number of parts the major one: how repeated shard placements divide one dim.
+    /// Chunks of chunks, the first number of parts the major one: how repeated shard placements divide one dim. Zeros and large
+    /// extents count as in [`chunk`](Self::chunk).
     ///
     /// # Panics
     /// As [`chunk`](Self::chunk), for all parts.
     pub fn nested_chunk(n: usize, parts: &[usize]) -> Self {
         as_many_as_ranks(parts.iter().fold(1, |n, &p| n.saturating_mul(p.max(1))));
-        let mut offsets = vec![0, n];
+        let mut offsets = vec![0, addressed(n)];
         for &parts in parts {
             let split = |w: &[usize]| {
                 let start = w[0];
@@ -359,14 +366,14 @@ impl Partition {
 
     /// Twice as many blocks as parts, balanced; part `p` holds block `p` and its mirror image from the end.
     ///
-    /// Under a causal mask every part then has nearly the same work. Zero parts count as one.
+    /// Under a causal mask every part then has nearly the same work. Zeros and large extents count as in [`chunk`](Self::chunk).
     ///
     /// # Panics
     /// As [`chunk`](Self::chunk).
     #[doc(alias = "context parallel")]
     #[doc(alias = "ring attention")]
     pub fn zigzag(n: usize, parts: usize) -> Self {
-        let parts = as_many_as_ranks(parts).max(1);
+        let (n, parts) = (addressed(n), as_many_as_ranks(parts).max(1));
         let owner = |block: usize| block.min(2 * parts - 1 - block);
         let blocks = Self::balanced_in(n, 2 * parts);
         Self::of_tiles(
@@ -385,12 +392,14 @@ impl Partition {
         Self::block_cyclic(n, parts, 1)
     }
 
-    /// Blocks dealt to the parts in turn, as in ScaLAPACK; the last block may be short. Zeros count as one.
+    /// Blocks dealt to the parts in turn, as in ScaLAPACK; the last block may be short. Zeros count as one, large extents as in
+    /// [`chunk`](Self::chunk).
     ///
     /// # Panics
     /// As [`chunk`](Self::chunk).
     pub fn block_cyclic(n: usize, parts: usize, block: usize) -> Self {
-        let (parts, block) = (as_many_as_ranks(parts).max(1), block.max(1));
+        let (n, parts) = (addressed(n), as_many_as_ranks(parts).max(1));
+        let block = block.max(1);
         let first = (0..parts).map(|part| (part, block.min(n)));
         match Tiles::new(n, parts, &first.collect::<Vec<_>>(), true) {
             Ok(tiles) => tiles.into(),
@@ -403,7 +412,7 @@ impl Partition {
     ///
     /// # Errors
     /// [`SpecError::Extent`] where the sizes do not sum to `n`, [`SpecError::Argument`] for a part out of range or more than
-    /// 2^24 parts, [`SpecError::PartCount`] for no parts.
+    /// 2^24 parts, [`SpecError::PartCount`] for no parts, [`SpecError::Overflow`] for an extent beyond `isize::MAX`.
     pub fn from_segments(n: usize, parts: usize, tiles: &[(usize, usize)]) -> Result<Self> {
         Tiles::new(n, parts, tiles, false).map(Self::from)
     }
@@ -563,14 +572,16 @@ impl Partition {
     /// Every `count` consecutive parts as one; `count` must divide the number of parts.
     ///
     /// # Errors
-    /// [`SpecError::PartCount`] where it does not.
+    /// [`SpecError::Argument`] where it does not.
     pub fn joined(&self, count: usize) -> Result<Self> {
         let parts = self.parts();
         if count == 0 || !parts.is_multiple_of(count) {
-            return Err(SpecError::PartCount {
+            return Err(SpecError::Argument {
                 op: "joined",
-                expected: parts.next_multiple_of(count.max(1)),
-                got: parts,
+                argument: "count",
+                got: count.to_string(),
+                expected: format!("a divisor of {parts}"),
+                remedy: "join as many neighbouring parts as divide their number",
             });
         }
         match self {
@@ -613,9 +624,10 @@ impl Partition {
     /// The same proportions over another extent: the partition that cat, roll, flip and slice give their result.
     ///
     /// Boundary `x` becomes `x * new / old` rounded to nearest, halves up; an old extent of 0 gives the balanced partition.
-    /// Segments over another extent become contiguous parts in proportion to their sizes.
+    /// Segments over another extent become contiguous parts in proportion to their sizes. Large extents count as in
+    /// [`chunk`](Self::chunk).
     pub fn scaled(&self, new_extent: usize) -> Self {
-        let old = self.extent();
+        let (old, new_extent) = (self.extent(), addressed(new_extent));
         if old == new_extent {
             return self.clone();
         }
@@ -634,6 +646,20 @@ impl Partition {
     /// [`Partition::scaled`], then [`Partition::aligned_to`].
     pub fn scaled_multiple_of(&self, new_extent: usize, multiple: usize) -> Self {
         self.scaled(new_extent).aligned_to(multiple)
+    }
+}
+
+/// The extent, or the largest that a tensor may have. What users ask for is refused where a shape is checked, before or after a
+/// partition is made of it.
+fn addressed(n: usize) -> usize {
+    n.min(isize::MAX.unsigned_abs())
+}
+
+/// Whether a tensor may have such an extent.
+pub(crate) fn check_extent(op: &'static str, n: usize) -> Result<()> {
+    match isize::try_from(n) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(SpecError::Overflow { op, shape: vec![n] }),
     }
 }
 

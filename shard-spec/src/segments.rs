@@ -9,6 +9,7 @@ use crate::dim_map::{DimMap, Run};
 use crate::error::{Result, SpecError};
 use crate::hash::{ContentHash, StableHasher};
 use crate::mesh::MOST_RANKS;
+use crate::partition::check_extent;
 
 /// Consecutive tiles of a dim, each owned by a part, repeated with a period. Always valid.
 ///
@@ -64,7 +65,11 @@ impl Tiles {
         tiles: &[(usize, usize)],
         repeated: bool,
     ) -> Result<Self> {
-        let op = "from_segments";
+        let op = match repeated {
+            true => "from_repeated",
+            false => "from_segments",
+        };
+        check_extent(op, extent)?;
         if parts == 0 {
             return Err(SpecError::PartCount {
                 op,

@@ -1,6 +1,7 @@
 //! Errors, groups, handles and accounts.
 
 use super::{read, upload, upload_as, value, values};
+use crate::history::KEPT;
 use crate::{
     AgreedError, Call, Calling, CommError, Communicator, DType, ErrorClass, ExchangePlan, History,
     HostJob, Mismatch, Monoid, Request, Strided, Work,
@@ -115,7 +116,7 @@ pub fn histories(comm: &dyn Communicator) {
             other => panic!("expected a mismatch, got {other:?}"),
         }
         meet(wait).expect("equal histories after a mismatch");
-        for _ in 0..100 {
+        for _ in 0..2 * KEPT {
             history.record(Call::new("step").with(u128::from(me == last)));
         }
         match meet(wait) {

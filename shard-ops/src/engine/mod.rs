@@ -190,6 +190,11 @@ impl Engine {
         self.pin.replace(pin)
     }
 
+    /// How the first result of each op is to lie, if that was [set](Self::set_pin).
+    pub fn pin(&self) -> Option<Pin> {
+        self.pin.borrow().clone()
+    }
+
     /// What the engine chose from for an op on operands of these layouts, and why: the same on every rank.
     ///
     /// # Errors

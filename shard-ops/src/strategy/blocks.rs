@@ -115,7 +115,7 @@ impl Site<'_> {
 
     /// Whether the copies for a call have no room.
     fn is_too_large(&self, call: &KernelCx) -> bool {
-        let many = call.work.flops > MANY_OPERATIONS * call.work.bytes;
+        let many = call.work.flops > MANY_OPERATIONS.saturating_mul(call.work.bytes);
         let room = self.rule.room * if many { LARGER } else { 1 };
         self.copies(call) > room
     }

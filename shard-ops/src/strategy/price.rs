@@ -97,12 +97,20 @@ struct Account {
 impl Account {
     /// Adds what moves, and if it goes in stages, how long that takes and what is held between them.
     fn add(&mut self, bytes: usize, staged: Option<(f64, usize)>) {
-        self.bytes += bytes;
+        self.receive(bytes);
         if let Some((seconds, between)) = staged {
-            self.staged.0 += bytes;
+            self.staged.0 = self.staged.0.saturating_add(bytes);
             self.staged.1 += seconds;
-            self.held += between;
+            self.hold(between);
         }
+    }
+
+    fn receive(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    fn hold(&mut self, bytes: usize) {
+        self.held = self.held.saturating_add(bytes);
     }
 }
 
@@ -127,7 +135,7 @@ impl Pricing<'_> {
         let staged = || self.staged_input(i, layout, covers.clone());
         let staged = (!rings || !goes).then(staged).flatten();
         let received = received_input(&self.work, i, layout, usize::MAX).unwrap_or(0);
-        account.add(size * received, staged);
+        account.add(product([size, received]), staged);
         let crossed = self.target.is_crossed(dims, &self.blocks.axes);
         if rings && goes {
             let block = |(a, c): (&Access, &DimCover)| match a.is_ring() {
@@ -137,11 +145,11 @@ impl Pricing<'_> {
             let block: Vec<usize> = dims.iter().zip(&covers).map(block).collect();
             // Of what goes round, the block being computed and the next.
             let blocks = if crossed { 1 } else { 2.min(self.parts - 1) };
-            account.held += blocks * size * numel(&block);
+            account.hold(product([blocks, size, numel(&block)]));
         }
         if (!rings || crossed || !goes) && !self.work.in_place(layout, &covers) {
             let whole: Vec<usize> = covers.iter().map(DimCover::max_size).collect();
-            account.held += size * numel(&whole);
+            account.hold(product([size, numel(&whole)]));
         }
     }
 
@@ -154,21 +162,21 @@ impl Pricing<'_> {
             return;
         };
         let (size, own) = (output.meta.dtype.size(), lies.max_local_numel());
-        account.held += size * own;
+        account.hold(product([size, own]));
         match self.by {
             FoldBy::Ring if output.dims.iter().any(Access::is_ring) => {
                 if self.target.is_crossed(&output.dims, &self.blocks.axes) {
-                    account.held += size * own.div_ceil(self.parts);
+                    account.hold(product([size, own.div_ceil(self.parts)]));
                 } else {
-                    account.bytes += size * (self.parts - 1) * own;
+                    account.receive(product([size, self.parts - 1, own]));
                     // The block being summed up, and the one before: as it left, and as another came.
-                    account.held += 3 * size * own;
+                    account.hold(product([3, size, own]));
                 }
             }
             FoldBy::Split | FoldBy::Heads => self.add_moved(o, &made, &lies, account),
             // Partial sums are left to whoever reads them, and are reduced then.
             _ => {
-                let bytes = size * later(&made, &output.dims, self.blocks);
+                let bytes = product([size, later(&made, &output.dims, self.blocks)]);
                 account.add(bytes, self.staged_sums(o, &made));
             }
         }
@@ -208,16 +216,17 @@ impl Pricing<'_> {
         let (dtype, own) = (self.work.rule.outputs[o].meta.dtype, lies.max_local_numel());
         if self.by == FoldBy::Split && self.work.rule.merges {
             let size = partial_type(dtype).size();
-            account.bytes += size * (self.parts - 1) * own;
-            account.held += size * (made.max_local_numel() + self.parts * own);
+            account.receive(product([size, self.parts - 1, own]));
+            account.hold(product([size, made.max_local_numel()]));
+            account.hold(product([size, self.parts, own]));
         } else if made == lies {
             // Partial sums, of what is divided in the end as its rows are.
             let rows = self.target.output_layout(o);
-            let came = rows.map_or(0, |rows| (terms(made) - 1) * rows.max_local_numel());
-            account.bytes += dtype.size() * came;
+            let came = rows.map_or(0, |rows| product([terms(made) - 1, rows.max_local_numel()]));
+            account.receive(product([dtype.size(), came]));
         } else {
-            account.bytes += dtype.size() * received(made, lies);
-            account.held += dtype.size() * made.max_local_numel();
+            account.receive(product([dtype.size(), received(made, lies)]));
+            account.hold(product([dtype.size(), made.max_local_numel()]));
         }
     }
 
@@ -264,7 +273,7 @@ impl Pricing<'_> {
 fn received(from: &Layout, to: &Layout) -> usize {
     match terms(from) {
         1 => most_received(from, to),
-        terms => (terms - 1) * to.max_local_numel(),
+        terms => product([terms - 1, to.max_local_numel()]),
     }
 }
 
@@ -284,5 +293,11 @@ fn later(made: &Layout, dims: &[Access], blocks: &DimSharding) -> usize {
         }
         _ => all.div_ceil(terms),
     };
-    (terms - 1) * share
+    product([terms - 1, share])
+}
+
+/// A product of numbers, or the largest number there is: sizes are the user's, and what is larger than any memory is refused by
+/// whoever asks for that memory.
+fn product<const N: usize>(numbers: [usize; N]) -> usize {
+    numbers.into_iter().fold(1, usize::saturating_mul)
 }

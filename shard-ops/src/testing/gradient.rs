@@ -27,8 +27,12 @@ pub(super) struct Slope {
 }
 
 impl Slopes {
-    /// Applies the op and its vjp.
-    pub(super) fn of(exec: &dyn Exec, op: &Arc<dyn Op>, inputs: &[Value]) -> Result<Self> {
+    /// Applies the op and its vjp. What is wrong with the list that the vjp gives is told in words.
+    pub(super) fn of(
+        exec: &dyn Exec,
+        op: &Arc<dyn Op>,
+        inputs: &[Value],
+    ) -> Result<Result<Self, String>> {
         let outputs = exec.apply(op.clone(), &inputs.iter().collect::<Vec<_>>())?;
         let cotangents = (outputs.iter().enumerate())
             .map(|(o, value)| cotangent(o, value))
@@ -57,15 +61,23 @@ impl Slopes {
                 Err(OpError::NoVjp { op: name, operand }) if name == op.name() => {
                     match needs.get_mut(operand) {
                         Some(needed) if *needed => *needed = false,
-                        _ => break Vec::new(),
+                        _ => {
+                            return Ok(Ok(Self {
+                                op: op.clone(),
+                                gradients: Vec::new(),
+                            }));
+                        }
                     }
                 }
                 Err(error) => return Err(error),
             }
         };
-        Ok(Self {
-            op: op.clone(),
-            gradients,
+        Ok(match misfit(&inputs, &gradients) {
+            Some(problem) => Err(problem),
+            None => Ok(Self {
+                op: op.clone(),
+                gradients,
+            }),
         })
     }
 
@@ -143,6 +155,26 @@ impl Slopes {
     }
 }
 
+/// What is wrong with a list of gradients of these operands.
+fn misfit(inputs: &[Value], gradients: &[Option<Value>]) -> Option<String> {
+    if gradients.len() != inputs.len() {
+        let (got, expected) = (gradients.len(), inputs.len());
+        return Some(format!(
+            "expected an entry for each of {expected} operands, got {got}; give None for those without a gradient"
+        ));
+    }
+    let said = |v: &Value| format!("{} {:?}", v.dtype(), v.shape());
+    let pairs = inputs.iter().zip(gradients).enumerate();
+    let mut given = pairs.filter_map(|(operand, (x, dx))| Some((operand, x, dx.as_ref()?)));
+    let (operand, x, dx) =
+        given.find(|(_, x, dx)| x.dtype() != dx.dtype() || x.shape() != dx.shape())?;
+    Some(format!(
+        "the gradient of operand {operand} is {}, expected {}, as the operand is",
+        said(dx),
+        said(x)
+    ))
+}
+
 /// Whether an op's gradients under a probe's layouts are as on one rank.
 ///
 /// # Collective
@@ -154,11 +186,19 @@ pub(super) fn difference(
     expected: &[Option<Tensor>],
 ) -> Option<Difference> {
     let engine = Engine::new(EngineOptions::default());
-    let found = inputs_of(cx, sample, probe)
-        .and_then(|inputs| Ok(Slopes::of(&*engine, &sample.op, &inputs)?.gradients));
+    let found =
+        inputs_of(cx, sample, probe).and_then(|inputs| Slopes::of(&*engine, &sample.op, &inputs));
     let problem = match found {
         Err(error) => Some(format!("gradient: {error}")),
-        Ok(found) => {
+        Ok(Err(misfit)) => Some(format!("gradient: {misfit}")),
+        Ok(Ok(Slopes {
+            gradients: found, ..
+        })) if found.len() != expected.len() => {
+            Some("gradient: there is one on one rank or here, not both".to_owned())
+        }
+        Ok(Ok(Slopes {
+            gradients: found, ..
+        })) => {
             let pairs = expected.iter().zip(&found).enumerate();
             let problems = pairs.filter_map(|(i, pair)| match pair {
                 (Some(expected), Some(found)) => {

@@ -57,8 +57,9 @@ pub use tensor::{Data, Tensor};
 
 use crate::error::InOp;
 use crate::{Op, OpError, Value};
-use gradient::Slopes;
-use shard_comm::{Communicator, DType, LaunchError, local};
+use gradient::{Slope, Slopes};
+use shard_comm::local::{self, LocalOptions};
+use shard_comm::{Communicator, DType, HostOptions, LaunchError};
 use shard_redistribute::MeshComm;
 use shard_spec::{DeviceMesh, Layout, SpecError};
 use std::rc::Rc;
@@ -127,6 +128,26 @@ pub enum Fault {
         /// The first layouts under which it is not.
         difference: Difference,
     },
+    /// The kernel leaves elements of a result as they were in memory.
+    #[error(
+        "{op}: output {output} depends on what was in its memory before: {problem}; write every element of it"
+    )]
+    Unwritten {
+        /// The op.
+        op: String,
+        /// Which output.
+        output: usize,
+        /// How it differs over memory of other contents.
+        problem: String,
+    },
+    /// The vjp gives a list that is none of gradients of the operands.
+    #[error("the vjp of {op}: {problem}")]
+    Vjp {
+        /// The op.
+        op: String,
+        /// What does not fit.
+        problem: String,
+    },
     /// The derivative is not that of the op, on one rank already.
     #[error(
         "the vjp of {op}: operand {operand} at {index:?}: expected {expected:e} by differences of values, got {got:e}"
@@ -158,7 +179,8 @@ pub enum Fault {
 
 /// Applies an op, and the ops of its derivative, with each factor of their rules sharded, over one and several mesh axes, in
 /// even, uneven and partly empty parts, and with operands as terms of a sum where a rule says that they pass; on 1 to 4 ranks.
-/// All must be as on one rank, gradients included, and the derivative that of the op.
+/// All must be as on one rank, gradients included, and the derivative that of the op. On one rank, results must be the same
+/// whatever was in their memory, and the vjp must give an entry for each operand: a gradient of its shape and type, or none.
 ///
 /// Ranks are threads of this process.
 ///
@@ -197,29 +219,14 @@ impl Validation {
 
     /// What one rank gives.
     fn alone(&self, op: &Arc<dyn Op>, operands: &[Tensor]) -> Result<Alone, Fault> {
-        let mesh = DeviceMesh::new(&[1])?;
-        let runs = Self::on_mesh(&mesh, |cx| {
-            let capture = Capture::new();
-            let of = |t: &Tensor| {
-                let layout = Layout::replicated(&mesh, &t.shape);
-                Ok(Value::new(
-                    place(cx, &layout, t, self.float).in_op(op.name())?,
-                ))
-            };
-            let inputs = operands.iter().map(of).collect::<Result<Vec<_>, _>>()?;
-            let slopes = Slopes::of(&*capture, op, &inputs)?;
-            Ok((
-                capture.samples(),
-                slopes.gradients()?,
-                slopes.check(&inputs, self.slopes)?,
-            ))
-        })?;
-        let mut runs = runs
-            .into_iter()
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(Fault::Alone)?;
-        // One rank, one result.
-        let (samples, gradients, checked) = runs.swap_remove(0);
+        let once = self.on_one(op, operands, NOT_A_NUMBER)?;
+        let again = self.on_one(op, operands, ZEROS)?;
+        unwritten(&once.samples, &again.samples)?;
+        let of = |problem| Fault::Vjp {
+            op: format!("{op:?}"),
+            problem,
+        };
+        let (gradients, checked) = once.derivative.map_err(of)?;
         let slopes = checked.map_err(|slope| Fault::Slope {
             op: format!("{op:?}"),
             operand: slope.operand,
@@ -228,10 +235,44 @@ impl Validation {
             got: slope.got,
         })?;
         Ok(Alone {
-            samples,
+            samples: once.samples,
             gradients,
             slopes,
         })
+    }
+
+    /// What one rank gives, in memory that holds this before it is written.
+    fn on_one(
+        &self,
+        op: &Arc<dyn Op>,
+        operands: &[Tensor],
+        memory: HostOptions,
+    ) -> Result<OnOne, Fault> {
+        let mesh = DeviceMesh::new(&[1])?;
+        let options = LocalOptions {
+            host: memory,
+            ..LocalOptions::default()
+        };
+        let mut runs = Self::on_mesh(&mesh, &options, |cx| {
+            let capture = Capture::new();
+            let of = |t: &Tensor| {
+                let layout = Layout::replicated(&mesh, &t.shape);
+                Ok(Value::new(
+                    place(cx, &layout, t, self.float).in_op(op.name())?,
+                ))
+            };
+            let inputs = operands.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+            let derivative = match Slopes::of(&*capture, op, &inputs)? {
+                Ok(slopes) => Ok((slopes.gradients()?, slopes.check(&inputs, self.slopes)?)),
+                Err(problem) => Err(problem),
+            };
+            Ok(OnOne {
+                samples: capture.samples(),
+                derivative,
+            })
+        })?;
+        // One rank, one result.
+        runs.swap_remove(0).map_err(Fault::Alone)
     }
 
     /// Compares on one mesh.
@@ -250,7 +291,7 @@ impl Validation {
         });
         let of_op: Vec<_> = of_op.collect();
         tried.gradients += of_op.len();
-        let found = Self::on_mesh(&mesh, |cx| {
+        let found = Self::on_mesh(&mesh, &LocalOptions::default(), |cx| {
             let mut found = differences(cx, &work);
             for (sample, probe) in &of_op {
                 found.extend(gradient::difference(cx, sample, probe, &alone.gradients));
@@ -268,9 +309,10 @@ impl Validation {
 
     fn on_mesh<T: Send>(
         mesh: &DeviceMesh,
+        options: &LocalOptions,
         f: impl Fn(&Rc<MeshComm>) -> T + Sync,
     ) -> Result<Vec<T>, Fault> {
-        let run = local::run(mesh.size(), |comm| {
+        let run = local::run_with(mesh.size(), options, |comm| {
             let world: Rc<dyn Communicator> = Rc::new(comm);
             Ok(f(&MeshComm::new(&world, mesh).in_op("mesh")?))
         });
@@ -282,6 +324,46 @@ impl Validation {
         results.map_err(Fault::Alone)
     }
 }
+
+/// Memory that holds NaN, and integers near the greatest, before it is written.
+const NOT_A_NUMBER: HostOptions = HostOptions {
+    cached_bytes: 0,
+    poison: true,
+    meter: false,
+};
+
+/// Memory that holds zeros before it is written, as nothing is used again.
+const ZEROS: HostOptions = HostOptions {
+    poison: false,
+    ..NOT_A_NUMBER
+};
+
+/// The first result that is not the same over memory of other contents, of the same ops.
+fn unwritten(once: &[Sample], again: &[Sample]) -> Result<(), Fault> {
+    for (sample, other) in once.iter().zip(again) {
+        let outputs = sample.outputs.iter().zip(&other.outputs);
+        let differs = |(output, (a, b))| Some((output, difference(b, a, Tolerance::EXACT)?));
+        if let Some((output, problem)) = outputs.enumerate().find_map(differs) {
+            return Err(Fault::Unwritten {
+                op: format!("{:?}", sample.op),
+                output,
+                problem,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What one run on one rank gave.
+struct OnOne {
+    /// The op, and those its derivative applied.
+    samples: Vec<Sample>,
+    /// Or what is wrong with the list that the vjp gave.
+    derivative: Result<Derivative, String>,
+}
+
+/// Gradients by operand, and how many of their elements are as differences say.
+type Derivative = (Vec<Option<Tensor>>, Result<usize, Slope>);
 
 /// What an op is on one rank.
 struct Alone {

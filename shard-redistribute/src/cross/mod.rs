@@ -19,8 +19,8 @@ use shard_spec::{Layout, ReduceOp, numel};
 use std::sync::Arc;
 use ways::Way;
 
-/// How an array goes from a layout on one mesh to a layout on another. Every rank of the world derives it from the two layouts
-/// alone.
+/// How an array goes from a layout on one mesh to a layout on another. Every rank of the world derives its own from the two
+/// layouts and its number, without communication.
 ///
 /// ```
 /// use shard_redistribute::CrossPlan;

@@ -1,8 +1,11 @@
 //! Running moves between meshes, and between one rank and a mesh.
 
 use super::{CrossPlan, incompatible};
-use crate::{Array, MeshComm, RedistributeError, Result};
-use shard_comm::{AgreedError, Buffer, Call, Calling, Communicator, DType, Request, Target};
+use crate::plan::of_another;
+use crate::{Array, MeshComm, Plan, RedistributeError, Result};
+use shard_comm::{
+    AgreedError, Buffer, Call, Calling, CommError, Communicator, DType, Request, Target,
+};
 use shard_spec::{DeviceMesh, Layout, numel};
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -16,8 +19,8 @@ impl CrossPlan {
     ///
     /// # Errors
     /// [`Incompatible`](RedistributeError::Incompatible) if the array's layout is not the plan's source,
-    /// [`OtherMesh`](RedistributeError::OtherMesh) if `cx` is not of the destination's mesh; what the communicator
-    /// reports.
+    /// [`OtherMesh`](RedistributeError::OtherMesh) if `cx` is not of the destination's mesh; an error that all ranks learn of if
+    /// one runs a plan made for another; what the communicator reports.
     #[track_caller]
     pub fn run(&self, array: &Array, cx: &Rc<MeshComm>) -> Result<Array> {
         if array.layout() != &self.from {
@@ -27,38 +30,62 @@ impl CrossPlan {
         if cx.mesh() != self.to.mesh() {
             return Err(RedistributeError::OtherMesh { op: "move" });
         }
-        let reduced = self.reduce(array)?;
-        let local = match self.still {
-            true => reduced.buffer().cloned(),
-            false => self.cross(cx.world(), array.dtype(), reduced.buffer())?,
+        let own = match self.rank == cx.rank() {
+            true => Ok(()),
+            false => Err(of_another("move", "rank", self.rank, cx.rank())),
         };
-        let arrived = Array::from_parts(cx, &self.arriving, local, array.dtype())?;
+        let reduced = self.reduce(array)?;
+        let local = match (self.still, own) {
+            (true, Ok(())) => reduced.buffer().cloned(),
+            (true, Err(error)) => return Err(self.refuse_after(cx, error)),
+            (false, own) => self.cross(cx.world(), array.dtype(), reduced.buffer(), own)?,
+        };
+        let arrived = Array::laid(cx, &self.arriving, local, array.dtype())?;
         match &self.after {
             Some(plan) => plan.run(&arrived),
-            None => Array::from_parts(cx, &self.to, arrived.buffer().cloned(), array.dtype()),
+            None => Array::laid(cx, &self.to, arrived.buffer().cloned(), array.dtype()),
         }
     }
 
-    /// The array that crosses: partial values are reduced on their own mesh first.
+    /// The array that crosses: partial values are reduced on their own mesh first. A rank that runs the plan of another joins in that by
+    /// a plan of its own: all ranks meet, and are told, where the array crosses.
     fn reduce(&self, array: &Array) -> Result<Array> {
+        if self.rank != array.cx().rank() && self.from.is_partial() && array.cx().is_member() {
+            return Plan::new(&self.from, &self.crossing, array.index())?.run(array);
+        }
         match &self.before {
             Some(plan) => plan.run(array),
             None => Ok(array.clone()),
         }
     }
 
-    /// The part of the move that crosses: this rank's block in, this rank's block out. A block that does not fit
-    /// is reported on every rank.
+    /// Tells the other ranks of the destination's mesh, where nothing crosses, that this rank does not go on.
+    #[cold]
+    #[track_caller]
+    fn refuse_after(&self, cx: &MeshComm, error: CommError) -> RedistributeError {
+        let index = self.to.mesh().index_of(cx.rank());
+        let after = index.map(|index| Plan::new(&self.arriving, &self.to, index));
+        match after {
+            Some(Ok(after)) => after.refuse(cx, error),
+            _ => error.into(),
+        }
+    }
+
+    /// The part of the move that crosses: this rank's block in, this rank's block out. A block that does not fit, and an `own`
+    /// error of this rank, is reported on every rank.
     #[track_caller]
     fn cross(
         &self,
         world: &Rc<dyn Communicator>,
         dtype: DType,
         block: Option<&Buffer>,
+        own: Result<(), CommError>,
     ) -> Result<Option<Buffer>> {
         let device = world.device();
         let expected = self.crossing.local_shape(self.rank);
-        let mut status = check_block(block, dtype, expected.as_deref().map(numel));
+        let mut status = own
+            .map_err(|error| AgreedError::from_local("move", error))
+            .and_then(|()| check_block(block, dtype, expected.as_deref().map(numel)));
         // A rank that cannot allocate still joins, so that all ranks fail alike.
         let dst = match device.alloc(dtype, self.len) {
             Ok(dst) => dst,
@@ -162,8 +189,8 @@ impl Array {
         let from = on_one("scatter", cx, owner, layout.shape())?;
         let plan = CrossPlan::new(&from, layout, cx.rank())?;
         let data = data.filter(|_| cx.rank() == owner);
-        let local = plan.cross(cx.world(), dtype, data)?;
-        Ok(Self::from_parts(cx, layout, local, dtype)?.with_number(number))
+        let local = plan.cross(cx.world(), dtype, data, Ok(()))?;
+        Ok(Self::laid(cx, layout, local, dtype)?.with_number(number))
     }
 
     /// Brings the whole array, row-major, to one rank of the world, which gets `Some`. The other ranks receive nothing except,
@@ -183,7 +210,12 @@ impl Array {
         cx.record(call.reading(&[self.number()]));
         let to = on_one("gather", cx, owner, self.shape())?;
         let plan = CrossPlan::new(self.layout(), &to, cx.rank())?;
-        plan.cross(cx.world(), self.dtype(), plan.reduce(self)?.buffer())
+        plan.cross(
+            cx.world(),
+            self.dtype(),
+            plan.reduce(self)?.buffer(),
+            Ok(()),
+        )
     }
 }
 

@@ -139,7 +139,7 @@ impl Plan {
     pub(crate) fn run_bounded(&self, array: &Array, way: Way) -> Result<Array> {
         let (cx, dtype) = (array.cx(), array.dtype());
         let (Some(first), Some(buffer)) = (self.legs().next(), array.buffer()) else {
-            return Array::from_parts(cx, self.to(), None, dtype);
+            return Array::laid(cx, self.to(), None, dtype);
         };
         let mover = Mover {
             cx,
@@ -148,7 +148,7 @@ impl Plan {
             index: self.index,
         };
         let moved = mover.step(&first, way, buffer.clone(), Place::Fresh)?;
-        let at = Array::from_parts(cx, first.step.layout(), Some(moved), dtype)?;
+        let at = Array::laid(cx, first.step.layout(), Some(moved), dtype)?;
         self.finish_bounded(at, way)
     }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(crate) fn move_into(plan: &Plan, first: usize, array: Array, mut loose: bool) -> Result<Array> {
     let (cx, dtype) = (array.cx().clone(), array.dtype());
     let Some(mut buffer) = array.into_buffer() else {
-        return Array::from_parts(&cx, plan.to(), None, dtype);
+        return Array::laid(&cx, plan.to(), None, dtype);
     };
     let shares = plan.in_even_shares(first, dtype);
     let plan = shares.as_ref().unwrap_or(plan);
@@ -43,7 +43,7 @@ pub(crate) fn move_into(plan: &Plan, first: usize, array: Array, mut loose: bool
         buffer = mover.step(&leg, way, buffer, Place::Own)?;
         loose = way == Way::Whole && !leg.is_local();
     }
-    Array::from_parts(&cx, plan.to(), Some(buffer), dtype)
+    Array::laid(&cx, plan.to(), Some(buffer), dtype)
 }
 
 /// What all steps of one run share.

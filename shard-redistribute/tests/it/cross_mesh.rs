@@ -171,6 +171,47 @@ proptest! {
     }
 }
 
+/// Whether the source is reduced first, the result is gathered afterwards, or nothing crosses.
+#[test]
+fn a_plan_of_another_rank_is_refused_on_every_rank() {
+    let left = DeviceMesh::with_ranks(&[2], vec![0, 1]).unwrap();
+    let right = DeviceMesh::with_ranks(&[3], vec![1, 2, 3]).unwrap();
+    let named = left.with_names(&["x"]).unwrap();
+    let refused = |to: &DeviceMesh, texts: [&str; 2]| {
+        on_meshes(&left, to, |a, b| {
+            let parse = |cx: &MeshComm, text| Layout::parse(cx.mesh(), &[12], text).unwrap();
+            let (from, to) = (parse(a, texts[0]), parse(b, texts[1]));
+            // Rank 1, which is on both meshes, has the plan of rank 0.
+            let rank = if a.rank() == 1 { 0 } else { a.rank() };
+            let mut plans = CrossPlan::alternatives(&from, &to, rank).unwrap();
+            let gathers = plans.iter().position(|p| p.method() == Way::SliceGather);
+            let plan = plans.swap_remove(gathers.unwrap_or(0));
+            let ran = plan.run(&source(a, &from), b);
+            ran.err().map(|error| error.to_string())
+        })
+    };
+    for texts in [["S(0)", "S(0)"], ["P(sum)", "S(0)"], ["S(0)", "R"]] {
+        for error in refused(&right, texts) {
+            let error = error.expect("an error on every rank");
+            let said = "move on rank 1: expected a plan made for rank 1, got one made for rank 0";
+            assert!(error.starts_with(said), "{texts:?}: {error}");
+        }
+    }
+    // Nothing crosses: where the members gather, they are told, and others have nothing to do.
+    let on_members = [true, true, false, false, false, false];
+    let told = refused(&named, ["S(0)", "R"])
+        .into_iter()
+        .map(|error| error.is_some());
+    assert_eq!(told.collect::<Vec<_>>(), on_members);
+    let own = refused(&named, ["S(0)", "S(0)"])
+        .into_iter()
+        .map(|error| error.is_some());
+    assert_eq!(
+        own.collect::<Vec<_>>(),
+        [false, true, false, false, false, false]
+    );
+}
+
 #[test]
 fn what_does_not_fit_is_reported_on_every_rank() {
     let mesh = DeviceMesh::new(&[WORLD]).unwrap();

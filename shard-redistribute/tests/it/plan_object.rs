@@ -116,6 +116,88 @@ fn a_plan_for_another_source_is_refused_before_anything_moves() {
     });
 }
 
+/// A plan that was made for another place would give elements of another piece. Only the rank itself knows, so all are told.
+#[test]
+fn a_plan_of_another_rank_is_refused_on_all() {
+    let moves = [("S(0)", "S(1)"), ("P(sum)", "S(0)"), ("P(sum)", "R")];
+    let made_for: [fn(usize) -> usize; 2] = [|_| 0, |rank| rank.min(2)];
+    for (moved, made_for) in moves.iter().flat_map(|m| made_for.map(|f| (m, f))) {
+        let errors = on_ranks(&[4], |cx| {
+            let parse = |text| Layout::parse(cx.mesh(), &[6, 5], text).unwrap();
+            let (from, to) = (parse(moved.0), parse(moved.1));
+            let plan = Rc::new(Plan::new(&from, &to, made_for(cx.rank())).unwrap());
+            let x = spread(cx, &from);
+            let errors = [
+                plan.run(&x).unwrap_err(),
+                (plan.start(&x).and_then(|handle| handle.wait())).unwrap_err(),
+                plan.run_into(x).unwrap_err(),
+            ];
+            // The group still works.
+            let same = parse("S(0)");
+            spread(cx, &same).redistribute(&parse("R")).unwrap();
+            errors.map(|error| error.to_string())
+        });
+        let wrong = (0..4).find(|&rank| made_for(rank) != rank).unwrap();
+        let said = format!("redistribute on rank {wrong}: expected a plan made for index {wrong}");
+        for error in errors.into_iter().flatten() {
+            assert!(error.starts_with(&said), "{moved:?}: {error}");
+        }
+    }
+}
+
+/// Where nobody waits for the rank, and where only some ranks sum with it.
+#[test]
+fn a_plan_of_another_rank_is_refused_where_it_does_not_communicate() {
+    let refused = |shape: &[usize], from: &str, to: &str| {
+        on_ranks(shape, |cx| {
+            let parse = |text: &str| Layout::parse(cx.mesh(), &[6, 5], text).unwrap();
+            let plan = Plan::new(&parse(from), &parse(to), 0).unwrap();
+            plan.run(&spread(cx, &parse(from))).is_err()
+        })
+    };
+    assert_eq!(refused(&[2], "R", "S(0)"), [false, true]);
+    assert_eq!(refused(&[2, 2], "S(0) P(sum)", "R R"), [true; 4]);
+}
+
+#[test]
+fn a_place_that_the_mesh_does_not_have_is_refused() {
+    let mesh = DeviceMesh::new(&[2, 2]).unwrap();
+    let parse = |text| Layout::parse(&mesh, &[6], text).unwrap();
+    let (from, to, model) = (parse("S(0) R"), parse("R S(0)"), CostModel::shared_memory());
+    let refused = [
+        Plan::new(&from, &to, 4).map(drop),
+        Plan::staged(&from, &to, 99, DType::F64, &model).map(drop),
+        Plan::cheapest(&from, &to, 4, DType::F64, &model).map(drop),
+        Plan::alternatives(&from, &to, usize::MAX).map(drop),
+    ];
+    for error in refused.map(Result::unwrap_err) {
+        let is_named = matches!(error, RedistributeError::NoSuchRank { size: 4, .. });
+        assert!(is_named, "{error}");
+    }
+}
+
+/// No rank is asked: what does not fit is an error before anything reads it.
+#[test]
+fn pieces_that_do_not_fit_are_refused_by_their_own_rank() {
+    on_ranks(&[2], |cx| {
+        let rows = Layout::parse(cx.mesh(), &[4, 3], "S(0)").unwrap();
+        let wrap = |len, held, dtype| {
+            let buffer = cx.device().alloc(held, len).unwrap().freeze();
+            Array::from_parts(cx, &rows, Some(buffer), dtype)
+        };
+        assert!(wrap(6, DType::F64, DType::F64).is_ok());
+        let refused = [
+            wrap(5, DType::F64, DType::F64),
+            wrap(12, DType::F64, DType::F64),
+            wrap(6, DType::F32, DType::F64),
+        ];
+        for error in refused.map(Result::unwrap_err) {
+            let said = "array: expected 6 elements of f64 for local shape [2, 3] under S(0), got";
+            assert!(error.to_string().starts_with(said), "{error}");
+        }
+    });
+}
+
 #[test]
 fn the_adjoint_of_a_started_move_is_started_alike() {
     let products = on_ranks(&[2, 2], |cx| {

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 pub use pad::EdgeMap;
 
+use crate::dims::extent_of;
 use crate::error::{Result, SpecError};
 use crate::hash::{ContentHash, StableHasher};
 use crate::progression::Progression;
@@ -103,7 +104,11 @@ pub struct DimMap {
 /// Constructors.
 impl DimMap {
     /// Every index to itself.
+    ///
+    /// # Panics
+    /// For an extent beyond `isize::MAX`, which no tensor has.
     pub fn identity(n: usize) -> Self {
+        let n = extent_of("identity", n);
         Self::from_valid(
             n,
             n,
@@ -159,7 +164,11 @@ impl DimMap {
     }
 
     /// The reverse order.
+    ///
+    /// # Panics
+    /// As [`identity`](Self::identity).
     pub fn flip(n: usize) -> Self {
+        let n = extent_of("flip", n);
         Self::from_valid(
             n,
             n,
@@ -174,8 +183,11 @@ impl DimMap {
     }
 
     /// `dst[(i + shift) mod n] = src[i]`.
+    ///
+    /// # Panics
+    /// As [`identity`](Self::identity).
     pub fn roll(n: usize, shift: isize) -> Self {
-        if n == 0 {
+        if extent_of("roll", n) == 0 {
             return Self::identity(0);
         }
         // In 0..n, which fits both types.
@@ -193,8 +205,9 @@ impl DimMap {
     /// The whole source at offset `at` of a larger destination, as one operand of a concatenation is placed.
     ///
     /// # Errors
-    /// [`SpecError::Argument`] where it does not fit.
+    /// [`SpecError::Argument`] where it does not fit, [`SpecError::Overflow`] for a destination beyond `isize::MAX`.
     pub fn place(src_n: usize, dst_n: usize, at: usize) -> Result<Self> {
+        crate::dims::checked_numel(&[dst_n])?;
         if at.checked_add(src_n).is_none_or(|end| end > dst_n) {
             let expected = format!("a place for {src_n} elements within {dst_n}");
             return Err(argument(
@@ -236,7 +249,11 @@ impl DimMap {
     }
 
     /// One source index to `n` destinations.
+    ///
+    /// # Panics
+    /// As [`identity`](Self::identity).
     pub fn expand(n: usize) -> Self {
+        let n = extent_of("expand", n);
         Self::from_valid(
             1,
             n,

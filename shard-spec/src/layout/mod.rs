@@ -325,7 +325,12 @@ impl Layout {
     }
 
     /// The coordinates of a flat part along the axes of [`Layout::axis_order`].
+    ///
+    /// # Panics
+    /// Where `part >= parts(dim)`.
     pub fn part_coords(&self, dim: usize, part: usize) -> SmallVec<[usize; 2]> {
+        let parts = self.parts(dim);
+        assert!(part < parts, "part {part} of {parts} of dim {dim}");
         let axes = self.axis_order(dim);
         unravel(part, &axis_sizes(self.mesh(), axes))
             .into_iter()

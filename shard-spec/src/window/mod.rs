@@ -207,10 +207,17 @@ impl Window {
         scale: Option<f64>,
     ) -> Result<Self> {
         let op = "resampling window";
-        for (argument, extent) in [("input extent", input), ("output extent", output)] {
+        let sides = [
+            ("input extent", input, "an empty dim cannot be resampled"),
+            (
+                "output extent",
+                output,
+                "ask for at least one element, or for a larger scale",
+            ),
+        ];
+        for (argument, extent, remedy) in sides {
             if extent == 0 {
                 let (got, expected) = ("0".to_owned(), "at least 1".to_owned());
-                let remedy = "an empty dim cannot be resampled";
                 return Err(SpecError::Argument {
                     op,
                     argument,
@@ -258,7 +265,7 @@ impl Window {
     ///
     /// # Errors
     /// [`SpecError::WindowTooWide`] where not one window fits, [`SpecError::Overflow`], and [`SpecError::Argument`] where a
-    /// resampling window is of another input extent.
+    /// resampling window is of another input extent, or a transposed one is padded away.
     pub fn output_extent(&self, n: usize) -> Result<usize> {
         self.with(|g| g.output_extent(n))
     }

@@ -50,8 +50,7 @@ impl Window {
     /// ```
     ///
     /// # Errors
-    /// [`SpecError::Argument`] for a kernel or dilation of 0, and [`SpecError::WindowTooWide`] where `kernel * dilation` is above
-    /// the extent, so that some index has fewer than `kernel` keys.
+    /// [`SpecError::Argument`] for a kernel or dilation of 0, and where `kernel * dilation` is above the extent, so that some index has fewer than `kernel` keys.
     pub fn neighborhood(
         extent: usize,
         kernel: usize,
@@ -61,11 +60,12 @@ impl Window {
         let op = "neighbourhood window";
         check_taps(op, kernel, 1, dilation)?;
         if kernel * dilation > extent {
-            return Err(SpecError::WindowTooWide {
+            return Err(SpecError::Argument {
                 op,
-                span: kernel * dilation,
-                padded: extent,
-                extent,
+                argument: "kernel * dilation",
+                got: (kernel * dilation).to_string(),
+                expected: format!("at most the extent {extent}"),
+                remedy: "use a smaller kernel or dilation",
             });
         }
         Ok(Self::Neighborhood {

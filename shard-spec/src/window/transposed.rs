@@ -30,12 +30,15 @@ impl Geometry for Transposed {
             + self.output_padding as i128;
         let outputs = natural - self.pad_lo as i128 - self.pad_hi as i128;
         if outputs < 1 {
-            let (span, padded) = (self.pad_lo + self.pad_hi, natural.max(0) as usize);
-            return Err(SpecError::WindowTooWide {
+            return Err(SpecError::Argument {
                 op: "transposed output_extent",
-                span,
-                padded,
-                extent: n,
+                argument: "padding",
+                got: format!("{} and {}", self.pad_lo, self.pad_hi),
+                expected: format!(
+                    "less in all than the {} outputs of {n} inputs without it",
+                    natural.max(0)
+                ),
+                remedy: "pad less, or give more inputs",
             });
         }
         isize::try_from(outputs)

@@ -1,6 +1,6 @@
 //! Every invalid construction is a typed error that names what was given and what to do.
 
-use shard_spec::{DeviceMesh, Layout, Partition, Placement, ReduceOp, SpecError};
+use shard_spec::{DeviceMesh, DimMap, Layout, Partition, Placement, ReduceOp, SpecError};
 
 const S0: Placement = Placement::Shard(0);
 const S1: Placement = Placement::Shard(1);
@@ -261,6 +261,108 @@ fn errors_name_a_remedy() {
     let text = Layout::new(&mesh, &[4], &[]).unwrap_err().to_string();
     assert_eq!(
         text,
-        "layout: the mesh has 1 axes, got 0 placements; give one placement per mesh axis"
+        "layout: the mesh has 1 axes, got 0 placements; give one placement per mesh axis, `Replicate` (R) for copies along \
+         it, or name the axes that shard or are partial"
     );
+    let unnamed = mesh.axis("x").unwrap_err().to_string();
+    assert!(
+        unnamed.contains("\"x\", its axes have no names; name them where"),
+        "{unnamed}"
+    );
+    let named = mesh.with_names(&["y"]).unwrap().axis("x").unwrap_err();
+    let said = "expected one of [\"y\"]; use one of these, or name the axes where the mesh is made";
+    assert!(named.to_string().ends_with(said), "{named}");
+    let by_none = Partition::chunk(4, 2).joined(0).unwrap_err().to_string();
+    assert!(
+        by_none.starts_with("joined: count is 0, expected a divisor of 2"),
+        "{by_none}"
+    );
+    let repeated = Partition::from_repeated(3, 2, &[(0, 0)]).unwrap_err();
+    assert!(
+        repeated.to_string().starts_with("from_repeated: "),
+        "{repeated}"
+    );
+}
+
+/// Whatever the number of entries.
+#[test]
+fn messages_are_short() {
+    let falling = Partition::from_offsets(5, (0..1_000_000).rev().collect());
+    let weights = Partition::weighted(5, &vec![-1.0; 1_000_000]);
+    let sizes = Partition::from_sizes(&vec![usize::MAX / 4; 1_000_000]);
+    for error in [falling, weights, sizes].map(Result::unwrap_err) {
+        let text = error.to_string();
+        assert!(
+            text.len() < 700 && text.contains(", ... 1000000 in all]"),
+            "{} bytes",
+            text.len()
+        );
+    }
+}
+
+/// Beyond `isize::MAX` an extent is refused by all that may refuse, panics with its name where an index map is made of it, and is
+/// cut off where it is divided, since shapes are refused by layouts.
+#[test]
+fn extents_beyond_an_address_are_not_taken() {
+    const MOST: usize = isize::MAX.unsigned_abs();
+    for n in [MOST + 1, usize::MAX] {
+        let refused = [
+            Partition::from_offsets(n, vec![0, n]).map(drop),
+            Partition::weighted(n, &[1.0]).map(drop),
+            Partition::from_segments(n, 1, &[(0, n)]).map(drop),
+            Partition::from_repeated(n, 2, &[(0, 1), (1, 1)]).map(drop),
+            DimMap::place(1, n, 0).map(drop),
+            DimMap::repeat(n, 1).map(drop),
+        ];
+        for (i, refused) in refused.into_iter().enumerate() {
+            let overflows = matches!(refused, Err(SpecError::Overflow { .. }));
+            assert!(overflows, "{i}: {refused:?}");
+        }
+        let panics: [fn(usize) -> DimMap; 4] =
+            [DimMap::identity, DimMap::flip, DimMap::expand, |n| {
+                DimMap::roll(n, isize::MAX)
+            }];
+        for make in panics {
+            let panic = std::panic::catch_unwind(|| make(n)).unwrap_err();
+            let said = panic.downcast_ref::<String>().unwrap();
+            assert!(
+                said.contains(&format!("an extent of {n}, expected at most")),
+                "{said}"
+            );
+        }
+        let parts = [
+            Partition::chunk(n, 3),
+            Partition::balanced(n, 3),
+            Partition::nested_chunk(n, &[3]),
+            Partition::zigzag(n, 3),
+            Partition::striped(n, 3),
+            Partition::chunk(4, 3).scaled(n),
+        ];
+        assert!(parts.iter().all(|p| p.extent() == MOST));
+    }
+    assert_eq!(DimMap::roll(MOST, -1).dst_extent(), MOST);
+    let read = format!(r#"{{"offsets":[0,{}]}}"#, MOST + 1);
+    let error = serde_json::from_str::<Partition>(&read).unwrap_err();
+    assert!(
+        error.to_string().contains("does not fit in an address"),
+        "{error}"
+    );
+}
+
+/// Places that a mesh does not have, as far as builds like that of tests look.
+#[test]
+fn places_off_the_mesh_panic() {
+    let mesh = DeviceMesh::new(&[2, 3]).unwrap();
+    let rows = Layout::new(&mesh, &[6, 4], &[S0, S1]).unwrap();
+    let off: [&(dyn Fn() + std::panic::RefUnwindSafe); 6] = [
+        &|| drop(mesh.coords_at(6)),
+        &|| assert!(mesh.index_at(&[1, 3]) > 0),
+        &|| assert!(mesh.index_at(&[1]) > 0),
+        &|| assert!(mesh.part_at(&[1], &[0, 3]) > 0),
+        &|| mesh.set_part(&[0], 2, &mut [0, 0]),
+        &|| drop(rows.part_coords(1, 3)),
+    ];
+    for (i, off) in off.into_iter().enumerate() {
+        assert!(std::panic::catch_unwind(off).is_err(), "{i}");
+    }
 }

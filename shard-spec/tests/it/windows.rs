@@ -568,15 +568,20 @@ fn invalid_windows_are_refused() {
     );
     let wide = Window::neighborhood(5, 3, 2, false).unwrap_err();
     assert!(
-        matches!(
-            wide,
-            SpecError::WindowTooWide {
-                span: 6,
-                extent: 5,
-                ..
-            }
-        ),
+        wide.to_string()
+            .ends_with("kernel * dilation is 6, expected at most the extent 5; use a smaller kernel or dilation"),
         "{wide}"
+    );
+    let padded = Window::transposed(1, 1, 1, 2, 2, 0)
+        .unwrap()
+        .output_extent(3);
+    let said = "padding is 2 and 2, expected less in all than the 3 outputs of 3 inputs without it; pad less";
+    assert!(padded.unwrap_err().to_string().contains(said));
+    let empty = Window::resample(3, 0, ResampleMode::Linear, None).unwrap_err();
+    assert!(
+        empty
+            .to_string()
+            .ends_with("ask for at least one element, or for a larger scale")
     );
     let other = Window::neighborhood(6, 3, 2, false).unwrap();
     assert!(other.output_extent(7).is_err());
