@@ -1,6 +1,6 @@
 //! Factors and inverses of batches of matrices, by `faer`, in double precision for both types.
 //!
-//! What does not exist, such as the inverse of a singular matrix, is NaN.
+//! What does not exist is NaN; the inverse of a singular matrix holds infinities or NaN.
 
 use super::{Real, View, ViewMut};
 use faer::linalg::solvers::{DenseSolveCore, Solve};

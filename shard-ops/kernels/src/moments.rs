@@ -1,7 +1,8 @@
 //! Count, mean and sum of squared deviations: what norms and variances merge across ranks.
 //!
 //! Each block takes a corrected two-pass sum (the mean, then deviations from it), and blocks are merged by the formula of Chan,
-//! Golub and LeVeque in f64, so that neither a large mean nor many elements cost digits.
+//! Golub and LeVeque in f64, so that neither a large mean nor many elements cost digits. The few blocks whose squares `f32` cannot hold,
+//! as they are too large or too small, are taken once more in f64: what becomes of a cell does not depend on where it is cut.
 
 use super::pointwise::vectorized;
 use super::reduce::{BLOCK, COLUMNS, LANES, Split, by_lanes, sum_of_lanes};
@@ -209,7 +210,60 @@ impl<T: Real> WithSimd for Block<'_, T> {
 #[inline(always)]
 fn of_block<T: Real, S: Simd>(simd: S, x: &[T]) -> (f64, f64) {
     let guess = guess(simd, x);
-    deviations(simd, x, guess)
+    let (off, squares) = deviations(simd, x, guess);
+    if is_lost(squares) {
+        return again(x, squares);
+    }
+    corrected(x.len() as f64, guess.wide(), off.wide(), squares.wide())
+}
+
+/// Whether a sum of squares may have lost what makes it up: some were too large for the type, or all so small that the type has few
+/// digits for them, or none. Of f64 there is nothing wider.
+#[inline(always)]
+fn is_lost<T: Real>(squares: T) -> bool {
+    let kept = squares >= T::min_positive_value() / T::epsilon() && squares < T::infinity();
+    size_of::<T>() < size_of::<f64>() && !kept
+}
+
+/// Mean and M2 of a block whose squares are lost.
+#[cold]
+#[inline(never)]
+fn again<T: Real>(x: &[T], squares: T) -> (f64, f64) {
+    // Most such blocks are all zeros.
+    match squares.is_finite() && !vectorized(Differs(x)) {
+        true => (x[0].wide(), 0.0),
+        false => in_double(x),
+    }
+}
+
+/// Whether elements are not all the same.
+struct Differs<'a, T>(&'a [T]);
+
+impl<T: Real> WithSimd for Differs<'_, T> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> bool {
+        let first = self.0[0];
+        let mut differs = [false; LANES];
+        by_lanes(self.0, first, |block| {
+            for (differs, x) in differs.iter_mut().zip(block) {
+                *differs |= *x != first;
+            }
+        });
+        differs.contains(&true)
+    }
+}
+
+/// Mean and M2 of a block, computed in f64.
+fn in_double<T: Real>(x: &[T]) -> (f64, f64) {
+    let n = x.len() as f64;
+    let mean = x.iter().fold(0.0, |sum, x| sum + x.wide()) / n;
+    let (off, squares) = x.iter().fold((0.0, 0.0), |(off, squares), x| {
+        let d = x.wide() - mean;
+        (off + d, squares + d * d)
+    });
+    corrected(n, mean, off, squares)
 }
 
 /// The mean of a block, rounded.
@@ -224,9 +278,9 @@ fn guess<T: Real, S: Simd>(simd: S, x: &[T]) -> T {
     T::of(sum_of_lanes(simd, &sums).wide() / x.len() as f64)
 }
 
-/// Mean and M2 of a block, from deviations from a guess of its mean.
+/// The sums of a block's deviations from a guess of its mean, and of their squares.
 #[inline(always)]
-fn deviations<T: Real, S: Simd>(simd: S, x: &[T], guess: T) -> (f64, f64) {
+fn deviations<T: Real, S: Simd>(simd: S, x: &[T], guess: T) -> (T, T) {
     let (mut off, mut squares) = ([T::zero(); LANES], [T::zero(); LANES]);
     by_lanes(x, guess, |block| {
         for ((off, square), x) in off.iter_mut().zip(&mut squares).zip(block) {
@@ -235,8 +289,7 @@ fn deviations<T: Real, S: Simd>(simd: S, x: &[T], guess: T) -> (f64, f64) {
             *square += d * d;
         }
     });
-    let (off, squares) = (sum_of_lanes(simd, &off), sum_of_lanes(simd, &squares));
-    corrected(x.len() as f64, guess.wide(), off.wide(), squares.wide())
+    (sum_of_lanes(simd, &off), sum_of_lanes(simd, &squares))
 }
 
 /// Means and M2s of `width` columns over `rows` rows.
@@ -253,10 +306,7 @@ impl<T: Real> WithSimd for ColumnBlock<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> Self::Output {
-        let row = |r: usize| {
-            let from = self.at.wrapping_add_signed(r as isize * self.step);
-            &self.data[from..from + self.width]
-        };
+        let row = |r: usize| self.row(r);
         let n = self.rows as f64;
         let mut guess = [T::zero(); COLUMNS];
         for r in 0..self.rows {
@@ -279,7 +329,54 @@ impl<T: Real> WithSimd for ColumnBlock<'_, T> {
         for j in 0..self.width {
             (mean[j], m2[j]) = corrected(n, guess[j].wide(), off[j].wide(), squares[j].wide());
         }
+        let lost = |lost, s: &T| lost | is_lost(*s);
+        if squares[..self.width].iter().fold(false, lost) {
+            self.again(&squares, &mut mean, &mut m2);
+        }
         (mean, m2)
+    }
+}
+
+impl<T: Real> ColumnBlock<'_, T> {
+    #[inline(always)]
+    fn row(&self, r: usize) -> &[T] {
+        let from = self.at.wrapping_add_signed(r as isize * self.step);
+        &self.data[from..from + self.width]
+    }
+
+    /// Takes the columns in f64 whose squares are lost. Those of which all elements are the same have none.
+    #[cold]
+    #[inline(never)]
+    fn again(&self, squares: &[T; COLUMNS], mean: &mut [f64; COLUMNS], m2: &mut [f64; COLUMNS]) {
+        let differs = vectorized(ColumnsDiffer(self));
+        let mut room = [T::zero(); ROWS];
+        for j in 0..self.width {
+            if is_lost(squares[j]) && (!squares[j].is_finite() || differs[j]) {
+                for (r, to) in room[..self.rows].iter_mut().enumerate() {
+                    *to = self.row(r)[j];
+                }
+                (mean[j], m2[j]) = in_double(&room[..self.rows]);
+            }
+        }
+    }
+}
+
+/// Which columns have elements that are not all the same.
+struct ColumnsDiffer<'a, T>(&'a ColumnBlock<'a, T>);
+
+impl<T: Real> WithSimd for ColumnsDiffer<'_, T> {
+    type Output = [bool; COLUMNS];
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> [bool; COLUMNS] {
+        let (block, first) = (self.0, self.0.row(0));
+        let mut differs = [false; COLUMNS];
+        for r in 1..block.rows {
+            for ((differs, x), first) in differs.iter_mut().zip(block.row(r)).zip(first) {
+                *differs |= *x != *first;
+            }
+        }
+        differs
     }
 }
 

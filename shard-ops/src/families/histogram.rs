@@ -12,7 +12,7 @@ use super::search::bucketize;
 use super::shape::reshape;
 use crate::error::InOp;
 use crate::{Exec, OpError, Result, Value};
-use shard_comm::DType;
+use shard_comm::{Call, DType};
 use shard_redistribute::Array;
 use shard_spec::{Layout, numel};
 
@@ -313,7 +313,10 @@ fn even_edges(
         true => low + i[0] as f64 * step,
         false => high - (bins - i[0]) as f64 * step,
     });
-    let edges = Value::new(edges.in_op("histogram")?);
+    let ends = Call::new("histogram").with(low.to_bits().into());
+    let ends = ends.with(high.to_bits().into());
+    let known = cx.record(ends.of(DType::F64, &layout));
+    let edges = Value::new(edges.in_op("histogram")?.with_number(known));
     match like.dtype() {
         DType::F64 => Ok(edges),
         dtype => cast(exec, &edges, dtype),

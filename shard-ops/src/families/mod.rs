@@ -7,6 +7,7 @@ mod decided;
 pub mod einsum;
 pub mod elementwise;
 pub mod fft;
+mod full;
 pub mod grid;
 pub mod histogram;
 pub mod index;

@@ -6,7 +6,11 @@
 
 use super::broadcast::expand_like;
 pub use super::broadcast::{sum, sum_to};
-use super::elementwise::{Map, add, cast, div, eq, masked, mul, mul_scalar, unary};
+use super::elementwise::{
+    Map, cast, div, eq, isinf, logical_and, logical_not, logical_or, masked_fill, mul, mul_scalar,
+    ne, number, unary, where_,
+};
+use super::full::{in_full, rounded_once};
 use super::over_dims::OverDims;
 use crate::host::is_whole;
 use crate::{Exec, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved, Value};
@@ -24,7 +28,7 @@ macro_rules! reductions {
         /// All members of the mesh. No communication: the result is partial over the axes that shard reduced dims.
         ///
         /// # Errors
-        /// A dim out of range or named twice; a 16-bit float.
+        /// A dim out of range or named twice.
         pub fn $name(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
             let op = Reduce(OverDims::$of(stringify!($name), ReduceOp::$op, dims, keepdim));
             exec.apply1(Arc::new(op), &[x])
@@ -34,10 +38,10 @@ macro_rules! reductions {
 
 reductions! {
     /// The largest over dims; NaN if any is; -∞ over nothing, of integers the least there is. Gradients are shared evenly
-    /// between ties.
+    /// between ties, and NaN where it is.
     amax => new Max;
     /// The smallest over dims; NaN if any is; ∞ over nothing, of integers the most there is. Gradients are shared evenly
-    /// between ties.
+    /// between ties, and NaN where it is.
     amin => new Min;
     /// The product over dims; 1 over nothing. Of integers and truth values it is `i64`, and wraps.
     prod => new Prod;
@@ -57,7 +61,6 @@ reductions! {
 /// # Errors
 /// As [`sum`]; integers and truth values, which have no mean of their own type.
 pub fn mean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
-    let x = &exec.in_full(x)?;
     if is_whole(x.dtype()) {
         return Err(OpError::DType {
             op: "mean",
@@ -66,9 +69,11 @@ pub fn mean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result
             got: x.dtype(),
         });
     }
-    let total = sum(exec, x, dims, keepdim)?;
-    let count: usize = dims.iter().map(|&d| x.shape()[d]).product();
-    mul_scalar(exec, &total, 1.0 / count as f64)
+    in_full(exec, [x], |[x]| {
+        let total = sum(exec, x, dims, keepdim)?;
+        let count: usize = dims.iter().map(|&d| x.shape()[d]).product();
+        mul_scalar(exec, &total, 1.0 / count as f64)
+    })
 }
 
 /// The sum of the squares over dims, of floats, as a step of an op of this name: the [`sum`] of squares that are nowhere written.
@@ -83,32 +88,25 @@ pub(super) fn square_sum(
     exec.apply1(Arc::new(op), &[x])
 }
 
-/// The gradient of a product: each element gets the product of the others. Where one factor is zero only it gets
-/// anything, where two are nobody does; so the product is taken without zeros and put back by their count.
+/// The gradient of a product: each element gets the product of the others. That is the product divided by the element but for zeros and
+/// infinities, which are taken apart: the only one of them gets the product of the rest, and several have what theirs make together.
+/// What zeros and infinities make together is NaN.
 fn prod_vjp(exec: &dyn Exec, x: &Value, dy: &Value, dims: &[usize]) -> Result<Value> {
-    let zero = is_zero(exec, &x.detach())?;
-    let zeros = sum(exec, &zero, dims, true)?;
-    let rest = add(exec, x, &zero)?;
-    let product = mul(exec, dy, &prod(exec, &rest, dims, true)?)?;
-    let none = mul(exec, &product, &is_zero(exec, &zeros)?)?;
-    let one = is_zero(
-        exec,
-        &unary(exec, &zeros, Unary::AddScalar { value: -1.0 })?,
-    )?;
-    let one = mul(exec, &product, &one)?;
-    let usual = div(exec, &expand_like(exec, &none, x)?, &rest)?;
-    let lone = mul(exec, &expand_like(exec, &one, x)?, &zero)?;
-    add(exec, &usual, &lone)
-}
-
-/// 1 where `x` is 0, else 0.
-fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
-    let nonzero = unary(exec, &unary(exec, x, Unary::Sign)?, Unary::Abs)?;
-    unary(
-        exec,
-        &unary(exec, &nonzero, Unary::MulScalar { value: -1.0 })?,
-        Unary::AddScalar { value: 1.0 },
-    )
+    let zero = eq(exec, &x.detach(), &number("prod", x, 0.0)?)?;
+    let apart = logical_or(exec, &zero, &isinf(exec, x)?)?;
+    let rest = masked_fill(exec, x, &apart, 1.0)?;
+    let of_rest = mul(exec, dy, &prod(exec, &rest, dims, true)?)?;
+    let those = masked_fill(exec, x, &logical_not(exec, &apart)?, 1.0)?;
+    let of_those = expand_like(exec, &prod(exec, &those, dims, true)?, x)?;
+    let count = sum(exec, &apart, dims, true)?;
+    let is_only = eq(exec, &count, &number("prod", &count, 1.0)?)?;
+    // An infinity among several takes its sign back, and a zero leaves a product that is 0.
+    let sign = unary(exec, &those.detach(), Unary::Sign)?;
+    let others = mul(exec, &of_those, &sign)?;
+    let is_only = logical_and(exec, &apart, &is_only)?;
+    let others = masked_fill(exec, &others, &is_only, 1.0)?;
+    let each = div(exec, &expand_like(exec, &of_rest, x)?, &rest)?;
+    mul(exec, &each, &others)
 }
 
 /// A reduction that is no sum of elements.
@@ -159,7 +157,9 @@ impl Op for Reduce {
             let x = &saved.inputs[x];
             let dy = self.0.with_kept_dims(exec, dy, x)?;
             if self.0.op == ReduceOp::Prod {
-                return prod_vjp(exec, x, &dy, &self.0.dims);
+                return rounded_once(exec, [x, &dy], |[x, dy]| {
+                    prod_vjp(exec, x, dy, &self.0.dims)
+                });
             }
             if self.0.is_of_squares() {
                 let slope = Map {
@@ -172,7 +172,13 @@ impl Op for Reduce {
             let hit = eq(exec, &x.detach(), &expand_like(exec, &best, x)?)?;
             let ties = cast(exec, &sum(exec, &hit, &self.0.dims, true)?, x.dtype())?;
             let share = expand_like(exec, &div(exec, &dy, &ties)?, x)?;
-            masked(exec, &share, &hit)
+            // NaN is the largest and the smallest, and equals nothing.
+            let nan = ne(exec, &best, &best)?;
+            let (no, yes) = (
+                number("amax", &best, 0.0)?,
+                number("amax", &best, f64::NAN)?,
+            );
+            where_(exec, &hit, &share, &where_(exec, &nan, &yes, &no)?)
         })
     }
 }

@@ -738,3 +738,136 @@ fn a_factor_indexes_one_dim_of_an_operand() {
         "{told}"
     );
 }
+
+/// Rules that name factors or operands that are not there, as somebody might miscount.
+#[test]
+fn what_a_rule_names_is_there() {
+    use shard_comm::DType;
+    use shard_ops::{Access, Meta, Rule, RuleBuilder};
+    let row = Meta {
+        dtype: DType::F64,
+        shape: [4][..].into(),
+    };
+    let told = |access: Access, more: fn(RuleBuilder) -> RuleBuilder| {
+        let mut builder = Rule::builder("miscounted", std::slice::from_ref(&row));
+        let i = builder.factor(4);
+        let rule =
+            builder
+                .input(vec![access])
+                .output(vec![Access::factor(i)], [4][..].into(), DType::F64);
+        let told = more(rule).build().map(drop);
+        told.map_err(|error| error.to_string())
+    };
+    let plain = || Access::factor(0);
+    assert_eq!(told(plain(), |r| r.unread(0).keeps_halo(0)), Ok(()));
+    let whole = Access::Whole { instead: Some(9) };
+    let refused = [
+        (told(Access::factor(99), |r| r), "factor 99 of 1"),
+        (told(whole, |r| r), "factor 9 of 1"),
+        (
+            told(plain(), |r| r.unread(77)),
+            "operand 77 of 1 is called unread",
+        ),
+        (
+            told(plain(), |r| r.keeps_halo(77)),
+            "operand 77 of 1 is called of a halo",
+        ),
+        (
+            told(plain(), |r| {
+                r.linearity(Linearity::Each([0, 9].into_iter().collect()))
+            }),
+            "operand 9 of 1 is called linear",
+        ),
+    ];
+    for (told, said) in refused {
+        let told = told.unwrap_err();
+        assert!(told.starts_with(&format!("miscounted: {said}")), "{told}");
+    }
+}
+
+/// Operands of shapes that do not fit are named as the caller knows them.
+#[test]
+fn weights_and_biases_that_do_not_fit_are_named() {
+    use shard_ops::conv::{ConvOptions, ConvTransposeOptions, conv, conv_transpose};
+    use shard_ops::norm::{group_norm, layer_norm, rms_norm};
+    on_ranks(&[1], |cx, exec| {
+        let of = |shape: &[usize]| make(cx, &Layout::replicated(cx.mesh(), shape));
+        let (x, w, back) = (of(&[1, 4, 5]), of(&[6, 4, 3]), of(&[4, 6, 3]));
+        let (four, plain) = (of(&[4]), ConvOptions::default());
+        let transposed = ConvTransposeOptions::default();
+        let told = |made: Result<Value>| made.unwrap_err().to_string();
+        let refused = [
+            (
+                told(conv(exec, &x, &back, None, &plain)),
+                "conv: 4 channels do not fit",
+                "(O, C / groups, kernel...)",
+            ),
+            (
+                told(conv_transpose(exec, &x, &w, None, &transposed)),
+                "conv_transpose: 4 channels do not fit",
+                "(C, O / groups, kernel...)",
+            ),
+            (
+                told(conv(exec, &x, &w, Some(&four), &plain)),
+                "conv: the bias has shape [4], expected [6]",
+                "one element per output channel",
+            ),
+            (
+                told(conv_transpose(
+                    exec,
+                    &x,
+                    &back,
+                    Some(&of(&[1])),
+                    &transposed,
+                )),
+                "conv_transpose: the bias has shape [1], expected [6]",
+                "one element per output channel",
+            ),
+            (
+                told(layer_norm(exec, &x, 1, Some(&four), None, 1e-5)),
+                "layer_norm: the weight has shape [4], expected [5]",
+                "permute channels last",
+            ),
+            (
+                told(group_norm(exec, &x, 2, Some(&four), Some(&of(&[5])), 1e-5)),
+                "group_norm: the bias has shape [5], expected [4]",
+                "one element per channel",
+            ),
+            (
+                told(rms_norm(exec, &x, 2, Some(&four), None)),
+                "rms_norm: the weight has shape [4], expected [4, 5]",
+                "permute channels last",
+            ),
+        ];
+        for (told, begin, fix) in refused {
+            assert!(told.starts_with(begin) && told.contains(fix), "{told}");
+        }
+        let bias = of(&[6]);
+        assert!(conv_transpose(exec, &x, &back, Some(&bias), &transposed).is_ok());
+        assert!(conv(exec, &x, &w, Some(&bias), &plain).is_ok());
+    });
+}
+
+#[test]
+fn errors_name_the_op_once() {
+    use shard_comm::AgreedError;
+    let of = |op| {
+        let agreed = AgreedError::new(op, "an index below 4", "9", "clamp it");
+        let source = Box::new(agreed.into());
+        OpError::Comm { op: "take", source }.to_string()
+    };
+    let said = "on rank 0: expected an index below 4, got 9; clamp it";
+    assert_eq!(of("take"), format!("take {said}"));
+    assert_eq!(of("take_along"), format!("take: take_along {said}"));
+    let counts = |expected: &str| {
+        let (op, expected) = ("cat", expected.to_owned());
+        OpError::Arity {
+            op,
+            expected,
+            got: 0,
+        }
+        .to_string()
+    };
+    assert_eq!(counts("one output"), "cat: expected one output, got 0");
+    assert_eq!(counts("2"), "cat: expected 2 operands, got 0");
+}

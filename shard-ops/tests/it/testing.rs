@@ -6,9 +6,10 @@ use shard_ops::inside::Share;
 use shard_ops::testing::Rng;
 use shard_ops::testing::{Fault, Tensor, Validation, validate};
 use shard_ops::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Rule, Saved, Value,
-    key_of,
+    Access, Exec, HostCall, InOp, Keeps, Linearity, Meta, Op, OpError, Reduction, Rule, Saved,
+    Value, key_of, reduce,
 };
+use shard_redistribute::Array;
 use shard_spec::ReduceOp;
 use std::sync::Arc;
 
@@ -134,6 +135,125 @@ fn a_kernel_that_takes_its_box_for_the_whole_is_found() {
             .starts_with("output 0: the piece of rank 1: 5 of 5 elements differ"),
         "{difference}"
     );
+}
+
+/// Twice its operands added up, with a mistake in what it gives back.
+#[derive(Clone, Copy, Debug, Hash)]
+enum Back {
+    /// No entries.
+    Nothing,
+    /// An entry more than there are operands.
+    Longer,
+    /// A gradient of whole numbers.
+    Whole,
+    /// A gradient of another shape.
+    Flat,
+    /// The kernel leaves its output as it was, and there is no derivative.
+    Unwritten,
+    /// It leaves one element.
+    Element,
+}
+
+impl Op for Back {
+    fn name(&self) -> &'static str {
+        "back"
+    }
+
+    fn key(&self) -> u128 {
+        key_of(self.name(), self)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule, OpError> {
+        Rule::pointwise(self.name(), inputs, inputs[0].dtype, Linearity::None)
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let x = call.input::<f64>(0).to_vec();
+        let mut y = call.output::<f64>(0);
+        let first = y.offset();
+        let count = match self {
+            Self::Unwritten => 0,
+            Self::Element => x.len().min(8),
+            _ => x.len(),
+        };
+        for (y, x) in y.data_mut()[first..].iter_mut().zip(&x[..count]) {
+            *y = 2.0 * x;
+        }
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>, OpError> {
+        let right = saved.pull_back(cotangents, |dy, _| exec.apply1(Arc::new(*self), &[dy]))?;
+        let x = &saved.inputs[0];
+        Ok(match self {
+            Self::Nothing => vec![],
+            Self::Longer => vec![right[0].clone(), None, None],
+            Self::Whole => {
+                let cx = x.array().cx();
+                let whole = Array::from_fn(cx, x.layout(), |_| 2_i64).in_op("back")?;
+                vec![Some(Value::new(whole))]
+            }
+            Self::Flat => vec![Some(reduce::sum(exec, x, &[0], false)?)],
+            Self::Unwritten | Self::Element => {
+                return Err(OpError::NoVjp {
+                    op: self.name(),
+                    operand: 0,
+                });
+            }
+        })
+    }
+}
+
+/// Of which fault there is, in words.
+fn told(back: Back) -> String {
+    let run = || validate(back, &[Tensor::drawn([3, 3], 1)]);
+    match std::panic::catch_unwind(run) {
+        Ok(Err(fault)) => fault.to_string(),
+        other => panic!("{back:?}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_vjp_that_gives_no_list_of_gradients_is_found() {
+    let said = [
+        (
+            Back::Nothing,
+            "expected an entry for each of 1 operands, got 0",
+        ),
+        (
+            Back::Longer,
+            "expected an entry for each of 1 operands, got 3",
+        ),
+        (
+            Back::Whole,
+            "the gradient of operand 0 is i64 [3, 3], expected f64 [3, 3]",
+        ),
+        (
+            Back::Flat,
+            "the gradient of operand 0 is f64 [3], expected f64 [3, 3]",
+        ),
+    ];
+    for (back, said) in said {
+        let told = told(back);
+        assert!(
+            told.starts_with(&format!("the vjp of {back:?}: {said}")),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn elements_that_a_kernel_does_not_write_are_found() {
+    for (back, missing) in [(Back::Unwritten, 9), (Back::Element, 1)] {
+        let told = told(back);
+        let begin =
+            format!("{back:?}: output 0 depends on what was in its memory before: {missing} of 9");
+        assert!(told.starts_with(&begin), "{told}");
+    }
 }
 
 /// Numbers that take their box for the whole, and the sum of the operand, of which ranks have terms.

@@ -116,3 +116,47 @@ fn nan_is_data() {
     assert!(m.mean[0].is_nan() && m.m2[0].is_nan());
     assert_eq!((m.mean[1], m.m2[1]), (3.0, 2.0));
 }
+
+/// Squares of such deviations are 0 or infinite in `f32`.
+#[test]
+fn squares_beyond_the_type_are_those_of_double_precision() {
+    let lines: [&[f32]; 6] = [
+        &[1e-25, 2e-25, -3e-25, 1e-25],
+        &[0.0, 1e20, 1.0, 2.0],
+        &[3e38, 3e38, 3e38, 3e38],
+        &[-3e38, 3e38, 3e38, -3e38],
+        &[0.1, 0.1, 0.1, 0.1],
+        &[1e-22, 0.0, 0.0, 0.0],
+    ];
+    for line in lines {
+        let n = line.len();
+        let exact = naive(&View::contiguous(line, &[n]), &[0], None);
+        let same = |got: &Moments, cell: usize, times: f64| {
+            let close = |g: f64, e: f64| (g - e).abs() <= 1e-6 * e.abs() + 1e-45;
+            assert!(
+                close(got.mean[cell], exact.mean[0]) && close(got.m2[cell], times * exact.m2[0]),
+                "{line:?}: {} {}, not {} {}",
+                got.mean[cell],
+                got.m2[cell],
+                exact.mean[0],
+                times * exact.m2[0]
+            );
+        };
+        same(&moments(&View::contiguous(line, &[n]), &[0], None), 0, 1.0);
+        // Side by side, and over several blocks.
+        let columns: Vec<f32> = line.iter().flat_map(|x| [*x, 5.0, *x]).collect();
+        let found = moments(&View::contiguous(&columns, &[n, 3]), &[0], None);
+        same(&found, 0, 1.0);
+        same(&found, 2, 1.0);
+        assert_eq!((found.mean[1], found.m2[1]), (5.0, 0.0));
+        let many: Vec<f32> = line.iter().cycle().take(n * 5000).copied().collect();
+        let found = moments(&View::contiguous(&many, &[many.len()]), &[0], None);
+        same(&found, 0, 5000.0);
+    }
+    let nothing_known = moments(
+        &View::contiguous(&[1.0f32, f32::INFINITY], &[2]),
+        &[0],
+        None,
+    );
+    assert!(nothing_known.m2[0].is_nan());
+}

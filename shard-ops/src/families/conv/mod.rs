@@ -124,6 +124,7 @@ pub fn conv(
     options: &ConvOptions,
 ) -> Result<Value> {
     let geometry = Geometry::direct(x, w, options)?;
+    check_bias(NAME, bias, w.shape()[0])?;
     if options.edge != EdgeMap::Zeros && geometry.pads.iter().any(|p| *p != (0, 0)) {
         let mut pads = vec![(0, 0), (0, 0)];
         pads.extend(geometry.pads.iter().map(|&(a, b)| (a as isize, b as isize)));
@@ -160,6 +161,7 @@ pub fn conv_transpose(
     options: &ConvTransposeOptions,
 ) -> Result<Value> {
     let (geometry, spatial, behind) = Geometry::transposed(x, w, options)?;
+    check_bias(TRANSPOSED, bias, w.shape()[1] * geometry.groups)?;
     let mut y = exec.apply1(Arc::new(ConvInputGrad { geometry, spatial }), &[x, w])?;
     if behind.iter().any(|&n| n > 0) {
         let mut pads = vec![(0, 0), (0, 0)];
@@ -168,7 +170,7 @@ pub fn conv_transpose(
     }
     let Some(bias) = bias else { return Ok(y) };
     let mut shape = vec![1; y.ndim()];
-    shape[1] = bias.shape().first().copied().unwrap_or(1);
+    shape[1] = bias.shape()[0];
     add(exec, &y, &reshape(exec, bias, &shape)?)
 }
 
@@ -183,6 +185,7 @@ pub(crate) struct Geometry {
 }
 
 const NAME: &str = "conv";
+const TRANSPOSED: &str = "conv_transpose";
 
 impl Geometry {
     /// A multiplication and an addition per tap, for each pair of channels and position.
@@ -215,7 +218,7 @@ impl Geometry {
             pads,
             groups: options.groups,
         };
-        geometry.check(x, w, x.shape()[1], w.shape()[1], w.shape()[0])?;
+        geometry.check(NAME, x, w, x.shape()[1], w.shape()[1], w.shape()[0])?;
         Ok(geometry)
     }
 
@@ -226,8 +229,8 @@ impl Geometry {
         w: &Value,
         options: &ConvTransposeOptions,
     ) -> Result<(Self, Dims, Dims)> {
-        let nd = spatial_dims("conv_transpose", x, w)?;
-        let name = "conv_transpose";
+        let name = TRANSPOSED;
+        let nd = spatial_dims(name, x, w)?;
         let kernel: Dims = w.shape()[2..].iter().copied().collect();
         let stride = per_dim(name, "stride", &options.stride, nd, x, w)?;
         let dilation = per_dim(name, "dilation", &options.dilation, nd, x, w)?;
@@ -257,6 +260,7 @@ impl Geometry {
             groups: options.groups,
         };
         geometry.check(
+            name,
             x,
             w,
             x.shape()[1],
@@ -268,7 +272,15 @@ impl Geometry {
     }
 
     /// Checks channels: those of the operand, those that a kernel of one group reads, and those of the output.
-    fn check(&self, x: &Value, w: &Value, channels: usize, reads: usize, out: usize) -> Result<()> {
+    fn check(
+        &self,
+        op: &'static str,
+        x: &Value,
+        w: &Value,
+        channels: usize,
+        reads: usize,
+        out: usize,
+    ) -> Result<()> {
         let fits = self.groups > 0
             && reads.checked_mul(self.groups) == Some(channels)
             && out.is_multiple_of(self.groups);
@@ -276,13 +288,13 @@ impl Geometry {
             return Ok(());
         }
         Err(OpError::Shape {
-            op: NAME,
+            op,
             problem: format!(
                 "{channels} channels do not fit the weight in {} groups",
                 self.groups
             ),
             shapes: vec![x.shape().to_vec(), w.shape().to_vec()],
-            fix: "give (N, C, spatial...) and (O, C / groups, kernel...), with groups dividing C and O",
+            fix: operands_of(op),
         })
     }
 
@@ -737,8 +749,29 @@ fn spatial_dims(op: &'static str, x: &Value, w: &Value) -> Result<usize> {
             w.ndim()
         ),
         shapes: vec![x.shape().to_vec(), w.shape().to_vec()],
-        fix: "give (N, C, spatial...) and (O, C, kernel...)",
+        fix: operands_of(op),
     })
+}
+
+/// What to give a convolution.
+fn operands_of(op: &str) -> &'static str {
+    if op == TRANSPOSED {
+        return "give (N, C, spatial...) and (C, O / groups, kernel...), with groups dividing C and O";
+    }
+    "give (N, C, spatial...) and (O, C / groups, kernel...), with groups dividing C and O"
+}
+
+/// There is an element of the bias for each output channel.
+fn check_bias(op: &'static str, bias: Option<&Value>, channels: usize) -> Result<()> {
+    match bias.map(Value::shape) {
+        Some(shape) if shape != [channels] => Err(OpError::Shape {
+            op,
+            problem: format!("the bias has shape {shape:?}, expected [{channels}]"),
+            shapes: vec![shape.to_vec()],
+            fix: "give the bias one element per output channel",
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// One entry per spatial dim; a single entry serves all.

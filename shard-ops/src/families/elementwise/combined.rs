@@ -1,7 +1,8 @@
 //! Ops that are a few maps in a row.
 
 use super::number::rounded;
-use super::{Arithmetic, add, eq, lt, mul, mul_scalar, ne, sub, unary};
+use super::{Arithmetic, add, add_scalar, eq, lt, mul, mul_scalar, ne, number, sub, unary, where_};
+use crate::families::full::rounded_once;
 use crate::families::index::{roll, slice};
 use crate::families::shape::reshape;
 use crate::host::is_whole;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 /// All members of the mesh. No communication; a partial operand is reduced first.
 ///
 /// # Errors
-/// A 16-bit float.
+/// What the communicator or the device reports.
 pub fn isnan(exec: &dyn Exec, x: &Value) -> Result<Value> {
     ne(exec, x, x)
 }
@@ -52,7 +53,7 @@ pub fn isfinite(exec: &dyn Exec, x: &Value) -> Result<Value> {
     lt(exec, &unary(exec, &x.detach(), Unary::Abs)?, &infinite)
 }
 
-/// `a + weight * (b - a)`; shapes broadcast.
+/// `a + weight * (b - a)`, computed as `b - (1 - weight) * (b - a)` for weights of 0.5 and above, so that it ends at `b`; shapes broadcast.
 ///
 /// # Collective
 /// As [`add`].
@@ -60,7 +61,12 @@ pub fn isfinite(exec: &dyn Exec, x: &Value) -> Result<Value> {
 /// # Errors
 /// As [`add`].
 pub fn lerp(exec: &dyn Exec, a: &Value, b: &Value, weight: &Value) -> Result<Value> {
-    add(exec, a, &mul(exec, weight, &sub(exec, b, a)?)?)
+    rounded_once(exec, [a, b, weight], |[a, b, weight]| {
+        let near = lt(exec, &weight.detach(), &number("lerp", weight, 0.5)?)?;
+        let part = where_(exec, &near, weight, &add_scalar(exec, weight, -1.0)?)?;
+        let way = mul(exec, &part, &sub(exec, b, a)?)?;
+        add(exec, &where_(exec, &near, a, b)?, &way)
+    })
 }
 
 /// `x + value * a * b`; shapes broadcast.
@@ -71,7 +77,9 @@ pub fn lerp(exec: &dyn Exec, a: &Value, b: &Value, weight: &Value) -> Result<Val
 /// # Errors
 /// As [`add`]; a value that the type cannot hold.
 pub fn addcmul(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> Result<Value> {
-    add(exec, x, &scaled(exec, &mul(exec, a, b)?, value)?)
+    rounded_once(exec, [x, a, b], |[x, a, b]| {
+        add(exec, x, &scaled(exec, &mul(exec, a, b)?, value)?)
+    })
 }
 
 /// `x + value * a / b`; shapes broadcast.
@@ -82,7 +90,9 @@ pub fn addcmul(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> 
 /// # Errors
 /// As [`add`]; a type that is not f32 or f64.
 pub fn addcdiv(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> Result<Value> {
-    add(exec, x, &scaled(exec, &super::div(exec, a, b)?, value)?)
+    rounded_once(exec, [x, a, b], |[x, a, b]| {
+        add(exec, x, &scaled(exec, &super::div(exec, a, b)?, value)?)
+    })
 }
 
 /// A product with a number; nothing is done for 1, which PyTorch's defaults are.
@@ -150,8 +160,10 @@ pub fn glu(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
         });
     }
     let half = extent / 2;
-    let gate = unary(exec, &slice(exec, x, dim, half, 1, half)?, Unary::Sigmoid)?;
-    mul(exec, &slice(exec, x, dim, 0, 1, half)?, &gate)
+    let [first, gate] = [0, half].map(|from| slice(exec, x, dim, from, 1, half));
+    rounded_once(exec, [&first?, &gate?], |[first, gate]| {
+        mul(exec, first, &unary(exec, gate, Unary::Sigmoid)?)
+    })
 }
 
 /// The cross products of the vectors of three numbers that lie along dim `dim` of both operands, broadcast.
@@ -176,7 +188,11 @@ pub fn cross(exec: &dyn Exec, a: &Value, b: &Value, dim: usize) -> Result<Value>
         });
     };
     // a[i] b[i + 1] - a[i + 1] b[i] is element i + 2 of the product.
-    let left = mul(exec, a, &roll(exec, b, of_b, -1)?)?;
-    let right = mul(exec, &roll(exec, a, of_a, -1)?, b)?;
-    roll(exec, &sub(exec, &left, &right)?, dim, -1)
+    let next = [roll(exec, a, of_a, -1)?, roll(exec, b, of_b, -1)?];
+    let product = rounded_once(
+        exec,
+        [a, b, &next[0], &next[1]],
+        |[a, b, next_a, next_b]| sub(exec, &mul(exec, a, next_b)?, &mul(exec, next_a, b)?),
+    )?;
+    roll(exec, &product, dim, -1)
 }

@@ -20,6 +20,7 @@ pub(crate) use self::mask::masked;
 pub use self::mask::{masked_fill, where_};
 pub use self::number::number;
 use super::broadcast::sum_to;
+use super::full::rounded_once;
 use super::types::{float_types, number_types};
 use crate::host::{is_whole, with_float, with_whole};
 use crate::rule::broadcast;
@@ -513,10 +514,12 @@ impl Op for Arithmetic {
                 }
                 (Binary::FloorDiv, _) => return Ok(None),
                 (Binary::Atan2, _) => {
-                    let square = |x| unary(exec, x, Unary::Square);
-                    let length = add(exec, &square(a)?, &square(b)?)?;
-                    let of = if operand == 0 { b } else { a };
-                    let slope = mul(exec, dy, &div(exec, of, &length)?)?;
+                    let slope = rounded_once(exec, [a, b, dy], |[a, b, dy]| {
+                        let square = |x| unary(exec, x, Unary::Square);
+                        let length = add(exec, &square(a)?, &square(b)?)?;
+                        let of = if operand == 0 { b } else { a };
+                        mul(exec, dy, &div(exec, of, &length)?)
+                    })?;
                     if operand == 0 {
                         slope
                     } else {

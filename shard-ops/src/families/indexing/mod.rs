@@ -16,9 +16,9 @@ mod take;
 use self::fold::FoldRows;
 pub(crate) use self::resolve::Resolve;
 pub(super) use self::rows::ABSENT;
+use self::rows::Picked;
 pub(crate) use self::rows::with_foldable;
 pub(crate) use self::rows::{Pack, Settle};
-use self::rows::{Picked, in_full};
 pub use self::scatter::{
     ScatterReduce, index_copy, index_put, scatter, scatter_add, scatter_reduce,
 };
@@ -30,6 +30,7 @@ use super::broadcast::expand;
 use super::index;
 use super::shape::extent;
 use crate::elementwise::mul_scalar;
+use crate::families::full::rounded_once;
 use crate::{Exec, OpError, Result, RouteBy, Value};
 use shard_spec::ReduceOp;
 use std::sync::Arc;
@@ -232,7 +233,7 @@ pub fn index_add(
     alpha: f64,
 ) -> Result<Value> {
     extent("index_add", x, dim)?;
-    in_full(exec, [x, src], |[x, src]| {
+    rounded_once(exec, [x, src], |[x, src]| {
         let scaled = match alpha == 1.0 {
             true => src.clone(),
             false => mul_scalar(exec, src, alpha)?,

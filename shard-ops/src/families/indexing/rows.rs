@@ -1,12 +1,10 @@
 //! Which dims of a table, an operand that names its rows, and the rows it names belong together; and the two ops by which
 //! rows travel.
 
-use crate::elementwise::cast;
 use crate::host::with_element;
 use crate::strategy::KeyedDims;
 use crate::{
-    Access, Exec, HostCall, Meta, Op, OpError, OperandBox, Result, Routes, Rule, RuleBuilder,
-    Value, key_of,
+    Access, HostCall, Meta, Op, OpError, OperandBox, Result, Routes, Rule, RuleBuilder, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::rows::{Foldable, RowDim, RowFold, Rows, fold, pick};
@@ -316,19 +314,3 @@ macro_rules! with_foldable {
     };
 }
 pub(crate) use with_foldable;
-
-/// Applies `f` to 16-bit floats as `f32`, and rounds what comes of them once; to others as they are.
-pub(super) fn in_full<const N: usize>(
-    exec: &dyn Exec,
-    values: [&Value; N],
-    f: impl FnOnce([&Value; N]) -> Result<Value>,
-) -> Result<Value> {
-    let dtype = values[0].dtype();
-    // Types that differ are for `f` to refuse.
-    if !dtype.is_half() || values.iter().any(|v| v.dtype() != dtype) {
-        return f(values);
-    }
-    let wide = values.iter().map(|v| cast(exec, v, DType::F32));
-    let wide: SmallVec<[Value; 2]> = wide.collect::<Result<_>>()?;
-    cast(exec, &f(std::array::from_fn(|i| &wide[i]))?, dtype)
-}

@@ -1,7 +1,7 @@
 //! Elements and rows put, or folded, into places that an index names.
 
 use super::fold::FoldRows;
-use super::rows::{Picked, in_full};
+use super::rows::Picked;
 use super::take::Take;
 use super::{Resolve, shortened};
 use crate::elementwise::{
@@ -9,6 +9,7 @@ use crate::elementwise::{
 };
 use crate::error::InOp;
 use crate::families::broadcast::expand;
+use crate::families::full::rounded_once;
 use crate::families::index;
 use crate::families::shape::{extent, reshape};
 use crate::{Exec, OpError, Result, RouteBy, Value, key_of};
@@ -71,7 +72,7 @@ pub fn scatter_reduce(
     how: ScatterReduce,
     include_self: bool,
 ) -> Result<Value> {
-    in_full(exec, [x, src], |[x, src]| {
+    rounded_once(exec, [x, src], |[x, src]| {
         into_places(
             exec,
             "scatter_reduce",

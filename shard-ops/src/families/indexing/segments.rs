@@ -2,11 +2,12 @@
 
 use super::fold::FoldRows;
 use super::index_select;
-use super::rows::{Picked, in_full};
+use super::rows::Picked;
 use super::scatter::{kept, ones};
 use crate::elementwise::{cast, div, maximum, number, sub, unary};
 use crate::error::InOp;
 use crate::families::decided;
+use crate::families::full::rounded_once;
 use crate::families::shape::reshape;
 use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value};
@@ -39,7 +40,7 @@ pub fn segment_sum(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Res
 /// # Errors
 /// As [`segment_sum`]; types other than floats.
 pub fn segment_mean(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
-    in_full(exec, [x], |[x]| {
+    rounded_once(exec, [x], |[x]| {
         let total = folded(exec, "segment_mean", x, ids, count, ReduceOp::Sum)?;
         let like = segments("segment_mean", &column(x, ids)?, ids, count)?;
         let picked = Picked::rows(0, 1);
@@ -84,7 +85,7 @@ pub fn segment_min(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Res
 /// # Errors
 /// As [`segment_mean`].
 pub fn segment_softmax(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
-    in_full(exec, [x], |[x]| {
+    rounded_once(exec, [x], |[x]| {
         let largest = folded(
             exec,
             "segment_softmax",
@@ -200,7 +201,7 @@ fn folded(
         has_base: false,
         skips: None,
     };
-    in_full(exec, [x], |[x]| {
+    rounded_once(exec, [x], |[x]| {
         let like = segments(op, x, ids, count)?;
         exec.apply1(Arc::new(fold), &[&like, &ids.detach(), x])
     })

@@ -1,7 +1,8 @@
 //! Rows of a table, or elements along a dim, by index.
 
 use super::fold::FoldRows;
-use super::rows::{Picked, in_full};
+use super::rows::Picked;
+use crate::families::full::rounded_once;
 use crate::host::with_element;
 use crate::{
     Exec, HostCall, Keeps, Linearity, Meta, Op, Reduction, Result, RouteBy, Rule, Saved, Value,
@@ -84,7 +85,7 @@ impl Op for Take {
                 has_base: false,
                 skips: self.padding.or(self.skips),
             };
-            in_full(exec, [dy], |[dy]| {
+            rounded_once(exec, [dy], |[dy]| {
                 exec.apply1(Arc::new(fold), &[&table.detach(), index, dy])
             })
         })

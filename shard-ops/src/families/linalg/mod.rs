@@ -1,6 +1,6 @@
 //! Linear algebra of batches of matrices. A matrix is whole on every rank that has it; mesh axes may divide batch dims.
 //!
-//! What does not exist, such as the inverse of a singular matrix, is NaN, on every rank alike.
+//! What does not exist is NaN, on every rank alike; the inverse of a singular matrix holds infinities or NaN.
 
 mod gradient;
 

@@ -5,6 +5,7 @@ use crate::families::broadcast::sum;
 use crate::families::elementwise::{
     add, add_scalar, cast, div, logical_not, masked, masked_fill, mul, mul_scalar, ne, neg, number,
 };
+use crate::families::full::in_full_with;
 use crate::families::indexing::{ABSENT, pick};
 use crate::families::shape::reshape;
 use crate::families::softmax::log_softmax;
@@ -46,8 +47,10 @@ pub fn nll_loss(
     classes: Classes<'_>,
     reduction: LossReduction,
 ) -> Result<Value> {
-    let x = &exec.in_full(x)?;
-    of_indices(exec, "nll_loss", x, target, classes, reduction)
+    in_full_with(exec, [x], [classes.weight], |[x], [weight]| {
+        let classes = Classes { weight, ..classes };
+        of_indices(exec, "nll_loss", x, target, classes, reduction)
+    })
 }
 
 /// [`nll_loss`] of the [logarithm of the softmax](fn@log_softmax) of `x` over classes. Targets may also be distributions, of the
@@ -65,7 +68,21 @@ pub fn cross_entropy(
     classes: Classes<'_>,
     reduction: LossReduction,
 ) -> Result<Value> {
-    let x = &exec.in_full(x)?;
+    let distributions = (!is_whole(target.dtype())).then_some(target);
+    let others = [classes.weight, distributions];
+    in_full_with(exec, [x], others, |[x], [weight, distributions]| {
+        let target = distributions.unwrap_or(target);
+        of_logits(exec, x, target, Classes { weight, ..classes }, reduction)
+    })
+}
+
+fn of_logits(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Value,
+    classes: Classes<'_>,
+    reduction: LossReduction,
+) -> Result<Value> {
     const NAME: &str = "cross_entropy";
     let dim = class_dim(NAME, x, target)?;
     if !(0.0..=1.0).contains(&classes.smoothing) {

@@ -2,6 +2,7 @@
 
 use super::{LossReduction, of_total, reduced};
 use crate::families::elementwise::{add, mul_scalar, sub, unary};
+use crate::families::full::in_full;
 use crate::families::reduce::square_sum;
 use crate::{Exec, Result, Value};
 use shard_kernels::unary::Unary;
@@ -12,16 +13,16 @@ use shard_kernels::unary::Unary;
 /// All members of the mesh. Communicates to align misaligned operands; a mean or sum is partial over the axes that shard them.
 ///
 /// # Errors
-/// Shapes that do not broadcast; types that differ or are not f32 or f64.
+/// Shapes that do not broadcast; types that differ or are no floats.
 pub fn l1_loss(
     exec: &dyn Exec,
     x: &Value,
     target: &Value,
     reduction: LossReduction,
 ) -> Result<Value> {
-    let [x, target] = [x, target].map(|v| exec.in_full(v));
-    let (x, target) = (&x?, &target?);
-    reduced(exec, distance(exec, x, target)?, None, reduction)
+    in_full(exec, [x, target], |[x, target]| {
+        reduced(exec, distance(exec, x, target)?, None, reduction)
+    })
 }
 
 /// `(x - target)²`
@@ -37,15 +38,15 @@ pub fn mse_loss(
     target: &Value,
     reduction: LossReduction,
 ) -> Result<Value> {
-    let [x, target] = [x, target].map(|v| exec.in_full(v));
-    let (x, target) = (&x?, &target?);
-    let apart = sub(exec, x, target)?;
-    if reduction == LossReduction::None {
-        return unary(exec, &apart, Unary::Square);
-    }
-    let all: Vec<usize> = (0..apart.ndim()).collect();
-    let total = square_sum(exec, "mse_loss", &apart, &all, false)?;
-    of_total(exec, total, apart.shape(), reduction)
+    in_full(exec, [x, target], |[x, target]| {
+        let apart = sub(exec, x, target)?;
+        if reduction == LossReduction::None {
+            return unary(exec, &apart, Unary::Square);
+        }
+        let all: Vec<usize> = (0..apart.ndim()).collect();
+        let total = square_sum(exec, "mse_loss", &apart, &all, false)?;
+        of_total(exec, total, apart.shape(), reduction)
+    })
 }
 
 /// [`huber_loss`] divided by `beta`, where it bends: near 0 a parabola, beyond a line of slope 1. With a `beta` of 0 it is
@@ -63,14 +64,14 @@ pub fn smooth_l1_loss(
     beta: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
-    let [x, target] = [x, target].map(|v| exec.in_full(v));
-    let (x, target) = (&x?, &target?);
-    let distance = distance(exec, x, target)?;
-    let errors = match beta == 0.0 {
-        true => distance,
-        false => bent(exec, &distance, beta, 1.0 / beta)?,
-    };
-    reduced(exec, errors, None, reduction)
+    in_full(exec, [x, target], |[x, target]| {
+        let distance = distance(exec, x, target)?;
+        let errors = match beta == 0.0 {
+            true => distance,
+            false => bent(exec, &distance, beta, 1.0 / beta)?,
+        };
+        reduced(exec, errors, None, reduction)
+    })
 }
 
 /// Half the square of the distance up to `delta`, and a line of slope `delta` beyond.
@@ -87,10 +88,10 @@ pub fn huber_loss(
     delta: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
-    let [x, target] = [x, target].map(|v| exec.in_full(v));
-    let (x, target) = (&x?, &target?);
-    let errors = bent(exec, &distance(exec, x, target)?, delta, 1.0)?;
-    reduced(exec, errors, None, reduction)
+    in_full(exec, [x, target], |[x, target]| {
+        let errors = bent(exec, &distance(exec, x, target)?, delta, 1.0)?;
+        reduced(exec, errors, None, reduction)
+    })
 }
 
 fn distance(exec: &dyn Exec, x: &Value, target: &Value) -> Result<Value> {

@@ -2,21 +2,22 @@
 
 use super::{LossReduction, reduced};
 use crate::families::elementwise::{
-    add, add_scalar, div, eq, gt, logical_not, masked, masked_fill, mul, mul_scalar, neg, number,
-    sub, unary,
+    add, add_scalar, div, eq, gt, logical_not, lt, masked, masked_fill, mul, mul_scalar, neg,
+    number, sub, unary, where_,
 };
+use crate::families::full::{in_full, in_full_with};
 use crate::{Exec, Result, Value};
 use shard_kernels::unary::Unary;
 use std::f64::consts::PI;
 
 /// `-(target ln p + (1 - target) ln(1 - p))`, logarithms from -100 on, each times `weight` if there is one. Where a logarithm is cut
-/// off it has no gradient. What is no probability gives NaN.
+/// off its slope is 1e12, PyTorch's. What is no probability gives NaN.
 ///
 /// # Collective
 /// All members of the mesh. Communicates to align misaligned operands; a mean or sum is partial over the axes that shard them.
 ///
 /// # Errors
-/// Shapes that do not broadcast; types that differ or are not f32 or f64.
+/// Shapes that do not broadcast; types that differ or are no floats.
 pub fn binary_cross_entropy(
     exec: &dyn Exec,
     p: &Value,
@@ -24,18 +25,14 @@ pub fn binary_cross_entropy(
     weight: Option<&Value>,
     reduction: LossReduction,
 ) -> Result<Value> {
-    let [p, target] = [p, target].map(|v| exec.in_full(v));
-    let (p, target) = (&p?, &target?);
-    let hit = cut_log(exec, p)?;
-    let miss = cut_log(exec, &complement(exec, p)?)?;
-    let hits = mul(exec, target, &hit)?;
-    let misses = mul(exec, &complement(exec, target)?, &miss)?;
-    reduced(
-        exec,
-        neg(exec, &add(exec, &hits, &misses)?)?,
-        weight,
-        reduction,
-    )
+    in_full_with(exec, [p, target], [weight], |[p, target], [weight]| {
+        let hit = cut_log(exec, p)?;
+        let miss = cut_log(exec, &complement(exec, p)?)?;
+        let hits = mul(exec, target, &hit)?;
+        let misses = mul(exec, &complement(exec, target)?, &miss)?;
+        let errors = neg(exec, &add(exec, &hits, &misses)?)?;
+        reduced(exec, errors, weight, reduction)
+    })
 }
 
 /// [`binary_cross_entropy`] of `sigmoid(x)`, without overflow; `positive` weighs the targets' share, class by class.
@@ -53,8 +50,28 @@ pub fn binary_cross_entropy_with_logits(
     positive: Option<&Value>,
     reduction: LossReduction,
 ) -> Result<Value> {
-    let [x, target] = [x, target].map(|v| exec.in_full(v));
-    let (x, target) = (&x?, &target?);
+    let others = [weight, positive];
+    in_full_with(
+        exec,
+        [x, target],
+        others,
+        |[x, target], [weight, positive]| {
+            reduced(
+                exec,
+                of_logits(exec, x, target, positive)?,
+                weight,
+                reduction,
+            )
+        },
+    )
+}
+
+fn of_logits(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Value,
+    positive: Option<&Value>,
+) -> Result<Value> {
     let log = unary(exec, x, Unary::LogSigmoid)?;
     let log = match positive {
         // 1 + (positive - 1) target
@@ -65,7 +82,7 @@ pub fn binary_cross_entropy_with_logits(
         None => log,
     };
     let linear = mul(exec, &complement(exec, target)?, x)?;
-    reduced(exec, sub(exec, &linear, &log)?, weight, reduction)
+    sub(exec, &linear, &log)
 }
 
 /// The divergence of Kullback and Leibler, `target (ln target - x)` for logarithms `x`; with `log_target`, targets are logarithms too.
@@ -83,24 +100,25 @@ pub fn kl_div(
     log_target: bool,
     reduction: LossReduction,
 ) -> Result<Value> {
-    let [x, target] = [x, target].map(|v| exec.in_full(v));
-    let (x, target) = (&x?, &target?);
-    let errors = match log_target {
-        true => {
-            let p = unary(exec, target, Unary::Exp)?;
-            mul(exec, &p, &sub(exec, target, x)?)?
-        }
-        false => {
-            let zero = eq(exec, &target.detach(), &number("kl_div", target, 0.0)?)?;
-            let log = unary(exec, &masked_fill(exec, target, &zero, 1.0)?, Unary::Log)?;
-            sub(exec, &mul(exec, target, &log)?, &mul(exec, target, x)?)?
-        }
-    };
-    reduced(exec, errors, None, reduction)
+    in_full(exec, [x, target], |[x, target]| {
+        let errors = match log_target {
+            true => {
+                let p = unary(exec, target, Unary::Exp)?;
+                mul(exec, &p, &sub(exec, target, x)?)?
+            }
+            false => {
+                let zero = eq(exec, &target.detach(), &number("kl_div", target, 0.0)?)?;
+                let log = unary(exec, &masked_fill(exec, target, &zero, 1.0)?, Unary::Log)?;
+                sub(exec, &mul(exec, target, &log)?, &mul(exec, target, x)?)?
+            }
+        };
+        reduced(exec, errors, None, reduction)
+    })
 }
 
 /// The negative logarithm of the density of a normal distribution with mean `x` and variance `var`, at least `eps`:
-/// `(ln var + (x - target)² / var) / 2`, and the constant that this lacks if `full`. Where `var` is below `eps` it has no gradient.
+/// `(ln var + (x - target)² / var) / 2`, and the constant that this lacks if `full`. Where `var` is below
+/// `eps` it has the gradient that `eps` would have, as in PyTorch.
 ///
 /// # Collective
 /// As [`binary_cross_entropy`].
@@ -116,18 +134,17 @@ pub fn gaussian_nll_loss(
     eps: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
-    let [x, target, var] = [x, target, var].map(|v| exec.in_full(v));
-    let (x, target, var) = (&x?, &target?, &var?);
-    let (min, max) = (eps, f64::INFINITY);
-    let var = unary(exec, var, Unary::Clamp { min, max })?;
-    let square = unary(exec, &sub(exec, x, target)?, Unary::Square)?;
-    let log = unary(exec, &var, Unary::Log)?;
-    let twice = add(exec, &log, &div(exec, &square, &var)?)?;
-    let mut errors = mul_scalar(exec, &twice, 0.5)?;
-    if full {
-        errors = add_scalar(exec, &errors, 0.5 * (2.0 * PI).ln())?;
-    }
-    reduced(exec, errors, None, reduction)
+    in_full(exec, [x, target, var], |[x, target, var]| {
+        let var = at_least(exec, var, eps)?;
+        let square = unary(exec, &sub(exec, x, target)?, Unary::Square)?;
+        let log = unary(exec, &var, Unary::Log)?;
+        let twice = add(exec, &log, &div(exec, &square, &var)?)?;
+        let mut errors = mul_scalar(exec, &twice, 0.5)?;
+        if full {
+            errors = add_scalar(exec, &errors, 0.5 * (2.0 * PI).ln())?;
+        }
+        reduced(exec, errors, None, reduction)
+    })
 }
 
 /// The negative logarithm of the probability of a count under a Poisson distribution: `exp(x) - target x` for the logarithm of its
@@ -147,8 +164,20 @@ pub fn poisson_nll_loss(
     eps: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
-    let [x, target] = [x, target].map(|v| exec.in_full(v));
-    let (x, target) = (&x?, &target?);
+    in_full(exec, [x, target], |[x, target]| {
+        let errors = of_count(exec, x, target, log_input, full, eps)?;
+        reduced(exec, errors, None, reduction)
+    })
+}
+
+fn of_count(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Value,
+    log_input: bool,
+    full: bool,
+    eps: f64,
+) -> Result<Value> {
     let (mean, log) = match log_input {
         true => (unary(exec, x, Unary::Exp)?, x.clone()),
         false => {
@@ -177,7 +206,7 @@ pub fn poisson_nll_loss(
             &masked(exec, &add(exec, &main, &rest)?, &above)?,
         )?;
     }
-    reduced(exec, errors, None, reduction)
+    Ok(errors)
 }
 
 /// `1 - x`
@@ -185,11 +214,39 @@ fn complement(exec: &dyn Exec, x: &Value) -> Result<Value> {
     add_scalar(exec, &neg(exec, x)?, 1.0)
 }
 
-/// The logarithm, from -100 on.
+/// `max(x, min)`, of which the slope is 1 throughout.
+fn at_least(exec: &dyn Exec, x: &Value, min: f64) -> Result<Value> {
+    // What no tape records has no slope.
+    if x.slot().is_none() {
+        let max = f64::INFINITY;
+        return unary(exec, x, Unary::Clamp { min, max });
+    }
+    let below = lt(exec, &x.detach(), &number("gaussian_nll_loss", x, min)?)?;
+    let lifted = add_scalar(exec, &sub(exec, x, &x.detach())?, min)?;
+    where_(exec, &below, &lifted, x)
+}
+
+/// The logarithm, from -100 on, which near 0 is a steep line.
 fn cut_log(exec: &dyn Exec, x: &Value) -> Result<Value> {
-    let zero = eq(exec, &x.detach(), &number("binary_cross_entropy", x, 0.0)?)?;
-    let log = unary(exec, &masked_fill(exec, x, &zero, 1.0)?, Unary::Log)?;
-    let (min, max) = (-100.0, f64::INFINITY);
-    let cut = unary(exec, &log, Unary::Clamp { min, max })?;
-    masked_fill(exec, &cut, &zero, min)
+    const LEAST: f64 = -100.0;
+    // What no tape records has no slope.
+    if x.slot().is_none() {
+        let (min, max) = (LEAST, f64::INFINITY);
+        return unary(
+            exec,
+            &unary(exec, x, Unary::Log)?,
+            Unary::Clamp { min, max },
+        );
+    }
+    // PyTorch divides by at least this.
+    const SLOPE: f64 = 1e12;
+    let size = unary(exec, &x.detach(), Unary::Abs)?;
+    let near = lt(
+        exec,
+        &size,
+        &number("binary_cross_entropy", x, LEAST.exp())?,
+    )?;
+    let log = unary(exec, &masked_fill(exec, x, &near, 1.0)?, Unary::Log)?;
+    let line = add_scalar(exec, &mul_scalar(exec, x, SLOPE)?, LEAST)?;
+    where_(exec, &near, &line, &log)
 }

@@ -298,7 +298,7 @@ pub(super) fn batched<E: Element, T: Real>(
     }
 }
 
-/// `beta * c + alpha * (a @ b)`, with broadcasting.
+/// `beta * c + alpha * (a @ b)`, with broadcasting. With a `beta` of 0 only the shape of `c` counts, whatever its elements are.
 ///
 /// # Collective
 /// As [`matmul`].
@@ -313,7 +313,12 @@ pub fn baddbmm(
     beta: f64,
     alpha: f64,
 ) -> Result<Value> {
-    use crate::families::elementwise::mul_scalar;
+    use crate::families::elementwise::{isfinite, logical_not, masked_fill, mul_scalar};
+    let c = match beta == 0.0 {
+        // NaN and infinity times 0 are NaN.
+        true => &masked_fill(exec, c, &logical_not(exec, &isfinite(exec, c)?)?, 0.0)?,
+        false => c,
+    };
     add(
         exec,
         &mul_scalar(exec, c, beta)?,

@@ -9,7 +9,7 @@ use crate::families::shape::permute;
 use crate::families::types::float_types;
 use crate::host::{positions, with_float};
 use crate::{Access, Exec, FoldBy, HostCall, Meta, Op, Reduction, Result, Rule, Value, key_of};
-use shard_comm::{DType, Element, Monoid};
+use shard_comm::{Call, DType, Element, Monoid};
 use shard_kernels::neighbors::{farthest, lower, unsampled};
 use shard_kernels::{Real, View};
 use shard_redistribute::Array;
@@ -80,7 +80,9 @@ pub fn farthest_points(
     let points = permute(exec, &points, &[1, 0])?;
     let mut nearest = exec.apply1(Arc::new(Step::Unsampled), &[&points])?;
     let first = |i: &[usize]| if i[0] == 0 { 0.0 } else { start as f64 };
-    let mut best = constant(Array::from_fn(&cx, &whole(&[2]), first))?;
+    let known = cx.record(Call::new(NAME).with(start as u128));
+    let best = Array::from_fn(&cx, &whole(&[2]), first);
+    let mut best = constant(best.map(|best| best.with_number(known)))?;
     for sample in 1..=count {
         taken = exec.apply1(Arc::new(Step::Take), &[&taken, &best])?;
         if sample < count {

@@ -57,6 +57,7 @@ pub fn group_norm(
         });
     }
     let cells = Cells::Groups(groups);
+    cells.check("group_norm", x, weight, bias)?;
     normalise(exec, x, cells, Statistics::Moments, weight, bias, eps)
 }
 
@@ -108,6 +109,7 @@ pub fn layer_norm(
         });
     }
     let cells = Cells::Last(dims);
+    cells.check("layer_norm", x, weight, bias)?;
     normalise(exec, x, cells, Statistics::Moments, weight, bias, eps)
 }
 
@@ -140,6 +142,7 @@ pub fn rms_norm(
         _ => f64::from(f32::EPSILON),
     };
     let (cells, eps) = (Cells::Last(dims), eps.unwrap_or(least));
+    cells.check("rms_norm", x, weight, None)?;
     normalise(exec, x, cells, Statistics::Squares, weight, None, eps)
 }
 
@@ -238,6 +241,40 @@ impl Cells {
         }
     }
 
+    /// Weight and bias have an element for each element, or channel, of a cell.
+    fn check(
+        self,
+        op: &'static str,
+        x: &Value,
+        weight: Option<&Value>,
+        bias: Option<&Value>,
+    ) -> Result<()> {
+        let (expected, fix) = match self {
+            Self::Last(last) => (
+                &x.shape()[x.ndim() - last..],
+                "give weight and bias the shape of the last dims, which are normalised; permute channels last to normalise them",
+            ),
+            Self::Groups(_) | Self::Channels => (
+                &x.shape()[1..2],
+                "give weight and bias one element per channel",
+            ),
+        };
+        for (what, value) in [("weight", weight), ("bias", bias)] {
+            if let Some(value) = value.filter(|value| value.shape() != expected) {
+                return Err(OpError::Shape {
+                    op,
+                    problem: format!(
+                        "the {what} has shape {:?}, expected {expected:?}",
+                        value.shape()
+                    ),
+                    shapes: vec![x.shape().to_vec(), value.shape().to_vec()],
+                    fix,
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Whether cells lie whole on ranks, the elements of each one after another.
     fn lie_whole(self, x: &Value) -> bool {
         let dims = self.dims(x.ndim());
@@ -317,7 +354,11 @@ impl Cells {
             if inputs[operand].shape != shape {
                 return Err(OpError::Shape {
                     op,
-                    problem: format!("operand {operand} is not of shape {:?}", &shape[..]),
+                    problem: format!(
+                        "operand {operand} has shape {:?}, expected {:?}",
+                        &inputs[operand].shape[..],
+                        &shape[..]
+                    ),
                     shapes: inputs.iter().map(|meta| meta.shape.to_vec()).collect(),
                     fix: "give weight and bias the shape of what is normalised, or one element per channel",
                 });

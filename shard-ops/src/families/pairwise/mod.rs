@@ -8,6 +8,7 @@ pub(crate) mod cuda;
 
 use super::broadcast::sum_to;
 use super::elementwise::{mul, mul_scalar, sub, unary};
+use super::full::in_full;
 use super::reduce::sum;
 use super::shape::{transpose, unsqueeze};
 use super::statistics::{Order, norm, power, square_root};
@@ -46,11 +47,19 @@ pub fn cdist(exec: &dyn Exec, x: &Value, y: &Value, order: impl Into<Order>) -> 
             fix: "give an order of 0 or above",
         });
     }
+    in_full(exec, [x, y], |[x, y]| distances(exec, x, y, order))
+}
+
+fn distances(exec: &dyn Exec, x: &Value, y: &Value, order: Order) -> Result<Value> {
     let Order::P(p) = order else {
         Extents::new(&[x, y].map(meta))?;
         let difference = differences(exec, x, y)?;
         let last = difference.ndim() - 1;
-        return norm(exec, &difference, order, &[last], false);
+        // Points without coordinates are all the same one.
+        return match difference.shape()[last] {
+            0 => sum(exec, &difference, &[last], false),
+            _ => norm(exec, &difference, order, &[last], false),
+        };
     };
     let powers = exec.apply1(Arc::new(Powers { p }), &[x, y])?;
     match p {

@@ -1,6 +1,7 @@
 //! Pools by the number of outputs: output `o` of `m` sees the inputs `floor(o n / m) .. ceil((o + 1) n / m)`.
 
 use super::{Geometry, largest};
+use crate::families::full::in_full;
 use crate::families::reduce::mean;
 use crate::families::resample::{Target, interpolate};
 use crate::{Exec, OpError, Result, Value};
@@ -18,14 +19,14 @@ pub fn adaptive_avg_pool(exec: &dyn Exec, x: &Value, outputs: &[Option<usize>]) 
     // Where one output sees all, its rank need not.
     let all = |&d: &usize| outputs[d] == 1 && x.shape()[2 + d] > 1;
     let whole: Vec<usize> = (0..outputs.len()).filter(all).map(|d| 2 + d).collect();
-    let mut x = x.clone();
-    if !whole.is_empty() {
-        x = mean(exec, &x, &whole, true)?;
+    let areas = |x: &Value| match x.shape()[2..] == outputs {
+        true => Ok(x.clone()),
+        false => interpolate(exec, x, &Target::Size(outputs.clone()), ResampleMode::Area),
+    };
+    if whole.is_empty() {
+        return areas(x);
     }
-    if x.shape()[2..] == outputs {
-        return Ok(x);
-    }
-    interpolate(exec, &x, &Target::Size(outputs), ResampleMode::Area)
+    in_full(exec, [x], |[x]| areas(&mean(exec, x, &whole, true)?))
 }
 
 /// The largest element of each of this many equal areas, and its flat index in the *global* spatial plane, as

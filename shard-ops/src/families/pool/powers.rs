@@ -2,6 +2,7 @@
 
 use super::{PoolOptions, avg_pool};
 use crate::elementwise::{add_scalar, div, eq, masked_fill, mul_scalar, number, unary};
+use crate::families::full::in_full;
 use crate::families::index::pad;
 use crate::families::shape::{reshape, unsqueeze};
 use crate::{Exec, OpError, Result, Value};
@@ -35,7 +36,11 @@ pub fn lp_pool(exec: &dyn Exec, x: &Value, norm: f64, options: &PoolOptions) -> 
         ceil_mode: options.ceil_mode,
         ..PoolOptions::new(Vec::new())
     };
-    let means = avg_pool(exec, &unary(exec, x, power(norm))?, &options)?;
+    in_full(exec, [x], |[x]| roots(exec, x, norm, &options))
+}
+
+fn roots(exec: &dyn Exec, x: &Value, norm: f64, options: &PoolOptions) -> Result<Value> {
+    let means = avg_pool(exec, &unary(exec, x, power(norm))?, options)?;
     let nd = x.ndim() - 2;
     let positions: usize = match options.kernel[..] {
         [one] => one.pow(nd as u32),
@@ -76,24 +81,31 @@ pub fn local_response_norm(
             fix: "give (N, C, ...) and at least one channel",
         });
     }
+    in_full(exec, [x], |[x]| {
+        let means = channel_means(exec, &unary(exec, x, Unary::Square)?, size)?;
+        let scale = add_scalar(exec, &mul_scalar(exec, &means, alpha)?, k)?;
+        div(exec, x, &unary(exec, &scale, power(beta))?)
+    })
+}
+
+/// The means of `size` neighbouring channels.
+fn channel_means(exec: &dyn Exec, x: &Value, size: usize) -> Result<Value> {
     let shape = x.shape().to_vec();
-    let mut squares = unary(exec, x, Unary::Square)?;
+    let mut means = x.clone();
     // Channels are a spatial dim of a pool, beside at most two others.
     if shape.len() > 4 {
         let rest = shape[3..].iter().product();
-        squares = reshape(exec, &squares, &[shape[0], shape[1], shape[2], rest])?;
+        means = reshape(exec, &means, &[shape[0], shape[1], shape[2], rest])?;
     }
-    let mut squares = unsqueeze(exec, &squares, 1)?;
-    let mut around = vec![(0, 0); squares.ndim()];
+    let mut means = unsqueeze(exec, &means, 1)?;
+    let mut around = vec![(0, 0); means.ndim()];
     around[2] = ((size / 2) as isize, ((size - 1) / 2) as isize);
-    squares = pad(exec, &squares, &around, EdgeMap::Zeros, 0.0)?;
-    let mut kernel = vec![1; squares.ndim() - 2];
+    means = pad(exec, &means, &around, EdgeMap::Zeros, 0.0)?;
+    let mut kernel = vec![1; means.ndim() - 2];
     kernel[0] = size;
     let options = PoolOptions {
         stride: vec![1],
         ..PoolOptions::new(kernel)
     };
-    let means = reshape(exec, &avg_pool(exec, &squares, &options)?, &shape)?;
-    let scale = add_scalar(exec, &mul_scalar(exec, &means, alpha)?, k)?;
-    div(exec, x, &unary(exec, &scale, power(beta))?)
+    reshape(exec, &avg_pool(exec, &means, &options)?, &shape)
 }

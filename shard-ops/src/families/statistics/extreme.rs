@@ -17,7 +17,7 @@ use shard_comm::{DType, Monoid};
 /// All members of the mesh. Communicates an element and an index per cell if reduced dims are sharded.
 ///
 /// # Errors
-/// A dim out of range or named twice; dims without elements; a 16-bit float.
+/// A dim out of range or named twice; dims without elements.
 pub fn argmax(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
     index_of("argmax", Monoid::ArgMax, exec, x, dims, keepdim)
 }

@@ -33,7 +33,7 @@ use shard_kernels::unary::Unary;
 /// All members of the mesh. Communicates two numbers per cell if reduced dims are sharded.
 ///
 /// # Errors
-/// A dim out of range or named twice; an operand that is not f32 or f64.
+/// A dim out of range or named twice; an operand of integers or truth values.
 pub fn logsumexp(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
     let x = &exec.in_full(x)?;
     let pairs = states(exec, "logsumexp", Monoid::MaxSumExp, x, dims)?;

@@ -15,7 +15,7 @@ use shard_comm::Monoid;
 /// All members of the mesh. Communicates three numbers per cell if reduced dims are sharded.
 ///
 /// # Errors
-/// A dim out of range or named twice; an operand that is not f32 or f64.
+/// A dim out of range or named twice; an operand of integers or truth values.
 pub fn var(
     exec: &dyn Exec,
     x: &Value,

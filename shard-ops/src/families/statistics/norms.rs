@@ -2,8 +2,9 @@
 
 use super::{check_dims, square_root};
 use crate::families::elementwise::{div, eq, masked_fill, mul, ne, number, unary};
+use crate::families::full::in_full;
 use crate::families::reduce::{amax, amin, square_sum, sum};
-use crate::{Exec, Result, Value};
+use crate::{Exec, OpError, Result, Value};
 use shard_kernels::unary::Unary;
 
 /// The order of a norm: how the magnitudes of elements are put together.
@@ -39,7 +40,7 @@ impl From<f64> for Order {
 /// All members of the mesh. Communicates a number per cell if reduced dims are sharded.
 ///
 /// # Errors
-/// A dim out of range or named twice; an operand that is not f32 or f64.
+/// A dim out of range or named twice; an operand of integers or truth values; an extreme of dims without elements.
 pub fn norm(
     exec: &dyn Exec,
     x: &Value,
@@ -47,10 +48,21 @@ pub fn norm(
     dims: &[usize],
     keepdim: bool,
 ) -> Result<Value> {
-    let x = &exec.in_full(x)?;
+    let order = order.into();
     check_dims("norm", x, dims)?;
+    check_extremes(x, order, dims)?;
+    in_full(exec, [x], |[x]| of_order(exec, x, order, dims, keepdim))
+}
+
+fn of_order(
+    exec: &dyn Exec,
+    x: &Value,
+    order: Order,
+    dims: &[usize],
+    keepdim: bool,
+) -> Result<Value> {
     let size = |x: &Value| unary(exec, x, Unary::Abs);
-    match order.into() {
+    match order {
         Order::Infinity => amax(exec, &size(x)?, dims, keepdim),
         Order::NegInfinity => amin(exec, &size(x)?, dims, keepdim),
         Order::Zero => {
@@ -64,6 +76,20 @@ pub fn norm(
             let powers = power(exec, &size(x)?, p)?;
             power(exec, &sum(exec, &powers, dims, keepdim)?, 1.0 / p)
         }
+    }
+}
+
+/// Of nothing there is no largest or smallest magnitude.
+fn check_extremes(x: &Value, order: Order, dims: &[usize]) -> Result<()> {
+    let extreme = matches!(order, Order::Infinity | Order::NegInfinity);
+    match extreme && dims.iter().any(|&d| x.shape()[d] == 0) {
+        false => Ok(()),
+        true => Err(OpError::Shape {
+            op: "norm",
+            problem: format!("there is no extreme of the nothing in dims {dims:?}"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "name dims that are not empty, or another order",
+        }),
     }
 }
 
@@ -81,9 +107,10 @@ pub fn normalize(
     dims: &[usize],
     eps: f64,
 ) -> Result<Value> {
-    let x = &exec.in_full(x)?;
-    let length = norm(exec, x, order, dims, true)?;
-    div(exec, x, &at_least(exec, &length, eps)?)
+    in_full(exec, [x], |[x]| {
+        let length = norm(exec, x, order, dims, true)?;
+        div(exec, x, &at_least(exec, &length, eps)?)
+    })
 }
 
 /// The cosine of the angle between `a` and `b` along dim `dim`: their product, each divided by its length or by `eps` if that is
@@ -101,8 +128,10 @@ pub fn cosine_similarity(
     dim: usize,
     eps: f64,
 ) -> Result<Value> {
-    let [a, b] = [a, b].map(|v| exec.in_full(v));
-    let (a, b) = (&a?, &b?);
+    in_full(exec, [a, b], |[a, b]| cosine(exec, a, b, dim, eps))
+}
+
+fn cosine(exec: &dyn Exec, a: &Value, b: &Value, dim: usize, eps: f64) -> Result<Value> {
     let product = mul(exec, a, b)?;
     check_dims("cosine_similarity", &product, &[dim])?;
     // A dim that broadcasts is as long as in the other operand.

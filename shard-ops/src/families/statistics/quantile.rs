@@ -1,6 +1,7 @@
 //! Quantiles along a dim.
 
 use crate::families::elementwise::{add, mul_scalar, ne, sub, where_};
+use crate::families::full::in_full;
 use crate::families::index::{cat, slice};
 use crate::families::shape::extent;
 use crate::families::sort::sort;
@@ -9,7 +10,7 @@ use crate::{Exec, OpError, Result, Value};
 /// What a quantile between two elements is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Interpolation {
-    /// On the line between them.
+    /// On the line between them; between an infinity and a number the infinity.
     #[default]
     Linear,
     /// The lower one.
@@ -28,7 +29,7 @@ pub enum Interpolation {
 /// As [`sort`](fn@sort) of the dim.
 ///
 /// # Errors
-/// A dim out of range or without elements; a `q` that is not between 0 and 1; an operand that is not f32 or f64.
+/// A dim out of range or without elements; a `q` that is not between 0 and 1; an operand of integers or truth values.
 pub fn quantile(
     exec: &dyn Exec,
     x: &Value,
@@ -57,9 +58,9 @@ pub fn quantile(
                     Interpolation::Midpoint => 0.5,
                     _ => rank.fract(),
                 };
-                let low = at(low)?;
-                let way = mul_scalar(exec, &sub(exec, &at(high)?, &low)?, weight)?;
-                add(exec, &low, &way)?
+                in_full(exec, [&at(low)?, &at(high)?], |[low, high]| {
+                    between(exec, low, high, weight)
+                })?
             }
         };
         where_(exec, &is_nan, &last, &value)
@@ -70,6 +71,23 @@ pub fn quantile(
         [one] => Ok(one.clone()),
         many => cat(exec, &many.iter().collect::<Vec<_>>(), dim),
     }
+}
+
+/// What lies between two elements, computed from the nearer one. Between an infinity and a number it is the infinity.
+fn between(exec: &dyn Exec, low: &Value, high: &Value, weight: f64) -> Result<Value> {
+    let way = sub(exec, high, low)?;
+    let (from, part) = match weight < 0.5 {
+        true => (low, weight),
+        false => (high, weight - 1.0),
+    };
+    let found = add(exec, from, &mul_scalar(exec, &way, part)?)?;
+    let shares = add(
+        exec,
+        &mul_scalar(exec, low, 1.0 - weight)?,
+        &mul_scalar(exec, high, weight)?,
+    )?;
+    let lost = ne(exec, &found.detach(), &found.detach())?;
+    where_(exec, &lost, &shares, &found)
 }
 
 const NAME: &str = "quantile";

@@ -3,6 +3,7 @@
 use super::check_dims;
 use crate::families::broadcast::expand;
 use crate::families::elementwise::{add, cast, div_scalar, mul, mul_scalar, sub, unary};
+use crate::families::full::rounded_once;
 use crate::families::index::slice;
 use crate::families::reduce::mean;
 use crate::families::shape::reshape;
@@ -231,7 +232,7 @@ impl Op for States {
         }
         let (x, states) = (&saved.inputs[0], &saved.outputs[0]);
         saved.pull_back(cotangents, |dy, _| match exec.records() {
-            true => self.vjp_of_parts(exec, x, states, dy),
+            true => rounded_once(exec, [x], |[x]| self.vjp_of_parts(exec, x, states, dy)),
             false => exec.apply1(Arc::new(StatesGrad(self.clone())), &[x, states, dy]),
         })
     }

@@ -1,0 +1,107 @@
+//! What ops that are made of several do with floats of 16 bits: they go their way as `f32`, and what comes of them is rounded once. Steps
+//! that rounded would lose digits that the next ones need, and large sums altogether: `f16` ends at 65504.
+
+use super::elementwise::cast;
+use crate::{Exec, Result, Value};
+use shard_comm::DType;
+use smallvec::SmallVec;
+
+/// Applies `f` to values as [`Exec::in_full`] gives them, and to those of 16 bits as `f32`, of which the result is rounded to their type.
+/// Types that differ are for `f` to refuse.
+///
+/// # Collective
+/// As `f`.
+///
+/// # Errors
+/// Errors of `f`.
+pub(super) fn in_full<const N: usize>(
+    exec: &dyn Exec,
+    values: [&Value; N],
+    f: impl FnOnce([&Value; N]) -> Result<Value>,
+) -> Result<Value> {
+    in_full_with(exec, values, [], |values, []| f(values))
+}
+
+/// As [`in_full`], with further values that may be missing.
+pub(super) fn in_full_with<const N: usize, const M: usize>(
+    exec: &dyn Exec,
+    values: [&Value; N],
+    others: [Option<&Value>; M],
+    f: impl FnOnce([&Value; N], [Option<&Value>; M]) -> Result<Value>,
+) -> Result<Value> {
+    let full = Widened::of(exec, &values, &others, true)?;
+    let found = f(
+        std::array::from_fn(|i| full.value(i)),
+        std::array::from_fn(|i| full.other(i)),
+    )?;
+    full.rounded(exec, found)
+}
+
+/// As [`in_full`], of what an executor that casts by itself has in the type it is in.
+pub(super) fn rounded_once<const N: usize>(
+    exec: &dyn Exec,
+    values: [&Value; N],
+    f: impl FnOnce([&Value; N]) -> Result<Value>,
+) -> Result<Value> {
+    let full = Widened::of(exec, &values, &[], false)?;
+    full.rounded(exec, f(std::array::from_fn(|i| full.value(i)))?)
+}
+
+/// Values, of 16 bits as `f32`.
+struct Widened {
+    values: SmallVec<[Value; 3]>,
+    others: SmallVec<[Option<Value>; 2]>,
+    /// The type that all had, if it has 16 bits.
+    stored: Option<DType>,
+}
+
+impl Widened {
+    fn of(
+        exec: &dyn Exec,
+        values: &[&Value],
+        others: &[Option<&Value>],
+        casts: bool,
+    ) -> Result<Self> {
+        let taken = |value: &Value| match casts {
+            true => exec.in_full(value),
+            false => Ok(value.clone()),
+        };
+        let mut values = (values.iter())
+            .map(|v| taken(v))
+            .collect::<Result<SmallVec<[Value; 3]>>>()?;
+        let mut others = (others.iter())
+            .map(|other| other.map(taken).transpose())
+            .collect::<Result<SmallVec<[Option<Value>; 2]>>>()?;
+        let mut types = values
+            .iter()
+            .chain(others.iter().flatten())
+            .map(Value::dtype);
+        let first = types.next().filter(|dtype| dtype.is_half());
+        let stored = first.filter(|first| types.all(|dtype| dtype == *first));
+        if stored.is_some() {
+            for value in values.iter_mut().chain(others.iter_mut().flatten()) {
+                *value = cast(exec, value, DType::F32)?;
+            }
+        }
+        Ok(Self {
+            values,
+            others,
+            stored,
+        })
+    }
+
+    fn value(&self, i: usize) -> &Value {
+        &self.values[i]
+    }
+
+    fn other(&self, i: usize) -> Option<&Value> {
+        self.others[i].as_ref()
+    }
+
+    fn rounded(&self, exec: &dyn Exec, found: Value) -> Result<Value> {
+        match self.stored {
+            Some(stored) => cast(exec, &found, stored),
+            None => Ok(found),
+        }
+    }
+}
