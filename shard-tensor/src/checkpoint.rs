@@ -22,7 +22,7 @@ use self::stored::Stored;
 use crate::files::{self, file_error, told};
 use crate::{Context, Error, Result, ShardTensor, State};
 use safetensors::Dtype;
-use shard_comm::{Call, Calling, DType};
+use shard_comm::{AgreedError, Call, Calling, DType};
 use shard_ops::Value;
 use shard_redistribute::Array;
 use std::collections::BTreeSet;
@@ -140,9 +140,11 @@ fn load_state(op: &'static str, ctx: &Context, path: &Path, wanted: &State) -> R
     let pieces = (wanted.tensors.iter())
         .map(|(name, tensor)| stored.piece_like(name, tensor))
         .collect::<Result<Vec<_>, String>>();
-    let (read, status) = match numbers.and_then(|numbers| Ok((numbers, pieces?))) {
-        Ok(read) => (Some(read), Ok(())),
-        Err(e) => (None, Err(refused(e))),
+    let read = numbers.and_then(|numbers| Ok((numbers, pieces?)));
+    let (read, status) = match (read, stored.lacks(wanted)) {
+        (Ok(read), _) => (Some(read), Ok(())),
+        (Err(e), None) => (None, Err(refused(e))),
+        (Err(_), Some(names)) => (None, Err(other_names(refused(names)))),
     };
     ctx.world().agree(status)?;
     let Some((numbers, pieces)) = read else {
@@ -158,6 +160,15 @@ fn load_state(op: &'static str, ctx: &Context, path: &Path, wanted: &State) -> R
         tensors.push((name.clone(), ShardTensor::new(ctx, Value::new(found))));
     }
     Ok(State { tensors, numbers })
+}
+
+/// An error of a file that has other names than were asked for.
+fn other_names(error: AgreedError) -> AgreedError {
+    let remedy = "check the path; what has other names is read by `checkpoint::read_all` and taken up by `nn::load_state_with`";
+    AgreedError {
+        remedy: remedy.to_owned(),
+        ..error
+    }
 }
 
 /// Refuses names that mean something else in the format, and those given twice.

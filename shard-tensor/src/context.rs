@@ -6,13 +6,14 @@ use crate::rng::Stream;
 use crate::{Error, Mesh, Number, Result, Shape, ShardTensor, State, Stateful, json};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shard_autograd::{GradCheck, GradReport, Recorder, checkpoint, gradcheck};
+use shard_autograd::{GradCheck, GradReport, Recorder, gradcheck};
 use shard_comm::Calling;
-use shard_comm::{AgreedError, Communicator, DType, DeviceRef, Ledger};
+use shard_comm::{AgreedError, Communicator, DType, DeviceRef, History, Ledger, Past};
 use shard_ops::{Engine, EngineOptions, Handler, KernelPolicy, Op, OpError, Value};
 use shard_redistribute::MeshComm;
 use shard_spec::DeviceMesh;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,9 +42,16 @@ struct Inner {
     seed: Cell<u64>,
     /// How many random tensors were drawn; the same on every rank, because all run the program.
     calls: Cell<u64>,
+    /// Whether a function runs that has run before.
+    again: Cell<bool>,
     dtype: DType,
     told: Rc<Told>,
+    /// The last meshes by their number, with what this rank does on them.
+    meshes: RefCell<VecDeque<(usize, Option<History>)>>,
 }
+
+/// Of how many meshes it is kept what was done on them.
+const MESHES: usize = 64;
 
 impl Context {
     /// A context over a communicator of all ranks of the program. [`launch`](crate::launch) makes one per rank.
@@ -61,8 +69,10 @@ impl Context {
             tape,
             seed: Cell::new(seed),
             calls: Cell::new(0),
+            again: Cell::new(false),
             dtype,
             told,
+            meshes: RefCell::default(),
         }))
     }
 
@@ -162,7 +172,25 @@ impl Context {
                 "launch more ranks, or make the mesh smaller",
             ));
         }
-        Ok(Mesh::new(self.clone(), MeshComm::new(&self.0.world, mesh)?))
+        let comm = MeshComm::new(&self.0.world, mesh)?;
+        let mut meshes = self.0.meshes.borrow_mut();
+        let number = meshes.back().map_or(0, |(number, _)| number + 1);
+        if meshes.len() == MESHES {
+            meshes.pop_front();
+        }
+        let history = comm.is_member().then(|| comm.history().clone());
+        meshes.push_back((number, history));
+        drop(meshes);
+        Ok(Mesh::new(self.clone(), comm))
+    }
+
+    /// What this rank did on each mesh in the end, by the mesh's number.
+    pub(crate) fn at_end(&self) -> Vec<(usize, Past)> {
+        let meshes = self.0.meshes.borrow();
+        let past = |(number, history): &(usize, Option<History>)| {
+            Some((*number, history.as_ref()?.at_end()?))
+        };
+        meshes.iter().filter_map(past).collect()
     }
 }
 
@@ -293,47 +321,6 @@ impl Context {
         self.0.tape.is_recording()
     }
 
-    /// Applies a function and keeps only its inputs on the tape: in a backward pass it runs again and is differentiated then.
-    /// What memory its ops would hold, their time is paid for twice.
-    ///
-    /// It must compute the same both times; parameters it captures get their gradients, and must not be set in between.
-    ///
-    /// ```
-    /// use shard_tensor::{launch, replicate, shard};
-    /// let slopes = launch(2, |ctx| {
-    ///     let mesh = ctx.mesh_of(2)?;
-    ///     let x = mesh.ones([3], shard(0))?;
-    ///     let w = mesh.full([1], 2.0, replicate())?.requires_grad()?;
-    ///     let held = w.clone();
-    ///     let y = ctx.recompute(&[&x], move |x| Ok(vec![x[0].mul(&held)?.square()?]))?;
-    ///     y[0].sum_all()?.backward()?.get(&w)?.expect("y depends on w").item()
-    /// })?;
-    /// assert_eq!(slopes, [12.0, 12.0]);
-    /// # Ok::<(), shard_tensor::Error>(())
-    /// ```
-    ///
-    /// # Collective
-    /// All ranks of the program.
-    ///
-    /// # Errors
-    /// What the function reports; in a backward pass [`Autograd`](Error::Autograd) if it does something else than before.
-    #[track_caller]
-    pub fn recompute(
-        &self,
-        inputs: &[&ShardTensor],
-        f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + 'static,
-    ) -> Result<Vec<ShardTensor>> {
-        let _call = Calling::of("recompute");
-        let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
-        let ctx = self.clone();
-        let values = checkpoint(
-            self.tape(),
-            &values.iter().collect::<Vec<_>>(),
-            move |_, inputs| ctx.on_values(inputs, &f),
-        )?;
-        Ok(self.lifted(&values))
-    }
-
     /// Compares the gradients of a function of `f64` tensors with finite differences.
     ///
     /// ```
@@ -367,7 +354,7 @@ impl Context {
     }
 
     /// A function of tensors as one of values.
-    fn on_values(
+    pub(crate) fn on_values(
         &self,
         inputs: &[Value],
         f: &impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>>,
@@ -437,6 +424,21 @@ impl Context {
         Stream::new(self.0.seed.get(), call)
     }
 
+    /// The seed, and how many streams were taken.
+    pub(crate) fn streams(&self) -> (u64, u64) {
+        (self.0.seed.get(), self.0.calls.get())
+    }
+
+    pub(crate) fn set_streams(&self, (seed, calls): (u64, u64)) {
+        self.0.seed.set(seed);
+        self.0.calls.set(calls);
+    }
+
+    /// Whether a function runs that has run before, and what it leaves behind is there already.
+    pub(crate) fn runs_again(&self) -> &Cell<bool> {
+        &self.0.again
+    }
+
     /// Gives every rank the same error if they do not agree on the outcome of a local check.
     ///
     /// # Collective
@@ -463,20 +465,16 @@ impl Context {
 impl Stateful for Context {
     fn state(&self) -> Result<State> {
         let number = |name: &str, n| (name.to_owned(), Number::Whole(n));
+        let (seed, streams) = self.streams();
         Ok(State {
             tensors: Vec::new(),
-            numbers: vec![
-                number("seed", self.0.seed.get()),
-                number("streams", self.0.calls.get()),
-            ],
+            numbers: vec![number("seed", seed), number("streams", streams)],
         })
     }
 
     #[track_caller]
     fn load_state(&mut self, state: &State) -> Result<()> {
-        let (seed, streams) = (state.whole("seed")?, state.whole("streams")?);
-        self.0.seed.set(seed);
-        self.0.calls.set(streams);
+        self.set_streams((state.whole("seed")?, state.whole("streams")?));
         Ok(())
     }
 }

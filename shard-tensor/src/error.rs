@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed. [`class`](Self::class) says who learns of it and what is left of the group.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A mesh, placement or layout is impossible.
@@ -154,6 +154,13 @@ impl Error {
     }
 }
 
+/// What [`Display`](fmt::Display) says: a `main` that returns the error prints it so.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl From<AgreedError> for Error {
     fn from(error: AgreedError) -> Self {
         Self::Comm(error.into())
@@ -206,6 +213,7 @@ impl From<AutogradError> for Error {
 #[derive(Clone, Debug)]
 pub struct Located<E> {
     error: Box<E>,
+    method: Option<&'static str>,
     site: Option<SiteText>,
 }
 
@@ -214,6 +222,7 @@ impl<E> Located<E> {
     pub(crate) fn new(error: E) -> Self {
         Self {
             error: Box::new(error),
+            method: Calling::method(),
             site: Calling::site().map(SiteText::from),
         }
     }
@@ -245,6 +254,10 @@ impl<E> Deref for Located<E> {
 impl<E: fmt::Display> fmt::Display for Located<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.error.to_string();
+        // A method may be several ops, one of which failed.
+        if let Some(method) = self.method.filter(|method| !text.starts_with(method)) {
+            write!(f, "{method}: ")?;
+        }
         f.write_str(&text)?;
         // What ranks tell each other says where each of them was.
         match &self.site {

@@ -54,6 +54,8 @@ use std::fmt;
 pub struct Gradients {
     ctx: Context,
     inner: shard_autograd::Gradients,
+    /// Whether they, or some that were added, are no longer those of a [scaled](crate::optim::LossScale) loss.
+    unscaled: bool,
 }
 
 impl Gradients {
@@ -61,7 +63,13 @@ impl Gradients {
         Self {
             ctx: ctx.clone(),
             inner,
+            unscaled: false,
         }
+    }
+
+    /// Notes that a scale was taken out of them. Returns whether that was noted before.
+    pub(crate) fn set_unscaled(&mut self) -> bool {
+        std::mem::replace(&mut self.unscaled, true)
     }
 
     /// The gradient of a parameter, in exactly the parameter's layout; `None` if the loss does not depend on it. It is
@@ -114,7 +122,9 @@ impl Gradients {
     #[track_caller]
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
         let _call = Calling::of("accumulate");
-        Ok(self.inner.accumulate(other.inner)?)
+        self.inner.accumulate(other.inner)?;
+        self.unscaled |= other.unscaled;
+        Ok(())
     }
 
     /// How many parameters have a gradient.

@@ -3,7 +3,7 @@
 use crate::processes::{self, Processes};
 use crate::{Context, Error, Result};
 use shard_comm::local::{self, Binding, ByRank, Schedule};
-use shard_comm::{CommError, Communicator, DType, DeviceFactory, DeviceKind};
+use shard_comm::{CommError, Communicator, DType, DeviceFactory, DeviceKind, Past};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -60,6 +60,9 @@ type OneRank<'a> = dyn Fn(&Context) -> Result<()> + Sync + 'a;
 /// If a rank returns an error or panics, the cause: not what the other ranks heard of it. It names its rank unless
 /// all ranks returned the same. An error ends the job if ranks are processes: the process of the rank it began at returns
 /// it, and the others end with that process.
+///
+/// Where ranks are threads it is compared in the end what each of them did on each mesh: if one made other calls than the others
+/// (another learning rate, one step more) and nothing has been sent since, that is an error, not results of different programs.
 ///
 /// So what may fail on one rank belongs into `program`. If a process ends by itself after `launch`, because of what only
 /// rank 0 found in the result, and the others launch again, their launch fails: that process left the job.
@@ -291,7 +294,12 @@ impl Launch {
     }
 
     /// Runs the program as one rank.
-    fn run_on(&self, world: &Rc<dyn Communicator>, program: &OneRank<'_>) -> Result<()> {
+    /// Gives what it did on each mesh.
+    fn run_on(
+        &self,
+        world: &Rc<dyn Communicator>,
+        program: &OneRank<'_>,
+    ) -> Result<Vec<(usize, Past)>> {
         /// Hooks may hold the tensors they are on, and so themselves.
         struct Ending(Context);
         impl Drop for Ending {
@@ -302,7 +310,8 @@ impl Launch {
         let ending = Ending(Context::new(world.clone(), self.seed, self.dtype));
         ending.0.explicit_moves(self.explicit_moves);
         ending.0.host_fallback(self.host_fallback);
-        program(&ending.0)
+        program(&ending.0)?;
+        Ok(ending.0.at_end())
     }
 
     fn on_threads(&self, program: &OneRank<'_>) -> Result<()> {

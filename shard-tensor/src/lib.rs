@@ -68,6 +68,7 @@ pub mod optim;
 mod options;
 mod placements;
 mod processes;
+mod recompute;
 mod shape;
 mod simulate;
 mod state;

@@ -1,7 +1,7 @@
 //! Placements as a user writes them, and the layouts they mean.
 
 use crate::{Error, Result};
-use shard_spec::{DeviceMesh, Layout, Partition, Placement, ReduceOp};
+use shard_spec::{DeviceMesh, DimSharding, Layout, Partition, Placement, ReduceOp};
 
 /// What one mesh axis does with a tensor, and, if it shards a dim, how large the parts are.
 ///
@@ -120,6 +120,62 @@ impl AxisPlacement {
     }
 }
 
+/// A layout that differs from another, which is not partial, in what one mesh axis does. A dim that other axes divide is divided further.
+pub(crate) fn with_axis(layout: &Layout, axis: usize, placement: &AxisPlacement) -> Result<Layout> {
+    let free = without_axis(layout, axis)?;
+    let parts = layout.mesh().axis_size(axis);
+    match placement.placement {
+        Placement::Replicate => Ok(free),
+        Placement::Partial(op) => Ok(free.with_partial(&[axis], op)?),
+        Placement::Shard(dim) => {
+            let Some(&extent) = free.shape().get(dim) else {
+                // The same error as everywhere else.
+                let mut all = free.placements().to_vec();
+                all[axis] = placement.placement;
+                return Ok(Layout::new(free.mesh(), free.shape(), &all)?);
+            };
+            let outer = match free.sharding(dim) {
+                Some(sharding) => sharding.partition.clone(),
+                None => Partition::from_sizes(&[extent])?,
+            };
+            let inner: Result<Vec<Partition>> = (0..outer.parts())
+                .map(|part| placement.partition(outer.size(part), parts))
+                .collect();
+            let axes = free.axis_order(dim).iter().copied().chain([axis]);
+            let sharding = DimSharding {
+                axes: axes.collect(),
+                partition: Partition::nested(&outer, &inner?)?,
+            };
+            Ok(free.with_sharding(dim, Some(sharding))?)
+        }
+    }
+}
+
+/// A layout that one mesh axis has copies of, and the others as they had it.
+fn without_axis(layout: &Layout, axis: usize) -> Result<Layout> {
+    match layout.placements()[axis] {
+        Placement::Shard(dim) => match (layout.sharding(dim), layout.axis_order(dim)) {
+            (_, [_]) | (None, _) => Ok(layout.with_sharding(dim, None)?),
+            (Some(sharding), [outer @ .., last]) if *last == axis => {
+                let sharding = DimSharding {
+                    axes: outer.iter().copied().collect(),
+                    partition: (sharding.partition).joined(layout.mesh().axis_size(axis))?,
+                };
+                Ok(layout.with_sharding(dim, Some(sharding))?)
+            }
+            _ => Err(Error::argument(
+                "redistribute_axis",
+                format!(
+                    "an axis whose parts no other axis divides further, as it does in {layout}"
+                ),
+                format!("axis {axis} of dim {dim}"),
+                "say where all axes have it: `redistribute`",
+            )),
+        },
+        _ => Ok(layout.clone()),
+    }
+}
+
 impl From<Placement> for AxisPlacement {
     fn from(placement: Placement) -> Self {
         Self {
@@ -133,7 +189,8 @@ impl From<Placement> for AxisPlacement {
 ///
 /// - in mesh order, one entry per axis: `[shard(0), replicate()]`, `[shard(2).sizes([62, 38]), shard(3)]`, or, where there is
 ///   one axis, just `shard(0)`; also as a slice, a vector, or a tuple, whose entries may be [`Placement`]s and others;
-/// - by axis name, the axes not named holding copies: `[("h", shard(2)), ("w", shard(3))]`, `("w", shard(3))`, or a vector;
+/// - by axis name, the axes not named holding copies: `[("h", shard(2)), ("w", shard(3))]`, `("w", shard(3))`, or a vector
+///   ([`redistribute_axis`](crate::ShardTensor::redistribute_axis) leaves them as they are);
 /// - as another tensor's layout: `x.layout()`.
 ///
 /// ```

@@ -1,6 +1,7 @@
 //! The tensor.
 
-use crate::{Context, Error, Gradients, Mesh, Placements, Result};
+use crate::placements::with_axis;
+use crate::{AxisPlacement, Context, Error, Gradients, Mesh, Placements, Result};
 use ndarray::{ArrayD, IxDyn};
 use shard_comm::half::{bf16, f16};
 use shard_comm::{Bool, Buffer, Call, Calling, DType, Element, Strided};
@@ -8,7 +9,7 @@ use shard_ops::{Exec, OpError, Value};
 use shard_redistribute::{Array, RedistributeError};
 use shard_spec::{Dims, Layout, Placement};
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
@@ -43,7 +44,14 @@ pub struct ShardTensor {
 enum Held {
     Value(Value),
     /// A parameter: its clones see what `set` puts here. Layout and type never change.
-    Parameter(Rc<RefCell<Rc<Value>>>, Layout, DType),
+    Parameter(Rc<Shared>, Layout, DType),
+}
+
+/// What all clones of a parameter see.
+struct Shared {
+    value: RefCell<Rc<Value>>,
+    /// The call by which a model has another parameter in its place since the value was set last.
+    replaced: Cell<Option<&'static str>>,
 }
 
 /// What it is, and where.
@@ -65,7 +73,7 @@ impl ShardTensor {
     fn held(&self) -> Cow<'_, Value> {
         match &self.held {
             Held::Value(value) => Cow::Borrowed(value),
-            Held::Parameter(cell, ..) => Cow::Owned(Value::clone(&cell.borrow())),
+            Held::Parameter(shared, ..) => Cow::Owned(Value::clone(&shared.value.borrow())),
         }
     }
 
@@ -143,6 +151,40 @@ impl ShardTensor {
         let _call = Calling::of("redistribute");
         let to = self.target(placements)?;
         Ok(self.lift(self.ctx.tape().redistribute(&self.value(), &to)?))
+    }
+
+    /// Changes what one mesh axis, by its name, does with it, and leaves the other axes as they are: a dim that these divide is
+    /// divided further. Of a partial tensor the sum is taken.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, replicate, shard};
+    /// let laid = launch(4, |ctx| {
+    ///     let mesh = ctx.mesh([("data", 2), ("tensor", 2)])?;
+    ///     let x = mesh.ones([6, 5, 8], [("data", shard(0).sizes([2, 4]))])?;
+    ///     let by_tokens = x.redistribute_axis("tensor", shard(1))?; // each rank keeps a part of its tokens: nothing is sent
+    ///     let whole = by_tokens.redistribute_axis("tensor", replicate())?;
+    ///     Ok([&by_tokens, &whole].map(|x| x.layout().to_string()))
+    /// })?;
+    /// assert_eq!(laid[0], ["S(0)[2,4] S(1)", "S(0)[2,4] R"]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of its mesh.
+    ///
+    /// # Errors
+    /// As [`redistribute`](Self::redistribute); [`Argument`](Error::Argument) for an axis whose parts of a dim another axis divides
+    /// further.
+    #[track_caller]
+    pub fn redistribute_axis(
+        &self,
+        axis: &str,
+        placement: impl Into<AxisPlacement>,
+    ) -> Result<Self> {
+        let _call = Calling::of("redistribute_axis");
+        let index = self.layout().mesh().axis(axis)?;
+        let whole = self.layout().with_partial_reduced();
+        self.redistribute(with_axis(&whole, index, &placement.into())?)
     }
 
     /// The whole tensor on every member of its mesh.
@@ -273,13 +315,16 @@ impl ShardTensor {
     /// its value.
     ///
     /// # Collective
-    /// All members of the mesh. No communication.
+    /// All members of the mesh. No communication; a partial tensor is reduced first, as no gradient is a term of a sum.
     ///
     /// # Errors
     /// [`Autograd`](Error::Autograd) for integers and truth values.
     #[track_caller]
     pub fn requires_grad(&self) -> Result<Self> {
         let _call = Calling::of("requires_grad");
+        if self.layout().is_partial() {
+            return self.detach().reduced()?.requires_grad();
+        }
         let leaf = self.ctx.tape().leaf(self.value().array().clone())?;
         Ok(Self {
             held: self.parameter(leaf),
@@ -308,7 +353,10 @@ impl ShardTensor {
 
     fn parameter(&self, leaf: Value) -> Held {
         Held::Parameter(
-            Rc::new(RefCell::new(Rc::new(leaf))),
+            Rc::new(Shared {
+                value: RefCell::new(Rc::new(leaf)),
+                replaced: Cell::default(),
+            }),
             self.layout().clone(),
             self.dtype(),
         )
@@ -319,6 +367,21 @@ impl ShardTensor {
         match (&self.held, &other.held) {
             (Held::Parameter(a, ..), Held::Parameter(b, ..)) => Rc::ptr_eq(a, b),
             _ => false,
+        }
+    }
+
+    /// Notes that a call gave a model another parameter in the place of this one.
+    pub(crate) fn set_replaced(&self, by: &'static str) {
+        if let Held::Parameter(shared, ..) = &self.held {
+            shared.replaced.set(Some(by));
+        }
+    }
+
+    /// The call by which a model has another parameter in the place of this one, unless its value was set since.
+    pub(crate) fn replaced(&self) -> Option<&'static str> {
+        match &self.held {
+            Held::Parameter(shared, ..) => shared.replaced.get(),
+            Held::Value(_) => None,
         }
     }
 
@@ -498,7 +561,7 @@ impl ShardTensor {
     #[track_caller]
     pub(crate) fn set_array(&self, array: Array) -> Result<()> {
         let _call = Calling::of("set");
-        let Held::Parameter(cell, ..) = &self.held else {
+        let Held::Parameter(shared, ..) = &self.held else {
             return Err(Error::argument(
                 "set",
                 "a parameter",
@@ -506,8 +569,10 @@ impl ShardTensor {
                 "tensors are values; make a parameter with `requires_grad`",
             ));
         };
-        let renewed = self.ctx.tape().renewed(&cell.borrow(), array)?;
-        cell.replace(Rc::new(renewed));
+        let renewed = self.ctx.tape().renewed(&shared.value.borrow(), array)?;
+        shared.value.replace(Rc::new(renewed));
+        // Who sets it uses it, as a copy of the model that was not placed.
+        shared.replaced.set(None);
         Ok(())
     }
 }
@@ -536,7 +601,7 @@ impl ShardTensor {
     pub(crate) fn into_value(self) -> Value {
         match self.held {
             Held::Value(value) => value,
-            Held::Parameter(cell, ..) => Value::clone(&cell.borrow()),
+            Held::Parameter(shared, ..) => Value::clone(&shared.value.borrow()),
         }
     }
 
@@ -571,8 +636,8 @@ impl ShardTensor {
                 Cow::Borrowed(value) => return Ok(value),
                 Cow::Owned(value) => Rc::new(value),
             },
-            Held::Parameter(cell, ..) => {
-                let value = cell.borrow().clone();
+            Held::Parameter(shared, ..) => {
+                let value = shared.value.borrow().clone();
                 match tape.operand(&value)? {
                     Cow::Borrowed(_) => value,
                     Cow::Owned(value) => Rc::new(value),

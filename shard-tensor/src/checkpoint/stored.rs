@@ -2,7 +2,7 @@
 
 use super::dtype_of;
 use crate::files::{Place, file_error, filled, text};
-use crate::{Context, Number, Result as FacadeResult, ShardTensor};
+use crate::{Context, Number, Result as FacadeResult, ShardTensor, State};
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
 use shard_comm::{Buffer, DType};
@@ -135,6 +135,27 @@ impl Stored {
         self.tensors.iter().map(|(name, (_, info))| (name, info))
     }
 
+    /// The first few names that are wanted and are not there, beside the first that are.
+    pub(super) fn lacks(&self, wanted: &State) -> Option<String> {
+        let tensors = wanted.tensors.iter().map(|(name, _)| name);
+        let numbers = wanted.numbers.iter().map(|(name, _)| name);
+        let missing = [
+            (
+                "tensor",
+                listed(tensors.filter(|name| !self.tensors.contains_key(*name))),
+            ),
+            (
+                "number",
+                listed(numbers.filter(|name| !self.remarks.contains_key(*name))),
+            ),
+        ];
+        let missing: Vec<String> = (missing.into_iter())
+            .filter_map(|(kind, names)| Some(format!("no {kind} {}", names?)))
+            .collect();
+        let there = listed(self.tensors.keys()).unwrap_or_else(|| "none".to_owned());
+        (!missing.is_empty()).then(|| format!("{}; its tensors: {there}", missing.join(", ")))
+    }
+
     /// What a file says of a tensor.
     pub(super) fn info(&self, name: &str) -> Result<&TensorInfo, String> {
         Ok(&self.found(name)?.1)
@@ -190,6 +211,18 @@ impl Stored {
         let read = |into: &mut [u8]| place.read(file, &held, into).map_err(text);
         let buffer = filled(ctx.device(), dtype, len, read);
         buffer.map(Some).map_err(|e| format!("{name:?}: {e}"))
+    }
+}
+
+/// The first few names, and how many more there are; `None` if there are none.
+fn listed<'a>(names: impl Iterator<Item = &'a String>) -> Option<String> {
+    const FEW: usize = 4;
+    let names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
+    let few = names[..names.len().min(FEW)].join(", ");
+    match names.len() {
+        0 => None,
+        n if n > FEW => Some(format!("{few} and {} more", n - FEW)),
+        _ => Some(few),
     }
 }
 

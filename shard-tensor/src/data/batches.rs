@@ -1,6 +1,7 @@
 //! What one rank reads of batches, and the thread that reads ahead.
 
 use super::{DataError, Source};
+use shard_comm::panic_message;
 use shard_spec::DimPart;
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,12 +69,19 @@ impl Feed {
     /// The next batch, of which there must be one.
     pub(super) fn next(&mut self) -> Result<Pieces, DataError> {
         self.at += 1;
-        let ended = || DataError::other("the thread that reads ahead ended early");
-        match (&self.plan, &self.ahead) {
-            (Some(plan), _) => plan.read(self.at - 1),
-            (None, Some((receiver, _))) => receiver.recv().map_err(|_| ended())?,
-            (None, None) => Err(ended()),
+        if let Some(plan) = &self.plan {
+            return plan.read(self.at - 1);
         }
+        let read = (self.ahead.as_ref()).and_then(|(receiver, _)| receiver.recv().ok());
+        read.unwrap_or_else(|| Err(self.ended()))
+    }
+
+    /// Why the thread sends nothing more.
+    fn ended(&mut self) -> DataError {
+        let panic = (self.ahead.take()).and_then(|(_, thread)| thread.join().err());
+        let text = panic.map(|panic| format!(": the source panicked: {}", panic_message(&*panic)));
+        let text = text.unwrap_or_default();
+        DataError::other(format!("the thread that reads ahead ended early{text}"))
     }
 }
 

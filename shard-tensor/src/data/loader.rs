@@ -3,10 +3,11 @@
 use super::batches::{Feed, Plan, Share};
 use super::order::shuffled;
 use super::source::agreed;
-use super::{DataError, Source};
+use super::{DataError, Npy, Source, npy_bytes};
 use crate::mesh::check_whole;
 use crate::{Error, Mesh, Number, Placements, Result, ShardTensor, State, Stateful};
-use shard_comm::{Call, Calling};
+use ndarray::{ArrayRef, Dimension};
+use shard_comm::{Call, Calling, Element};
 use shard_ops::Value;
 use shard_redistribute::Array;
 use shard_spec::Layout;
@@ -71,7 +72,8 @@ impl Loader {
     /// samples left, that reads one batch ahead.
     ///
     /// # Collective
-    /// All ranks of the program: it draws a seed.
+    /// All ranks of the program: it draws a seed, as a random tensor does its numbers. So what is drawn after it is other than
+    /// without it.
     ///
     /// # Errors
     /// [`Argument`](Error::Argument) for batches of nothing.
@@ -143,6 +145,38 @@ impl Loader {
         Ok(self)
     }
 
+    /// [Adds](Self::source) an array that every rank has in memory, the same on all of them.
+    ///
+    /// ```
+    /// use ndarray::{Array1, Array2};
+    /// use shard_tensor::{data::Loader, launch, shard};
+    /// let (x, y) = (Array2::<f32>::zeros((10, 3)), Array1::from_iter(0..10_i64));
+    /// let sums = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let loader = Loader::new(&mesh, 4)?.source_array(&x, shard(0))?.source_array(&y, shard(0))?;
+    ///     let batch = loader.shuffle(true).drop_last(true).next_batch()?;
+    ///     assert_eq!((batch[0].shape(), batch[1].shape()), (&[4, 3][..], &[4][..]));
+    ///     batch[0].sum_all()?.item()
+    /// })?;
+    /// assert_eq!(sums, [0.0; 2]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`source`](Self::source). Each rank keeps a copy of the whole array; nothing moves.
+    ///
+    /// # Errors
+    /// As [`source`](Self::source); an agreed error for `bf16`, which NumPy does not know.
+    #[track_caller]
+    pub fn source_array<T: Element, D: Dimension>(
+        self,
+        array: &ArrayRef<T, D>,
+        placements: impl Into<Placements>,
+    ) -> Result<Self> {
+        let bytes = npy_bytes(array).map_err(DataError::other);
+        self.source(placements, || Npy::from_bytes(bytes?))
+    }
+
     /// Of all samples these alone, as those to train on. [`epoch`](Self::epoch) refuses a range that the sources do not have.
     #[must_use]
     pub fn samples(mut self, range: Range<usize>) -> Self {
@@ -184,11 +218,19 @@ impl Loader {
     /// all.
     ///
     /// # Errors
-    /// [`Argument`](Error::Argument) if [`samples`](Self::samples) asks for more than there are; an agreed error if a rank can
-    /// make no thread.
+    /// [`Argument`](Error::Argument) if there is no source, if [`samples`](Self::samples) asks for more than there are, and if the
+    /// placements do not fit the smaller batch at the end; an agreed error if a rank can make no thread.
     #[track_caller]
     pub fn epoch(&mut self) -> Result<Batches<'_>> {
         let _call = Calling::of("epoch");
+        if self.sources.is_empty() {
+            return Err(Error::argument(
+                OP,
+                "a source of samples",
+                "none",
+                "add one with `source` or `source_array`",
+            ));
+        }
         let (all, used) = (self.all(), self.used());
         if used.start > used.end || used.end > all {
             return Err(Error::argument(
@@ -255,6 +297,18 @@ impl Loader {
         check_whole(OP, &layout).map(|()| layout)
     }
 
+    /// Why there is no batch of a size that placements do not fit, where they [fit](Self::source) a full one.
+    #[track_caller]
+    fn misfit(&self, size: usize, why: &Error) -> Error {
+        let batch = self.batch;
+        Error::argument(
+            OP,
+            format!("placements for the last batch of {size} samples too, as for those of {batch}"),
+            why.to_string(),
+            "leave it out with `drop_last(true)`, or give placements without sizes",
+        )
+    }
+
     /// What this rank reads from here to the end of the epoch.
     #[track_caller]
     fn plan(&self) -> Result<Plan> {
@@ -269,7 +323,8 @@ impl Loader {
         let rank = self.mesh.context().rank();
         let shares = self.sources.iter().map(|(source, placements)| {
             let held = sizes.iter().map(|&size| {
-                let layout = self.layout_of(source.shape(), placements, size)?;
+                let layout = self.layout_of(source.shape(), placements, size);
+                let layout = layout.map_err(|e| self.misfit(size, &e))?;
                 Ok((size, layout.local_parts(rank).map(|held| held.to_vec())))
             });
             Ok(Share {

@@ -4,12 +4,14 @@ use super::DataError;
 use super::npy::{Fetch, Input, Npy};
 use super::source::{agreed, load_as};
 use super::zip::{Entry, Packing, entries};
+use crate::files::read_at;
 use crate::{Mesh, Placements, Result, ShardTensor};
+use flate2::CrcReader;
 use flate2::read::DeflateDecoder;
 use shard_comm::Calling;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read};
+use std::path::Path;
 
 /// Reads one array of a NumPy archive onto a mesh, as [`load_npy`](super::load_npy) does a file. `name` is that under which it
 /// was saved.
@@ -17,6 +19,9 @@ use std::path::{Path, PathBuf};
 /// Of an array that is stored as it is, as `numpy.savez` does, a rank reads its own piece. Of one that is compressed, as
 /// `numpy.savez_compressed` does, every rank unpacks everything up to its last element, block by block, and keeps its piece; the
 /// whole is in no rank's memory.
+///
+/// Bytes that do not have the checksum of the archive are an error where a rank has read all of them: so of a compressed array
+/// always, and of one that is stored as it is if it is small, or if a rank holds all of it.
 ///
 /// # Collective
 /// As [`load`](super::load).
@@ -69,20 +74,14 @@ impl Npy {
             .find(|e| e.name.strip_suffix(".npy") == Some(name));
         let entry = entry.ok_or_else(|| within("no such array".to_owned()))?;
         let start = entry.start(&file).map_err(|e| within(e.to_string()))?;
-        let input = match entry.packing {
-            Packing::Stored => Input::File(file, start),
-            Packing::Deflated => Input::Packed(Packed {
-                path: path.to_owned(),
-                start,
-                len: entry.packed,
-            }),
-            Packing::Other(how) => {
-                return Err(within(format!(
-                    "packed by method {how}, which is not read here"
-                )));
-            }
-        };
-        Self::of(input, entry.len, &path.join(name))
+        if let Packing::Other(how) = entry.packing {
+            return Err(within(format!(
+                "packed by method {how}, which is not read here"
+            )));
+        }
+        let len = entry.len;
+        let input = Input::Member(Member { file, start, entry });
+        Self::of(input, len, &path.join(name))
     }
 }
 
@@ -94,27 +93,69 @@ fn open(path: &Path) -> std::result::Result<(File, Vec<Entry>), DataError> {
     listed.map_err(|e| DataError::io(path, e))
 }
 
-/// A compressed file of an archive.
+/// A file of an archive.
 #[derive(Debug)]
-pub(super) struct Packed {
-    path: PathBuf,
+pub(super) struct Member {
+    file: File,
     start: u64,
-    /// Bytes as they are packed.
-    len: u64,
+    entry: Entry,
 }
 
-impl Packed {
-    /// Unpacks it from its beginning, once.
-    pub(super) fn fetch(&self) -> io::Result<Fetch<'_>> {
-        let mut file = File::open(&self.path)?;
-        file.seek(SeekFrom::Start(self.start))?;
-        let mut unpacked = DeflateDecoder::new(file.take(self.len));
+impl Member {
+    /// What gives its bytes, of which `whole` says whether all are wanted.
+    pub(super) fn fetch(&self, whole: bool) -> Fetch<'_> {
+        let packed = Bytes {
+            file: &self.file,
+            at: self.start,
+            end: self.start + self.entry.packed,
+        };
+        match self.entry.packing {
+            Packing::Deflated => self.in_order(DeflateDecoder::new(packed)),
+            _ if whole => self.in_order(packed),
+            _ => Box::new(|at, into| read_at(&self.file, into, self.start + at)),
+        }
+    }
+
+    /// Reads from the beginning on, once, so that at the end the checksum is known.
+    fn in_order<'a>(&'a self, bytes: impl Read + 'a) -> Fetch<'a> {
+        let mut bytes = CrcReader::new(bytes);
         let mut at = 0;
-        Ok(Box::new(move |from, into| {
-            io::copy(&mut (&mut unpacked).take(from - at), &mut io::sink())?;
-            unpacked.read_exact(into)?;
+        Box::new(move |from, into| {
+            io::copy(&mut (&mut bytes).take(from - at), &mut io::sink())?;
+            bytes.read_exact(into)?;
             at = from + into.len() as u64;
-            Ok(())
-        }))
+            match at == self.entry.len {
+                true => self.check(bytes.crc().sum()),
+                false => Ok(()),
+            }
+        })
+    }
+
+    fn check(&self, found: u32) -> io::Result<()> {
+        let said = self.entry.crc;
+        match found == said {
+            true => Ok(()),
+            false => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("damaged: bytes of CRC-32 {found:08x}, where the archive says {said:08x}"),
+            )),
+        }
+    }
+}
+
+/// Bytes of a file, one after the other.
+struct Bytes<'a> {
+    file: &'a File,
+    at: u64,
+    end: u64,
+}
+
+impl Read for Bytes<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
+        let len = into.len().min(left);
+        read_at(self.file, &mut into[..len], self.at)?;
+        self.at += len as u64;
+        Ok(len)
     }
 }

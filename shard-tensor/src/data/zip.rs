@@ -16,6 +16,8 @@ pub(super) struct Entry {
     pub(super) packed: u64,
     /// Bytes as they are.
     pub(super) len: u64,
+    /// Their CRC-32.
+    pub(super) crc: u32,
     /// Where its header is.
     header: u64,
 }
@@ -153,6 +155,7 @@ fn entry(list: &[u8]) -> io::Result<(Entry, usize)> {
         packing,
         packed,
         len,
+        crc: bytes.number(16, 4)? as u32,
         header,
     };
     Ok((entry, 46 + name + extra + remark))

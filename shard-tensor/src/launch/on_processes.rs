@@ -58,7 +58,7 @@ impl Launch {
         };
         drop(control);
         let ran = session.catch(|| self.run_on(&world, program));
-        let mine = ran.unwrap_or_else(|panic| Err(panic.into()));
+        let mine = (ran.unwrap_or_else(|panic| Err(panic.into()))).map(drop);
         if let Err(error) = &mine
             && error.class() == ErrorClass::Failure
         {

@@ -3,9 +3,10 @@
 use super::{Launch, OneRank, Returned, is_echo, root_cause};
 use crate::{Context, Error, Result};
 use shard_comm::local::ByRank;
-use shard_comm::{Communicator, ErrorClass, LaunchError};
+use shard_comm::{Communicator, ErrorClass, LaunchError, Past};
+use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What one rank does, given its communicator over all of them. The launch keeps what its program returns.
 pub type RankProgram<'a> = dyn Fn(Rc<dyn Communicator>) + Sync + 'a;
@@ -50,15 +51,16 @@ impl Launch {
     pub(super) fn over(&self, start: Box<Start<'_>>, program: &OneRank<'_>) -> Result<()> {
         // In the order in which ranks gave up.
         let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
-        let rank = |world: Rc<dyn Communicator>| {
-            if let Err(error) = self.run_on(&world, program) {
+        let did: Mutex<Vec<(usize, Did)>> = Mutex::default();
+        let rank = |world: Rc<dyn Communicator>| match self.run_on(&world, program) {
+            Ok(done) => lock(&did).push((world.rank(), done)),
+            Err(error) => {
                 // Errors of the other classes reach every rank by themselves; poisoning the group could only
                 // replace them by an echo.
                 if error.class() == ErrorClass::Failure {
                     world.fail(error.to_string());
                 }
-                let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
-                errors.push((world.rank(), error));
+                lock(&errors).push((world.rank(), error));
             }
         };
         let ended = start(self.ranks, &rank);
@@ -66,8 +68,33 @@ impl Launch {
         let only_echoes = errors.iter().all(|(_, e)| is_echo(e));
         match ended {
             Err(launch) if only_echoes => Err(launch.into()),
-            Ok(_) if errors.is_empty() => Ok(()),
+            Ok(_) if errors.is_empty() => {
+                compare(did.into_inner().unwrap_or_else(PoisonError::into_inner))
+            }
             _ => Err(root_cause(&mut errors, self.ranks)),
         }
     }
+}
+
+/// What a rank did on each mesh, by the mesh's number.
+type Did = Vec<(usize, Past)>;
+
+/// Refuses results of ranks that did not do the same on a mesh.
+fn compare(mut did: Vec<(usize, Did)>) -> Result<()> {
+    did.sort_by_key(|(rank, _)| *rank);
+    let mut by_mesh: BTreeMap<usize, Vec<(usize, Past)>> = BTreeMap::new();
+    for (rank, done) in did {
+        for (mesh, past) in done {
+            by_mesh.entry(mesh).or_default().push((rank, past));
+        }
+    }
+    for ranks in by_mesh.values() {
+        Past::compare(ranks)?;
+    }
+    Ok(())
+}
+
+/// What is locked is whole: nothing that panics runs meanwhile.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -156,6 +156,8 @@ impl Mesh {
         let _call = Calling::of("arange");
         let numbers = numbers.into();
         let count = numbers.count()?;
+        let call = (numbers.key().into_iter())
+            .fold(Call::new("arange"), |call, part| call.with(part.into()));
         let exact = self.dtype == DType::I64 && numbers.whole(0).is_some();
         if count > 0 && !exact {
             for end in [0, count - 1].map(|i| numbers.at(i)) {
@@ -169,12 +171,12 @@ impl Mesh {
             }
         }
         if !exact {
-            return self.from_fn(count, placements, |i| numbers.at(i[0]));
+            return self.filled(&call, &count.into(), &placements.into(), &|i| {
+                numbers.at(i[0])
+            });
         }
         // Not by way of f64, which holds fewer.
         let layout = self.layout(count, placements)?;
-        let call = (numbers.key().into_iter())
-            .fold(Call::new("arange"), |call, part| call.with(part.into()));
         self.cx.record(call.of(self.dtype, &layout));
         let number = |i: &[usize]| numbers.whole(i[0]).unwrap_or_default();
         self.wrap(Array::from_fn(&self.cx, &layout, number)?)
@@ -204,6 +206,7 @@ impl Mesh {
         steps: usize,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::of("linspace");
         for value in [start, end] {
             if !value.is_finite() {
                 return Err(Error::argument(
@@ -216,12 +219,17 @@ impl Mesh {
             self.check_holds("linspace", value)?;
         }
         let step = (end - start) / steps.saturating_sub(1).max(1) as f64;
-        self.from_fn(steps, placements, |i| {
-            match i[0] < steps / 2 || steps == 1 {
+        let call = Call::new("linspace").with(start.to_bits().into());
+        let call = call.with(end.to_bits().into());
+        self.filled(
+            &call,
+            &steps.into(),
+            &placements.into(),
+            &|i| match i[0] < steps / 2 || steps == 1 {
                 true => start + i[0] as f64 * step,
                 false => end - (steps - 1 - i[0]) as f64 * step,
-            }
-        })
+            },
+        )
     }
 
     /// Matrices of this shape with ones on the main diagonal and zeros elsewhere: the identity, where they are square.
@@ -277,20 +285,22 @@ impl Mesh {
         f: impl Fn(&[usize]) -> f64,
     ) -> Result<ShardTensor> {
         let _call = Calling::of("from_fn");
-        self.filled(&shape.into(), &placements.into(), &f)
+        self.filled(&Call::new("from_fn"), &shape.into(), &placements.into(), &f)
     }
 
-    /// [`from_fn`](Self::from_fn), once for all functions: it is compiled for eight element types.
+    /// [`from_fn`](Self::from_fn), once for all functions: it is compiled for eight element types. The call has what the function
+    /// depends on, as far as it is known.
     #[track_caller]
-    fn filled(
+    pub(crate) fn filled(
         &self,
+        call: &Call<'_>,
         shape: &Shape,
         placements: &Placements,
         f: &dyn Fn(&[usize]) -> f64,
     ) -> Result<ShardTensor> {
         let layout = &self.laid_out(shape, placements)?;
         let cx = &self.cx;
-        cx.record(Call::new("from_fn").of(self.dtype, layout));
+        cx.record(call.of(self.dtype, layout));
         self.wrap(match self.dtype {
             DType::F64 => Array::from_fn(cx, layout, f),
             DType::F32 => Array::from_fn(cx, layout, |i| f32::from_f64(f(i))),

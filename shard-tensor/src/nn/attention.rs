@@ -1,7 +1,9 @@
 //! Layers of attention.
 
-use super::{Linear, Module};
+use super::{Linear, Module, Training};
 use crate::{Attention, Error, Mesh, Neighborhood, Result, ShardTensor, tree};
+use shard_comm::{Call, Calling};
+use shard_ops::key_of;
 
 /// Attention of several heads, as `torch.nn.MultiheadAttention` with `batch_first`: projections of queries, keys and values, and
 /// one behind the heads.
@@ -29,7 +31,10 @@ use crate::{Attention, Error, Mesh, Neighborhood, Result, ShardTensor, tree};
 #[derive(Clone, Debug)]
 pub struct MultiheadAttention {
     heads: usize,
+    kv_heads: usize,
     options: Attention,
+    dropout: f64,
+    training: Training,
     /// Of the queries.
     pub q_proj: Linear,
     /// Of the keys.
@@ -105,7 +110,10 @@ impl MultiheadAttention {
         let out_proj = Linear::new(mesh, width, width)?.with_zero_bias()?;
         Ok(Self {
             heads,
+            kv_heads: heads,
             options: Attention::default(),
+            dropout: 0.0,
+            training: Training::default(),
             q_proj,
             k_proj,
             v_proj,
@@ -113,10 +121,103 @@ impl MultiheadAttention {
         })
     }
 
-    /// Masks, windows, scale, and how sharded keys meet queries.
+    /// Masks, windows, scale, and how sharded keys meet queries. A dropout among them is one mask for all calls, that of its stream:
+    /// for training there is [`dropout`](Self::dropout).
     #[must_use]
     pub fn options(self, options: Attention) -> Self {
         Self { options, ..self }
+    }
+
+    /// While it [trains](super::ModelExt::train), drops this share of the probabilities, others in each call and the same under any
+    /// layout.
+    ///
+    /// ```
+    /// use shard_tensor::nn::{ModelExt, Module, MultiheadAttention};
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let attention = MultiheadAttention::new(&mesh, 8, 2)?.dropout(0.5);
+    ///     let x = mesh.randn([1, 6, 8], shard(1))?;
+    ///     let y = || attention.forward(&x)?.to_array::<f32>();
+    ///     assert_ne!(y()?, y()?);
+    ///     attention.eval();
+    ///     assert_eq!(y()?, y()?);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[must_use]
+    pub fn dropout(self, share: f64) -> Self {
+        Self {
+            dropout: share,
+            ..self
+        }
+    }
+
+    /// The layer with so many heads of keys and values, each of which serves as many consecutive heads of queries: grouped queries.
+    /// Draws the projections of keys and values anew, which are narrower.
+    ///
+    /// ```
+    /// use shard_tensor::nn::{Module, MultiheadAttention};
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let attention = MultiheadAttention::new(&mesh, 16, 4)?.kv_heads(2)?.without_bias();
+    ///     assert_eq!(attention.k_proj.weight.shape(), [8, 16]);
+    ///     attention.forward(&mesh.randn([1, 6, 16], shard(1))?)?.expect_layout(shard(1))?;
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program: it draws random numbers.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) if the heads do not divide by these.
+    #[track_caller]
+    pub fn kv_heads(self, heads: usize) -> Result<Self> {
+        let _call = Calling::of("MultiheadAttention");
+        if heads == 0 || !self.heads.is_multiple_of(heads) {
+            return Err(Error::argument(
+                "MultiheadAttention",
+                format!(
+                    "heads of keys and values that divide the {} heads",
+                    self.heads
+                ),
+                heads.to_string(),
+                "let each of them serve as many heads of queries",
+            ));
+        }
+        let width = self
+            .q_proj
+            .weight
+            .shape()
+            .first()
+            .copied()
+            .unwrap_or_default();
+        let width = width / self.heads * heads;
+        Ok(Self {
+            kv_heads: heads,
+            k_proj: self.k_proj.xavier_of(width)?,
+            v_proj: self.v_proj.xavier_of(width)?,
+            ..self
+        })
+    }
+
+    /// The layer without biases.
+    #[must_use]
+    pub fn without_bias(mut self) -> Self {
+        let projections = [
+            &mut self.q_proj,
+            &mut self.k_proj,
+            &mut self.v_proj,
+            &mut self.out_proj,
+        ];
+        for projection in projections {
+            projection.bias = None;
+        }
+        self
     }
 
     /// What queries `[batch, queries, width]` find in `[batch, keys, width]`: cross-attention. The mask is as that of
@@ -152,16 +253,38 @@ impl MultiheadAttention {
         values: &ShardTensor,
         mask: Option<&ShardTensor>,
     ) -> Result<ShardTensor> {
-        let heads = |projection: &Linear, x: &ShardTensor| {
-            split_heads(&projection.forward(x)?, self.heads)?.transpose(1, 2)
+        let split = |projection: &Linear, x: &ShardTensor, heads| {
+            split_heads(&projection.forward(x)?, heads)?.transpose(1, 2)
         };
         let (q, k, v) = (
-            heads(&self.q_proj, queries)?,
-            heads(&self.k_proj, keys)?,
-            heads(&self.v_proj, values)?,
+            split(&self.q_proj, queries, self.heads)?,
+            split(&self.k_proj, keys, self.kv_heads)?,
+            split(&self.v_proj, values, self.kv_heads)?,
         );
-        let found = q.attention(&k, &v, mask, &self.options)?.transpose(1, 2)?;
+        let group = self.heads / self.kv_heads;
+        let (k, v) = match tears(&q, group) {
+            true => (
+                k.repeat_interleave(1, group)?,
+                v.repeat_interleave(1, group)?,
+            ),
+            false => (k, v),
+        };
+        let options = self.options_of_call(&q);
+        let found = q.attention(&k, &v, mask, &options)?.transpose(1, 2)?;
         self.out_proj.forward(&join_heads(&found)?)
+    }
+
+    /// The options of one call, in which others are dropped than in the last.
+    fn options_of_call(&self, queries: &ShardTensor) -> Attention {
+        if !self.training.is_on() || self.dropout == 0.0 {
+            return self.options;
+        }
+        let stream = queries.context().next_stream();
+        // The op's key leaves the stream out, so ranks are told here of another.
+        let call = Call::keyed("attention", key_of("attention", &stream));
+        let call = call.of(queries.dtype(), queries.layout());
+        queries.mesh().comm().record(call);
+        self.options.dropout(self.dropout, stream)
     }
 }
 
@@ -169,7 +292,8 @@ tree!(MultiheadAttention {
     q_proj,
     k_proj,
     v_proj,
-    out_proj
+    out_proj,
+    training
 });
 
 impl Module for MultiheadAttention {
@@ -237,6 +361,13 @@ fn check_heads(op: &'static str, width: usize, heads: usize) -> Result<()> {
             "choose heads of equal width",
         )),
     }
+}
+
+/// Whether some rank has heads of queries `[batch, heads, ...]`, but not the whole group that one head of keys serves. Attention
+/// divides by heads of keys, and would bring each group to one rank.
+fn tears(queries: &ShardTensor, group: usize) -> bool {
+    let sharding = queries.layout().sharding(1);
+    sharding.is_some_and(|s| s.partition.sizes().any(|n| !n.is_multiple_of(group)))
 }
 
 /// `[..., width]` to `[..., heads, width / heads]`.

@@ -30,7 +30,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Replaces what it holds.
+    /// Replaces what it holds; where a function [runs again](crate::Context::recompute), its first run has done so.
     ///
     /// # Collective
     /// All members of its mesh. No communication.
@@ -54,7 +54,9 @@ impl Buffer {
         let call = Call::new("set").of(old.dtype(), old.layout());
         let read = [to.array().number(), from.array().number()];
         from.array().cx().record(call.reading(&read));
-        self.0.replace(tensor.detach());
+        if !tensor.context().runs_again().get() {
+            self.0.replace(tensor.detach());
+        }
         Ok(())
     }
 }

@@ -81,7 +81,7 @@ pub struct ConvTranspose {
     /// `[inputs, outputs / groups, kernel...]`
     pub weight: ShardTensor,
     /// `[outputs]`
-    pub bias: ShardTensor,
+    pub bias: Option<ShardTensor>,
 }
 
 impl ConvTranspose {
@@ -100,18 +100,39 @@ impl ConvTranspose {
         kernel: impl Into<Shape>,
         options: crate::ConvTranspose,
     ) -> Result<Self> {
+        let mut layer = Self::without_bias(mesh, inputs, outputs, kernel, options)?;
+        // As PyTorch counts it, from the weight's second dim.
+        let fan_in = numel(&layer.weight.shape()[1..]);
+        layer.bias = Some(uniform(mesh, outputs, fan_in)?);
+        Ok(layer)
+    }
+
+    /// A layer without one, as before a norm.
+    ///
+    /// # Collective
+    /// As [`new`](Self::new).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    #[track_caller]
+    pub fn without_bias(
+        mesh: &Mesh,
+        inputs: usize,
+        outputs: usize,
+        kernel: impl Into<Shape>,
+        options: crate::ConvTranspose,
+    ) -> Result<Self> {
         let per_group = outputs / options.options().groups.max(1);
         let kernel = kernel.into();
         let shape: Vec<usize> = [inputs, per_group]
             .into_iter()
             .chain(kernel.iter().copied())
             .collect();
-        // As PyTorch counts it, from the weight's second dim.
         let fan_in = numel(&shape[1..]);
         Ok(Self {
             options,
             weight: uniform(mesh, shape, fan_in)?,
-            bias: uniform(mesh, outputs, fan_in)?,
+            bias: None,
         })
     }
 }
@@ -121,6 +142,6 @@ tree!(ConvTranspose { weight, bias });
 impl Module for ConvTranspose {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        x.conv_transpose(&self.weight, Some(&self.bias), self.options.clone())
+        x.conv_transpose(&self.weight, self.bias.as_ref(), self.options.clone())
     }
 }

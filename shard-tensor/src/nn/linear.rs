@@ -62,6 +62,18 @@ impl Linear {
         })
     }
 
+    /// A layer of as many inputs and so many outputs, uniform within Xavier's bound, with a bias of zeros if this has one.
+    #[track_caller]
+    pub(super) fn xavier_of(&self, outputs: usize) -> Result<Self> {
+        let inputs = self.weight.shape().get(1).copied().unwrap_or_default();
+        let bound = (6.0 / inputs.saturating_add(outputs) as f64).sqrt();
+        let new = Self::uniform_within(&self.weight.mesh(), inputs, outputs, bound)?;
+        Ok(Self {
+            bias: self.bias.as_ref().and(new.bias),
+            weight: new.weight,
+        })
+    }
+
     /// The layer with zeros as its bias.
     pub(super) fn with_zero_bias(self) -> Result<Self> {
         if let Some(bias) = &self.bias {

@@ -1,6 +1,6 @@
 //! States of models from elsewhere: other names, types and layouts.
 
-use super::Tree;
+use super::{Leaf, Tree};
 use crate::{Error, Result, ShardTensor, State, Stateful};
 
 /// Whether names of a state that the model lacks, and of the model that the state lacks, are errors.
@@ -15,7 +15,7 @@ pub enum Strict {
 /// What a state and a model did not have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// Names of the model that the state lacks.
+    /// Names of the model that the state lacks, and of tied parameters all other names of, too.
     pub missing: Vec<String>,
     /// Names of the state that the model lacks.
     pub unexpected: Vec<String>,
@@ -23,7 +23,9 @@ pub struct Differences {
 
 /// Takes up the tensors of a state by name, converted to the model's types and moved to its layouts, as `load_state_dict`.
 ///
-/// Joint projections of PyTorch's attention are [taken apart](State::with_split_projections).
+/// Joint projections of PyTorch's attention are [taken apart](State::with_split_projections). A parameter that the model has under
+/// several names, as a tied weight, is found under any of them: files of Hugging Face have it once. If the state has it under more,
+/// the last name in the model counts.
 ///
 /// ```
 /// use shard_tensor::nn::{Linear, ModelExt, Strict, load_state_with};
@@ -45,8 +47,8 @@ pub struct Differences {
 /// All ranks of the program, with the same state. Moves what differs in layout.
 ///
 /// # Errors
-/// [`Argument`](Error::Argument) for tensors of other shapes, and, if strict, for names that only one of both has, all of them
-/// named. Nothing is changed then.
+/// [`Argument`](Error::Argument) for tensors of other shapes, for joint projections that are not three of as many rows, and, if
+/// strict, for names that only one of both has, all of them named. Nothing is changed then.
 #[track_caller]
 pub fn load_state_with<M: Tree + ?Sized>(
     model: &mut M,
@@ -63,16 +65,16 @@ pub fn load_state_with<M: Tree + ?Sized>(
     {
         state = state.with_split_projections()?;
     }
-    let lacks = |in_it: &State, other: &State| -> Vec<String> {
-        let names = in_it.tensors.iter().map(|(name, _)| name);
-        names
-            .filter(|name| other.tensor(name).is_none())
-            .cloned()
-            .collect()
-    };
+    let found = found(model, &own, &state);
+    let missing = own.tensors.iter().zip(&found);
+    let unexpected = state.tensors.iter().map(|(name, _)| name);
     let mut differences = Differences {
-        missing: lacks(&own, &state),
-        unexpected: lacks(&state, &own),
+        missing: (missing.filter(|(_, found)| found.is_none()))
+            .map(|((name, _), _)| name.clone())
+            .collect(),
+        unexpected: (unexpected.filter(|name| own.tensor(name).is_none()))
+            .cloned()
+            .collect(),
     };
     // PyTorch's batch norms count batches, which nothing here reads.
     (differences.unexpected).retain(|name| !name.ends_with("num_batches_tracked"));
@@ -87,8 +89,8 @@ pub fn load_state_with<M: Tree + ?Sized>(
             "rename with `State::renamed`, or load with `Strict::No`",
         ));
     }
-    for (name, old) in &own.tensors {
-        if let Some(new) = state.tensor(name).filter(|new| new.shape() != old.shape()) {
+    for ((name, old), new) in own.tensors.iter().zip(&found) {
+        if let Some(new) = new.filter(|new| new.shape() != old.shape()) {
             return Err(Error::argument(
                 OP,
                 format!("{name:?} of shape {:?}", old.shape()),
@@ -97,19 +99,47 @@ pub fn load_state_with<M: Tree + ?Sized>(
             ));
         }
     }
-    let fitted = own.tensors.into_iter().map(|(name, old)| {
-        let new = match state.tensor(&name) {
-            Some(new) => new.detach().to(old.dtype())?.redistribute(old.layout())?,
-            None => old,
-        };
-        Ok((name, new))
-    });
+    let fitted = own
+        .tensors
+        .into_iter()
+        .zip(found)
+        .map(|((name, old), new)| {
+            let new = match new {
+                Some(new) => new.detach().to(old.dtype())?.redistribute(old.layout())?,
+                None => old,
+            };
+            Ok((name, new))
+        });
     let fitted = State {
         tensors: fitted.collect::<Result<_>>()?,
         numbers: Vec::new(),
     };
     model.load_state(&fitted)?;
     Ok(differences)
+}
+
+/// What a state has for each tensor of a model: under its name, or else under the last other name of the same parameter.
+fn found<'a, M: Tree + ?Sized>(
+    model: &M,
+    own: &State,
+    state: &'a State,
+) -> Vec<Option<&'a ShardTensor>> {
+    let leaves = model.leaves();
+    let parameters: Vec<(&str, &ShardTensor)> = (leaves.iter())
+        .filter_map(|(name, leaf)| match leaf {
+            Leaf::Tensor(tensor) if tensor.is_parameter() => Some((&name[..], *tensor)),
+            _ => None,
+        })
+        .collect();
+    let tied = |name: &str| {
+        let (_, parameter) = parameters.iter().find(|(other, _)| *other == name)?;
+        let same = parameters.iter().rev();
+        same.filter(|(_, other)| other.is_same_parameter(parameter))
+            .find_map(|(other, _)| state.tensor(other))
+    };
+    (own.tensors.iter())
+        .map(|(name, _)| state.tensor(name).or_else(|| tied(name)))
+        .collect()
 }
 
 /// Other names.
@@ -145,14 +175,14 @@ impl State {
     /// All members of the tensors' meshes. As [`ShardTensor::narrow`].
     ///
     /// # Errors
-    /// What the communicator reports.
+    /// [`Argument`](Error::Argument) for one that is not three projections of as many rows; what the communicator reports.
     #[track_caller]
     pub fn with_split_projections(&self) -> Result<Self> {
         let mut tensors = Vec::with_capacity(self.tensors.len());
         for (name, tensor) in &self.tensors {
             match name.split_once("in_proj_") {
                 Some((of, what @ ("weight" | "bias"))) if of.is_empty() || of.ends_with('.') => {
-                    let third = tensor.shape().first().map_or(0, |rows| rows / 3);
+                    let third = third(name, tensor)?;
                     for (i, projection) in ["q", "k", "v"].iter().enumerate() {
                         let part: ShardTensor = tensor.narrow(0, i * third..(i + 1) * third)?;
                         tensors.push((format!("{of}{projection}_proj.{what}"), part));
@@ -163,6 +193,20 @@ impl State {
         }
         let numbers = self.numbers.clone();
         Ok(Self { tensors, numbers })
+    }
+}
+
+/// The rows of each of three projections in one tensor.
+#[track_caller]
+fn third(name: &str, joint: &ShardTensor) -> Result<usize> {
+    match joint.shape().first() {
+        Some(rows) if rows.is_multiple_of(3) => Ok(rows / 3),
+        _ => Err(Error::argument(
+            "with_split_projections",
+            format!("{name:?} with three projections of as many rows"),
+            format!("shape {:?}", joint.shape()),
+            "give the tensor that PyTorch saved, or rename what is something else with `State::renamed`",
+        )),
     }
 }
 

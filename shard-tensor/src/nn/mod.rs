@@ -7,6 +7,7 @@
 mod attention;
 mod buffer;
 mod conv;
+mod drop_path;
 mod embedding;
 pub mod init;
 mod linear;
@@ -23,6 +24,7 @@ mod tree;
 pub use attention::{MultiheadAttention, NeighborhoodAttention};
 pub use buffer::Buffer;
 pub use conv::{Conv, ConvTranspose};
+pub use drop_path::DropPath;
 pub use embedding::Embedding;
 pub use linear::Linear;
 pub use load::{Differences, Strict, load_state_with};

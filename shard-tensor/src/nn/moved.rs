@@ -5,6 +5,9 @@ use crate::{Placements, Result, ShardTensor};
 
 /// A layer whose input is moved to some placements, or whose output is. Names of parameters stay what they are.
 ///
+/// Placements say what **every** axis of the mesh does, as in [`redistribute`](ShardTensor::redistribute): an axis that they do not
+/// name gets copies. On a mesh that divides the batch too, name its axis in each of them, or each move gathers the batch.
+///
 /// With the sequence divided over the axis that divides the layers in between, Megatron's sequence parallelism: an all-gather
 /// before the first layer and a reduce-scatter behind the second.
 ///
@@ -23,6 +26,18 @@ use crate::{Placements, Result, ShardTensor};
 ///     let x = mesh.ones([2, 5, 4], shard(1))?;                             // [batch, sequence, width]
 ///     let y = mlp.down.forward(&mlp.up.forward(&x)?.gelu()?)?;
 ///     y.expect_layout(shard(1))?;
+///     Ok(())
+/// })?;
+///
+/// // With the batch divided over another axis, which both moves name:
+/// launch(4, |ctx| {
+///     let mesh = ctx.mesh([("data", 2), ("tensor", 2)])?;
+///     let up = Moved::new(Linear::new(&mesh, 4, 6)?).input([("data", shard(0))]);
+///     let down = Moved::new(Linear::new(&mesh, 6, 4)?).output([("data", shard(0)), ("tensor", shard(1))]);
+///     let mlp = Mlp { up, down }.distribute(&Plan::new().colwise("up", "tensor").rowwise("down", "tensor"))?;
+///     let x = mesh.ones([2, 6, 4], [("data", shard(0)), ("tensor", shard(1))])?;
+///     let y = mlp.down.forward(&mlp.up.forward(&x)?.gelu()?)?;
+///     y.expect_layout(x.layout())?;
 ///     Ok(())
 /// })?;
 /// # Ok::<(), shard_tensor::Error>(())
@@ -45,14 +60,14 @@ impl<M> Moved<M> {
         }
     }
 
-    /// Moves inputs here.
+    /// Moves inputs here. Axes that are not named get copies.
     #[must_use]
     pub fn input(self, placements: impl Into<Placements>) -> Self {
         let input = Some(placements.into());
         Self { input, ..self }
     }
 
-    /// Moves outputs here.
+    /// Moves outputs here. Axes that are not named get copies.
     #[must_use]
     pub fn output(self, placements: impl Into<Placements>) -> Self {
         let output = Some(placements.into());

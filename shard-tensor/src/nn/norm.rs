@@ -9,9 +9,9 @@ pub struct GroupNorm {
     groups: usize,
     eps: f64,
     /// `[channels]`, ones at first.
-    pub weight: ShardTensor,
+    pub weight: Option<ShardTensor>,
     /// `[channels]`, zeros at first.
-    pub bias: ShardTensor,
+    pub bias: Option<ShardTensor>,
 }
 
 impl GroupNorm {
@@ -28,9 +28,19 @@ impl GroupNorm {
         Ok(Self {
             groups,
             eps: 1e-5,
-            weight,
-            bias,
+            weight: Some(weight),
+            bias: Some(bias),
         })
+    }
+
+    /// The layer without weights, by which channels are scaled and shifted.
+    #[must_use]
+    pub fn without_affine(self) -> Self {
+        Self {
+            weight: None,
+            bias: None,
+            ..self
+        }
     }
 
     /// What is added to the variance.
@@ -45,7 +55,12 @@ tree!(GroupNorm { weight, bias });
 impl Module for GroupNorm {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        x.group_norm(self.groups, Some(&self.weight), Some(&self.bias), self.eps)
+        x.group_norm(
+            self.groups,
+            self.weight.as_ref(),
+            self.bias.as_ref(),
+            self.eps,
+        )
     }
 }
 
@@ -177,13 +192,15 @@ impl Module for InstanceNorm {
 }
 
 /// Normalises over the last dims.
+///
+/// One without any weights is a function: `Map::new(|x| x.layer_norm(1, None, None, 1e-5))`, over the last dim.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
     eps: f64,
     /// Of the shape of the dims normalised, ones at first.
     pub weight: ShardTensor,
     /// Of the shape of the dims normalised, zeros at first.
-    pub bias: ShardTensor,
+    pub bias: Option<ShardTensor>,
 }
 
 impl LayerNorm {
@@ -200,8 +217,14 @@ impl LayerNorm {
         Ok(Self {
             eps: 1e-5,
             weight,
-            bias,
+            bias: Some(bias),
         })
+    }
+
+    /// The layer without a bias.
+    #[must_use]
+    pub fn without_bias(self) -> Self {
+        Self { bias: None, ..self }
     }
 
     /// What is added to the variance.
@@ -219,7 +242,7 @@ impl Module for LayerNorm {
         x.layer_norm(
             self.weight.ndim(),
             Some(&self.weight),
-            Some(&self.bias),
+            self.bias.as_ref(),
             self.eps,
         )
     }
@@ -280,7 +303,7 @@ impl Module for RmsNorm {
 ///     norm.forward(&x)?;
 ///     norm.eval();
 ///     norm.forward(&x)?;
-///     norm.running_mean.get().to_array::<f32>()
+///     norm.running_mean.as_ref().expect("it has one").get().to_array::<f32>()
 /// })?;
 /// // A tenth of the way from 0 to the mean of 0 to 4.
 /// assert!(means[0].iter().all(|mean| (mean - 0.2).abs() < 1e-6));
@@ -292,13 +315,13 @@ pub struct BatchNorm {
     momentum: f64,
     training: Training,
     /// `[channels]`, ones at first.
-    pub weight: ShardTensor,
+    pub weight: Option<ShardTensor>,
     /// `[channels]`, zeros at first.
-    pub bias: ShardTensor,
+    pub bias: Option<ShardTensor>,
     /// `[channels]`, zeros at first.
-    pub running_mean: Buffer,
+    pub running_mean: Option<Buffer>,
     /// `[channels]`, unbiased, ones at first.
-    pub running_var: Buffer,
+    pub running_var: Option<Buffer>,
 }
 
 impl BatchNorm {
@@ -313,16 +336,36 @@ impl BatchNorm {
     pub fn new(mesh: &Mesh, channels: usize) -> Result<Self> {
         let (weight, bias) = scale_and_shift(mesh, channels)?;
         let (one, zero) = scale_and_shift(mesh, channels)?;
-        let (running_var, running_mean) = (Buffer::new(&one), Buffer::new(&zero));
+        let (running_var, running_mean) = (Some(Buffer::new(&one)), Some(Buffer::new(&zero)));
         Ok(Self {
             eps: 1e-5,
             momentum: 0.1,
             training: Training::default(),
-            weight,
-            bias,
+            weight: Some(weight),
+            bias: Some(bias),
             running_mean,
             running_var,
         })
+    }
+
+    /// The layer without weights, by which channels are scaled and shifted.
+    #[must_use]
+    pub fn without_affine(self) -> Self {
+        Self {
+            weight: None,
+            bias: None,
+            ..self
+        }
+    }
+
+    /// The layer without running statistics: it goes by those of the batch also when it does not train.
+    #[must_use]
+    pub fn without_running(self) -> Self {
+        Self {
+            running_mean: None,
+            running_var: None,
+            ..self
+        }
     }
 
     /// What is added to the variance.
@@ -349,18 +392,16 @@ tree!(BatchNorm {
 impl Module for BatchNorm {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        let training = self.training.is_on();
-        let running = (&self.running_mean.get(), &self.running_var.get());
-        let (y, new) = x.batch_norm(
-            Some(running),
-            [Some(&self.weight), Some(&self.bias)],
-            training,
-            self.momentum,
-            self.eps,
-        )?;
-        if let (true, Some((mean, var))) = (training, new) {
-            settle(&self.running_mean, &mean)?;
-            settle(&self.running_var, &var)?;
+        let affine = [self.weight.as_ref(), self.bias.as_ref()];
+        let (Some(mean), Some(var)) = (&self.running_mean, &self.running_var) else {
+            let (y, _) = x.batch_norm(None, affine, true, self.momentum, self.eps)?;
+            return Ok(y);
+        };
+        let (running, training) = ((&mean.get(), &var.get()), self.training.is_on());
+        let (y, new) = x.batch_norm(Some(running), affine, training, self.momentum, self.eps)?;
+        if let (true, Some((new_mean, new_var))) = (training, new) {
+            settle(mean, &new_mean)?;
+            settle(var, &new_var)?;
         }
         Ok(y)
     }

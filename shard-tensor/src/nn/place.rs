@@ -44,7 +44,10 @@ pub(super) fn replace(
                     Some((_, new)) => new.clone(),
                     None => tensor.settled(&own)?.requires_grad_used_as(&used_as)?,
                 };
-                known.push((std::mem::replace(tensor, new.clone()), new));
+                let old = std::mem::replace(tensor, new.clone());
+                // An optimizer that has it would wait for gradients in vain.
+                old.set_replaced(op);
+                known.push((old, new));
             }
         }
     }
@@ -99,7 +102,7 @@ pub(super) fn placed(placements: &Placements, tensor: &ShardTensor) -> Result<Pl
 
 /// The place of a parameter that is divided over one more mesh axis and whole along it where ops use it: along its longest dim
 /// that no other axis divides, or else along the longest.
-pub(super) fn divided(op: &'static str, axis: &str, place: Place) -> Result<Place> {
+pub(super) fn divided(op: &'static str, name: &str, axis: &str, place: Place) -> Result<Place> {
     let Place { own, used_as } = &place;
     let longest = |dims: &mut dyn Iterator<Item = usize>| {
         dims.max_by_key(|&d| (own.shape()[d], std::cmp::Reverse(d)))
@@ -107,7 +110,7 @@ pub(super) fn divided(op: &'static str, axis: &str, place: Place) -> Result<Plac
     let free = longest(&mut (0..own.ndim()).filter(|&d| own.sharding(d).is_none()));
     match free.or_else(|| longest(&mut (0..own.ndim()))) {
         Some(dim) => Ok(Place {
-            own: split(op, own, axis, dim)?,
+            own: split(op, name, own, axis, (dim, 1))?,
             used_as: used_as.clone(),
         }),
         // A number is not divided.
@@ -115,16 +118,22 @@ pub(super) fn divided(op: &'static str, axis: &str, place: Place) -> Result<Plac
     }
 }
 
-/// A layout that divides a dim over one more axis, in parts that differ by at most one. What other axes divide stays divided, so
-/// that this one's parts are parts of theirs.
-pub(super) fn split(op: &'static str, own: &Layout, axis: &str, dim: usize) -> Result<Layout> {
+/// A layout that divides a dim over one more axis, in parts of so many whole units that they differ by at most one. What other axes
+/// divide stays divided, so that this one's parts are parts of theirs.
+pub(super) fn split(
+    op: &'static str,
+    name: &str,
+    own: &Layout,
+    axis: &str,
+    (dim, unit): (usize, usize),
+) -> Result<Layout> {
     let mesh = own.mesh();
     let index = mesh.axis(axis)?;
     if dim >= own.ndim() || own.placements()[index] != Placement::Replicate {
         return Err(Error::argument(
             op,
             format!("a tensor of more than {dim} dims that is whole along the axis {axis:?}"),
-            format!("one of shape {:?} placed {own}", own.shape()),
+            format!("{name:?} of shape {:?} placed {own}", own.shape()),
             "divide another dim, or over an axis that does not divide the tensor yet",
         ));
     }
@@ -132,13 +141,31 @@ pub(super) fn split(op: &'static str, own: &Layout, axis: &str, dim: usize) -> R
         Some(sharding) => sharding.partition.clone(),
         None => Partition::from_sizes(&[own.shape()[dim]])?,
     };
+    if unit == 0 || outer.sizes().any(|size| !size.is_multiple_of(unit)) {
+        return Err(Error::argument(
+            op,
+            format!("parts of whole heads of {unit} features"),
+            format!(
+                "dim {dim} of {name:?} of shape {:?} placed {own}",
+                own.shape()
+            ),
+            "give the width of a head, which divides the features that ranks have",
+        ));
+    }
     let parts = mesh.axis_size(index);
-    let inner: Vec<Partition> = (0..outer.parts())
-        .map(|part| Partition::balanced(outer.size(part), parts))
+    let inner: Result<Vec<Partition>> = (outer.sizes())
+        .map(|size| in_units(size, parts, unit))
         .collect();
     let sharding = DimSharding {
         axes: own.axis_order(dim).iter().copied().chain([index]).collect(),
-        partition: Partition::nested(&outer, &inner)?,
+        partition: Partition::nested(&outer, &inner?)?,
     };
     Ok(own.with_sharding(dim, Some(sharding))?)
+}
+
+/// Parts of whole units, of which some have one more than others.
+fn in_units(size: usize, parts: usize, unit: usize) -> Result<Partition> {
+    let units = Partition::balanced(size / unit, parts);
+    let sizes: Vec<usize> = units.sizes().map(|n| n * unit).collect();
+    Ok(Partition::from_sizes(&sizes)?)
 }

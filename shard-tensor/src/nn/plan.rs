@@ -40,8 +40,9 @@ struct Rule {
 enum What {
     Replicate,
     Shard(String, usize),
-    Colwise(String),
-    Rowwise(String),
+    /// Parts are whole units of so many features.
+    Colwise(String, usize),
+    Rowwise(String, usize),
     Fully(String),
 }
 
@@ -67,14 +68,48 @@ impl Plan {
     /// move, and outputs are divided by their last dim.
     #[must_use]
     pub fn colwise(self, pattern: &str, axis: &str) -> Self {
-        self.rule(pattern, What::Colwise(axis.to_owned()))
+        self.rule(pattern, What::Colwise(axis.to_owned(), 1))
     }
 
     /// Divides the inputs of linear layers over an axis: weights by their second dim. Inputs divided by their last dim, as a
     /// [`colwise`](Self::colwise) layer leaves them, do not move, and outputs are partial sums.
     #[must_use]
     pub fn rowwise(self, pattern: &str, axis: &str) -> Self {
-        self.rule(pattern, What::Rowwise(axis.to_owned()))
+        self.rule(pattern, What::Rowwise(axis.to_owned(), 1))
+    }
+
+    /// As [`colwise`](Self::colwise), in whole heads of so many features each, of which some ranks may have one more than others:
+    /// projections of queries, keys and values, of which no head is then torn apart. With fewer heads of keys and values than ranks
+    /// leave their projections whole.
+    ///
+    /// ```
+    /// use shard_tensor::nn::{ModelExt, Module, MultiheadAttention, Plan};
+    /// use shard_tensor::{launch, replicate};
+    /// launch(3, |ctx| {
+    ///     let mesh = ctx.mesh([("tensor", 3)])?;
+    ///     let attention = MultiheadAttention::new(&mesh, 20, 5)?; // 5 heads of 4 features
+    ///     let plan = Plan::new().colwise_by("?_proj", "tensor", 4).rowwise_by("out_proj", "tensor", 4);
+    ///     let attention = attention.distribute(&plan)?;
+    ///     assert_eq!(attention.q_proj.weight.layout().to_string(), "S(0)[8,8,4]");
+    ///     let x = mesh.randn([1, 6, 20], replicate())?;
+    ///     let before = ctx.ledger().snapshot();
+    ///     let y = attention.forward(&x)?;
+    ///     assert_eq!(y.layout().to_string(), "P(sum)"); // of each rank's heads
+    ///     assert_eq!(ctx.ledger().since(&before).bytes, 0);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[must_use]
+    pub fn colwise_by(self, pattern: &str, axis: &str, head_dim: usize) -> Self {
+        self.rule(pattern, What::Colwise(axis.to_owned(), head_dim))
+    }
+
+    /// As [`rowwise`](Self::rowwise), in whole heads of so many features each: the projection behind the heads that
+    /// [`colwise_by`](Self::colwise_by) divides.
+    #[must_use]
+    pub fn rowwise_by(self, pattern: &str, axis: &str, head_dim: usize) -> Self {
+        self.rule(pattern, What::Rowwise(axis.to_owned(), head_dim))
     }
 
     /// What lies between, as norms do, whose activations are divided along their sequence: its parameters are copies, and the
@@ -98,6 +133,7 @@ impl Plan {
     }
 
     /// Refuses patterns that match none of these names.
+    #[track_caller]
     pub(super) fn check(&self, op: &'static str, names: &[String]) -> Result<()> {
         let idle = |rule: &&Rule| !names.iter().any(|name| rule.matches(name));
         match self.rules.iter().find(idle) {
@@ -112,6 +148,7 @@ impl Plan {
     }
 
     /// Where a parameter goes, `None` if no rule names it.
+    #[track_caller]
     pub(super) fn place(
         &self,
         op: &'static str,
@@ -128,21 +165,21 @@ impl Plan {
         }
         let mut place = present(tensor);
         for rule in rules {
-            place = rule.what.applied(op, place)?;
+            place = rule.what.applied(op, name, place)?;
         }
         Ok(Some(place))
     }
 }
 
 impl What {
-    fn applied(&self, op: &'static str, place: Place) -> Result<Place> {
+    fn applied(&self, op: &'static str, name: &str, place: Place) -> Result<Place> {
         let Place { own, used_as } = &place;
-        let everywhere = |axis, dim| {
+        let everywhere = |axis, dim, unit| {
             let whole = own == used_as;
-            let own = split(op, own, axis, dim)?;
+            let own = split(op, name, own, axis, (dim, unit))?;
             let used_as = match whole {
                 true => own.clone(),
-                false => split(op, used_as, axis, dim)?,
+                false => split(op, name, used_as, axis, (dim, unit))?,
             };
             Ok(Place { own, used_as })
         };
@@ -152,12 +189,12 @@ impl What {
                 let used_as = own.clone();
                 Ok(Place { own, used_as })
             }
-            Self::Shard(axis, dim) => everywhere(axis, *dim),
-            Self::Colwise(axis) => everywhere(axis, 0),
-            Self::Rowwise(axis) if own.ndim() > 1 => everywhere(axis, 1),
+            Self::Shard(axis, dim) => everywhere(axis, *dim, 1),
+            Self::Colwise(axis, unit) => everywhere(axis, 0, *unit),
+            Self::Rowwise(axis, unit) if own.ndim() > 1 => everywhere(axis, 1, *unit),
             // A bias is added once, to the sum.
-            Self::Rowwise(axis) => own.mesh().axis(axis).map(|_| place).map_err(Into::into),
-            Self::Fully(axis) => divided(op, axis, place),
+            Self::Rowwise(axis, _) => own.mesh().axis(axis).map(|_| place).map_err(Into::into),
+            Self::Fully(axis) => divided(op, name, axis, place),
         }
     }
 }

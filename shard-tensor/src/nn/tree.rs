@@ -2,6 +2,7 @@
 
 use super::{Buffer, Parameters, Plan, place};
 use crate::{Error, Placements, Result, ShardTensor, State, Stateful};
+use shard_comm::Calling;
 use std::cell::Cell;
 
 /// What a model, or a part of one, is made of: tensors under names, in a fixed order that is the same on every rank.
@@ -146,7 +147,8 @@ pub trait ModelExt: Tree {
     }
 
     /// Places its parameters and other tensors: `plan` says of each name where. The ranks keep their parts of what they hold, and
-    /// only what they lack moves. Tied parameters stay tied. Make optimizers and hooks afterwards: these are new parameters.
+    /// only what they lack moves. Tied parameters stay tied. Make optimizers and hooks afterwards: these are new
+    /// parameters, and an optimizer of the old ones says so when it gets no gradient of them.
     ///
     /// ```
     /// use shard_tensor::nn::{Linear, ModelExt, Module};
@@ -183,7 +185,9 @@ pub trait ModelExt: Tree {
     where
         Self: Sized,
     {
-        place::replace("place", &mut self, &mut |name, tensor| {
+        const OP: &str = "place";
+        let _call = Calling::of(OP);
+        place::replace(OP, &mut self, &mut |name, tensor| {
             place::placed(&plan(name, tensor), tensor).map(Some)
         })?;
         Ok(self)
@@ -228,11 +232,12 @@ pub trait ModelExt: Tree {
         Self: Sized,
     {
         const OP: &str = "fully_sharded";
+        let _call = Calling::of(OP);
         place::replace(
             OP,
             &mut self,
-            &mut |_, tensor| match tensor.is_parameter() {
-                true => place::divided(OP, axis, place::present(tensor)).map(Some),
+            &mut |name, tensor| match tensor.is_parameter() {
+                true => place::divided(OP, name, axis, place::present(tensor)).map(Some),
                 false => Ok(None),
             },
         )?;
@@ -246,13 +251,14 @@ pub trait ModelExt: Tree {
     ///
     /// # Errors
     /// As [`place`](Self::place); [`Argument`](Error::Argument) for a pattern that matches nothing, for a dim that a parameter has
-    /// not, and for an axis that divides it already.
+    /// not, for an axis that divides it already, and for features that do not divide into whole heads.
     #[track_caller]
     fn distribute(mut self, plan: &Plan) -> Result<Self>
     where
         Self: Sized,
     {
         const OP: &str = "distribute";
+        let _call = Calling::of(OP);
         let names: Vec<String> = (self.parameters().into_iter())
             .map(|(name, _)| name)
             .collect();

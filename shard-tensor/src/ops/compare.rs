@@ -1,6 +1,7 @@
 //! Comparisons and logic.
 
 use crate::{Result, ShardTensor};
+use shard_comm::Calling;
 use shard_ops::elementwise as ops;
 
 /// Methods that compare, each with tensors and with numbers.
@@ -17,8 +18,7 @@ macro_rules! comparisons {
             /// All members of the mesh. Communicates to align misaligned operands; partial ones are reduced first.
             ///
             /// # Errors
-            /// If shapes do not broadcast; if types differ, or are 16-bit floats: [`to`](Self::to) converts. What the
-            /// communicator reports.
+            /// If shapes do not broadcast; if types differ: [`to`](Self::to) converts. What the communicator reports.
             #[track_caller]
             pub fn $name(&self, other: &Self) -> Result<Self> {
                 self.run2(other, ops::$name)
@@ -30,7 +30,7 @@ macro_rules! comparisons {
             /// All members of the mesh. No communication; a partial tensor is reduced first.
             ///
             /// # Errors
-            /// For 16-bit floats, and numbers that integers do not hold.
+            /// For numbers that integers do not hold; what the communicator reports.
             #[track_caller]
             pub fn $with_number(&self, value: f64) -> Result<Self> {
                 self.run(|exec, x| ops::$name(exec, x, &ops::number(stringify!($name), x, value)?))
@@ -102,9 +102,10 @@ impl ShardTensor {
     /// All members of the mesh. No communication; a partial tensor is reduced first.
     ///
     /// # Errors
-    /// For 16-bit floats.
+    /// What the communicator reports.
     #[track_caller]
     pub fn logical_not(&self) -> Result<Self> {
+        let _call = Calling::of("logical_not");
         self.run(ops::logical_not)
     }
 }

@@ -90,6 +90,7 @@ impl ShardTensor {
     /// What the communicator reports.
     #[track_caller]
     pub fn unique(&self) -> Result<Self> {
+        let _call = Calling::of("unique");
         self.run(unique::unique)
     }
 
@@ -115,6 +116,7 @@ impl ShardTensor {
     /// As [`unique`](Self::unique).
     #[track_caller]
     pub fn unique_all(&self) -> Result<Unique> {
+        let _call = Calling::of("unique_all");
         self.found(unique::unique_all)
     }
 
@@ -127,6 +129,7 @@ impl ShardTensor {
     /// As [`unique`](Self::unique).
     #[track_caller]
     pub fn unique_consecutive(&self) -> Result<Unique> {
+        let _call = Calling::of("unique_consecutive");
         self.found(unique::unique_consecutive)
     }
 
@@ -158,6 +161,7 @@ impl ShardTensor {
     /// For a dim out of range, and where there are no places beside the dim; what the communicator reports.
     #[track_caller]
     pub fn unique_dim(&self, dim: impl Into<Dim>) -> Result<Unique> {
+        let _call = Calling::of("unique_dim");
         let dim = self.dim("unique_dim", dim)?;
         self.found(|exec, x| unique::unique_dim(exec, x, dim))
     }
@@ -172,6 +176,7 @@ impl ShardTensor {
     /// As [`unique_dim`](Self::unique_dim).
     #[track_caller]
     pub fn unique_consecutive_dim(&self, dim: impl Into<Dim>) -> Result<Unique> {
+        let _call = Calling::of("unique_consecutive_dim");
         let dim = self.dim("unique_consecutive_dim", dim)?;
         self.found(|exec, x| unique::unique_consecutive_dim(exec, x, dim))
     }
@@ -198,6 +203,7 @@ impl ShardTensor {
     /// As [`bincount_within`](Self::bincount_within).
     #[track_caller]
     pub fn bincount(&self, weights: Option<&Self>, minlength: usize) -> Result<Self> {
+        let _call = Calling::of("bincount");
         let weights = weights.map(Self::value);
         self.run(|exec, x| indexing::bincount(exec, x, weights.as_ref(), minlength))
     }
@@ -211,6 +217,7 @@ impl ShardTensor {
     /// As [`segment_sum`](Self::segment_sum); for numbers out of range, negative ones too.
     #[track_caller]
     pub fn bincount_within(&self, weights: Option<&Self>, bins: usize) -> Result<Self> {
+        let _call = Calling::of("bincount_within");
         let weights = weights.map(Self::value);
         self.run(|exec, x| indexing::bincount_within(exec, x, weights.as_ref(), bins))
     }
@@ -314,6 +321,7 @@ impl ShardTensor {
     /// As [`histogram`](Self::histogram).
     #[track_caller]
     pub fn histc(&self, bins: usize, ends: Range<f64>) -> Result<Self> {
+        let _call = Calling::of("histc");
         self.run(|exec, x| histogram::histc(exec, x, bins, (ends.start, ends.end)))
     }
 

@@ -59,6 +59,7 @@ impl ShardTensor {
         mask: Option<&Self>,
         options: &Attention,
     ) -> Result<Self> {
+        let _call = Calling::of("attention");
         let (values, mask) = (values.value(), mask.map(Self::value));
         self.run2(keys, |exec, q, k| {
             attention::attention(exec, q, k, &values, mask.as_ref(), options)
@@ -89,6 +90,7 @@ impl ShardTensor {
     /// If shapes or types do not fit, or `k` is above the number of points; what the communicator reports.
     #[track_caller]
     pub fn nearest(&self, points: &Self, k: usize) -> Result<(Self, Self)> {
+        let _call = Calling::of("nearest");
         self.nearest_by(points, k, FoldBy::Auto)
     }
 
@@ -160,6 +162,22 @@ impl ShardTensor {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
+    /// A query with fewer points has indices of -1 behind them, which [`index_select`](Self::index_select) takes as the last row. What is
+    /// read there has to be masked:
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let sums = launch(2, |ctx| {
+    ///     let points = ctx.mesh_of(2)?.from_fn([4, 1], [shard(0)], |i| i[0] as f64)?;
+    ///     let near = points.radius_search_capped(&points, 1.0, 3)?.indices;
+    ///     let rows = points.index_select(0, &near.reshape([12])?)?.reshape([4, 3, 1])?;
+    ///     let missing = near.lt_scalar(0.0)?.unsqueeze(-1)?;
+    ///     rows.masked_fill(&missing, 0.0)?.sum(1, false)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(sums[0], ndarray::array![[1.0], [3.0], [6.0], [5.0]].into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
     /// # Collective
     /// As [`nearest`](Self::nearest).
     ///
@@ -208,6 +226,7 @@ impl ShardTensor {
     /// If this is no table of points, the start is none of them, or there are fewer than `count`; what the communicator reports.
     #[track_caller]
     pub fn farthest_points(&self, count: usize, start: usize) -> Result<Self> {
+        let _call = Calling::of("farthest_points");
         self.run(|exec, points| {
             neighbors::farthest_points(exec, points, count, start, FoldBy::Auto)
         })

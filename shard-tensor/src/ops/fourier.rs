@@ -1,7 +1,7 @@
 //! Fourier transforms.
 
 use crate::{DimList, Mesh, Placements, Result, ShardTensor};
-use shard_comm::Calling;
+use shard_comm::{Call, Calling};
 use shard_ops::fft::{self, FourierNorm};
 
 /// Methods that transform along one dim, and along several.
@@ -104,6 +104,7 @@ impl ShardTensor {
     /// For a dim out of range.
     #[track_caller]
     pub fn fftshift(&self, dims: impl Into<DimList>) -> Result<Self> {
+        let _call = Calling::of("fftshift");
         let dims = dims.into().of("fftshift", self.ndim())?;
         self.run(|exec, x| fft::fftshift(exec, x, &dims))
     }
@@ -117,6 +118,7 @@ impl ShardTensor {
     /// As [`fftshift`](Self::fftshift).
     #[track_caller]
     pub fn ifftshift(&self, dims: impl Into<DimList>) -> Result<Self> {
+        let _call = Calling::of("ifftshift");
         let dims = dims.into().of("ifftshift", self.ndim())?;
         self.run(|exec, x| fft::ifftshift(exec, x, &dims))
     }
@@ -130,6 +132,7 @@ impl ShardTensor {
     /// For a last dim that is not 2; for shapes that do not broadcast, and types that differ or are not `f32` or `f64`.
     #[track_caller]
     pub fn complex_mul(&self, other: &Self) -> Result<Self> {
+        let _call = Calling::of("complex_mul");
         self.run2(other, fft::complex_mul)
     }
 }
@@ -150,7 +153,12 @@ impl Mesh {
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
         let _call = Calling::of("fftfreq");
-        self.from_fn(n, placements, |i| fft::frequency(i[0], n, d))
+        self.filled(
+            &Call::new("fftfreq").with(d.to_bits().into()),
+            &n.into(),
+            &placements.into(),
+            &|i| fft::frequency(i[0], n, d),
+        )
     }
 
     /// The frequencies of the results of [`rfft`](ShardTensor::rfft): those from 0 to half of `1/d`.
@@ -168,6 +176,11 @@ impl Mesh {
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
         let _call = Calling::of("rfftfreq");
-        self.from_fn(n / 2 + 1, placements, |i| i[0] as f64 / (n as f64 * d))
+        self.filled(
+            &Call::new("rfftfreq").with(d.to_bits().into()),
+            &(n / 2 + 1).into(),
+            &placements.into(),
+            &|i| i[0] as f64 / (n as f64 * d),
+        )
     }
 }

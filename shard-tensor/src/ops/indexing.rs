@@ -35,6 +35,7 @@ impl ShardTensor {
     /// For a dim or an index out of range, or an index that is not `i64` or `i32`; what the communicator reports.
     #[track_caller]
     pub fn index_select(&self, dim: impl Into<Dim>, index: &Self) -> Result<Self> {
+        let _call = Calling::of("index_select");
         self.index_select_by(dim, index, RouteBy::Auto)
     }
 
@@ -47,6 +48,7 @@ impl ShardTensor {
     /// As [`index_select`](Self::index_select).
     #[track_caller]
     pub fn index_select_by(&self, dim: impl Into<Dim>, index: &Self, by: RouteBy) -> Result<Self> {
+        let _call = Calling::of("index_select_by");
         let dim = self.dim("index_select", dim)?;
         self.run2(index, |exec, x, i| {
             indexing::index_select_by(exec, x, dim, i, by)
@@ -76,6 +78,7 @@ impl ShardTensor {
     /// As [`index_select`](Self::index_select); for an index of another number of dims, or longer than the tensor in another dim.
     #[track_caller]
     pub fn gather(&self, dim: impl Into<Dim>, index: &Self) -> Result<Self> {
+        let _call = Calling::of("gather");
         let dim = self.dim("gather", dim)?;
         self.run2(index, |exec, x, i| indexing::gather(exec, x, dim, i))
     }
@@ -89,6 +92,7 @@ impl ShardTensor {
     /// As [`gather`](Self::gather); for shapes that do not broadcast outside of the dim.
     #[track_caller]
     pub fn take_along_dim(&self, dim: impl Into<Dim>, index: &Self) -> Result<Self> {
+        let _call = Calling::of("take_along_dim");
         let dim = self.dim("take_along_dim", dim)?;
         self.run2(index, |exec, x, i| {
             indexing::take_along_dim(exec, x, i, dim)
@@ -119,6 +123,7 @@ impl ShardTensor {
     /// As [`index_select`](Self::index_select); for a padding that is no row.
     #[track_caller]
     pub fn embedding(&self, indices: &Self, padding: Option<usize>) -> Result<Self> {
+        let _call = Calling::of("embedding");
         self.run2(indices, |exec, x, i| {
             indexing::embedding(exec, i, x, padding)
         })
@@ -150,6 +155,7 @@ impl ShardTensor {
     /// As [`index_select`](Self::index_select); for rows that are not as many as indices, or of another shape or type than the tensor's.
     #[track_caller]
     pub fn index_add(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
+        let _call = Calling::of("index_add");
         let dim = self.dim("index_add", dim)?;
         self.run3(index, src, |exec, x, i, s| {
             indexing::index_add(exec, x, dim, i, s, 1.0)
@@ -166,6 +172,7 @@ impl ShardTensor {
     /// As [`gather`](Self::gather); for a source shorter than the index, or of another type.
     #[track_caller]
     pub fn scatter_add(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
+        let _call = Calling::of("scatter_add");
         let dim = self.dim("scatter_add", dim)?;
         self.run3(index, src, |exec, x, i, s| {
             indexing::scatter_add(exec, x, dim, i, s)
@@ -204,6 +211,7 @@ impl ShardTensor {
         how: ScatterReduce,
         include_self: bool,
     ) -> Result<Self> {
+        let _call = Calling::of("scatter_reduce");
         let dim = self.dim("scatter_reduce", dim)?;
         self.run3(index, src, |exec, x, i, s| {
             indexing::scatter_reduce(exec, x, dim, i, s, how, include_self)
@@ -220,6 +228,7 @@ impl ShardTensor {
     /// As [`scatter_add`](Self::scatter_add).
     #[track_caller]
     pub fn scatter(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
+        let _call = Calling::of("scatter");
         let dim = self.dim("scatter", dim)?;
         self.run3(index, src, |exec, x, i, s| {
             indexing::scatter(exec, x, dim, i, s)
@@ -235,6 +244,7 @@ impl ShardTensor {
     /// As [`index_add`](Self::index_add); for an index of more or fewer than one dim.
     #[track_caller]
     pub fn index_copy(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
+        let _call = Calling::of("index_copy");
         let dim = self.dim("index_copy", dim)?;
         self.run3(index, src, |exec, x, i, s| {
             indexing::index_copy(exec, x, dim, i, s)
@@ -267,6 +277,7 @@ impl ShardTensor {
     /// [`index_select`](Self::index_select).
     #[track_caller]
     pub fn index_put(&self, indices: &[&Self], values: &Self, accumulate: bool) -> Result<Self> {
+        let _call = Calling::of("index_put");
         let indices: Vec<_> = indices.iter().map(|i| i.value()).collect();
         let indices: Vec<_> = indices.iter().collect();
         self.run2(values, |exec, x, v| {
@@ -293,6 +304,7 @@ impl ShardTensor {
     /// For a scalar; what the communicator reports.
     #[track_caller]
     pub fn nonzero(&self) -> Result<Self> {
+        let _call = Calling::of("nonzero");
         self.run(select::nonzero)
     }
 
@@ -305,6 +317,7 @@ impl ShardTensor {
     /// For a mask that is not bool, shapes that do not broadcast, and scalars; what the communicator reports.
     #[track_caller]
     pub fn masked_select(&self, mask: &Self) -> Result<Self> {
+        let _call = Calling::of("masked_select");
         self.run2(mask, select::masked_select)
     }
 
@@ -330,6 +343,7 @@ impl ShardTensor {
     /// For a mask that is not bool, or does not broadcast, types that differ, and fewer elements than places; what the communicator reports.
     #[track_caller]
     pub fn masked_scatter(&self, mask: &Self, source: &Self) -> Result<Self> {
+        let _call = Calling::of("masked_scatter");
         self.run3(mask, source, select::masked_scatter)
     }
 
@@ -353,9 +367,10 @@ impl ShardTensor {
     /// All members of the mesh. Sorted elements stay where values are replicated along the mesh axes that divide them: the result is then partial.
     ///
     /// # Errors
-    /// For shapes that do not belong together, types that differ, 16-bit floats and truth values; what the communicator reports.
+    /// For shapes that do not belong together, types that differ, and truth values; what the communicator reports.
     #[track_caller]
     pub fn searchsorted(&self, values: &Self, right: bool) -> Result<Self> {
+        let _call = Calling::of("searchsorted");
         self.run2(values, |exec, s, v| search::searchsorted(exec, s, v, right))
     }
 
@@ -380,9 +395,10 @@ impl ShardTensor {
     /// its part of the result is made of: that part with its indices at most. Lines too short for that are gathered.
     ///
     /// # Errors
-    /// For a dim out of range, 16-bit floats and truth values; what the communicator reports.
+    /// For a dim out of range, and truth values; what the communicator reports.
     #[track_caller]
     pub fn sort(&self, dim: impl Into<Dim>, descending: bool) -> Result<(Self, Self)> {
+        let _call = Calling::of("sort");
         let dim = self.dim("sort", dim)?;
         self.pair(|exec, x| sort::sort(exec, x, dim, descending))
     }
@@ -396,6 +412,7 @@ impl ShardTensor {
     /// As [`sort`](Self::sort).
     #[track_caller]
     pub fn argsort(&self, dim: impl Into<Dim>, descending: bool) -> Result<Self> {
+        let _call = Calling::of("argsort");
         let dim = self.dim("argsort", dim)?;
         self.run(|exec, x| sort::argsort(exec, x, dim, descending))
     }
@@ -410,6 +427,7 @@ impl ShardTensor {
     /// As [`sort`](Self::sort); for more elements than there are.
     #[track_caller]
     pub fn topk(&self, k: usize, dim: impl Into<Dim>, largest: bool) -> Result<(Self, Self)> {
+        let _call = Calling::of("topk");
         let dim = self.dim("topk", dim)?;
         self.pair(|exec, x| sort::topk(exec, x, k, dim, largest))
     }
@@ -423,6 +441,7 @@ impl ShardTensor {
     /// As [`topk`](Self::topk); for a `k` of 0.
     #[track_caller]
     pub fn kthvalue(&self, k: usize, dim: impl Into<Dim>) -> Result<(Self, Self)> {
+        let _call = Calling::of("kthvalue");
         let dim = self.dim("kthvalue", dim)?;
         self.pair(|exec, x| sort::kthvalue(exec, x, k, dim))
     }
@@ -437,6 +456,7 @@ impl ShardTensor {
     /// As [`sort`](Self::sort); for a dim without elements.
     #[track_caller]
     pub fn median(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
+        let _call = Calling::of("median");
         let dim = self.dim("median", dim)?;
         self.pair(|exec, x| sort::median(exec, x, dim))
     }
@@ -450,6 +470,7 @@ impl ShardTensor {
     /// As [`searchsorted`](Self::searchsorted); for boundaries of more than one dim.
     #[track_caller]
     pub fn bucketize(&self, boundaries: &Self, right: bool) -> Result<Self> {
+        let _call = Calling::of("bucketize");
         self.run2(boundaries, |exec, x, b| {
             search::bucketize(exec, x, b, right)
         })
@@ -481,6 +502,7 @@ impl ShardTensor {
     /// As [`index_add`](Self::index_add); for ids of more or fewer than one dim.
     #[track_caller]
     pub fn segment_sum(&self, ids: &Self, count: usize) -> Result<Self> {
+        let _call = Calling::of("segment_sum");
         self.run2(ids, |exec, x, i| indexing::segment_sum(exec, x, i, count))
     }
 
@@ -490,14 +512,30 @@ impl ShardTensor {
     /// As [`segment_sum`](Self::segment_sum), of rows and of a number each.
     ///
     /// # Errors
-    /// As [`segment_sum`](Self::segment_sum); for types other than `f32` and `f64`.
+    /// As [`segment_sum`](Self::segment_sum); for integers.
     #[track_caller]
     pub fn segment_mean(&self, ids: &Self, count: usize) -> Result<Self> {
+        let _call = Calling::of("segment_mean");
         self.run2(ids, |exec, x, i| indexing::segment_mean(exec, x, i, count))
     }
 
     /// The largest of the rows of each segment, element by element; -∞ for those without rows. Ties share the gradient evenly. See
     /// [`segment_sum`](Self::segment_sum).
+    ///
+    /// Another value for segments without rows, such as PyTorch Geometric's 0, takes their place so:
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let largest = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.distribute(&array![1.0_f32, 4.0, -2.0], [shard(0)])?;
+    ///     let ids = mesh.distribute(&array![0_i64, 0, 2], [shard(0)])?;
+    ///     let has_none = ids.bincount(None, 3)?.eq_scalar(0.0)?;
+    ///     x.segment_max(&ids, 3)?.masked_fill(&has_none, 0.0)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(largest[0].as_slice(), Some(&[4.0, 0.0, -2.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// # Collective
     /// As [`segment_sum`](Self::segment_sum).
@@ -506,6 +544,7 @@ impl ShardTensor {
     /// As [`segment_sum`](Self::segment_sum).
     #[track_caller]
     pub fn segment_max(&self, ids: &Self, count: usize) -> Result<Self> {
+        let _call = Calling::of("segment_max");
         self.run2(ids, |exec, x, i| indexing::segment_max(exec, x, i, count))
     }
 
@@ -518,6 +557,7 @@ impl ShardTensor {
     /// As [`segment_sum`](Self::segment_sum).
     #[track_caller]
     pub fn segment_min(&self, ids: &Self, count: usize) -> Result<Self> {
+        let _call = Calling::of("segment_min");
         self.run2(ids, |exec, x, i| indexing::segment_min(exec, x, i, count))
     }
 
@@ -531,6 +571,7 @@ impl ShardTensor {
     /// As [`segment_mean`](Self::segment_mean).
     #[track_caller]
     pub fn segment_softmax(&self, ids: &Self, count: usize) -> Result<Self> {
+        let _call = Calling::of("segment_softmax");
         self.run2(ids, |exec, x, i| {
             indexing::segment_softmax(exec, x, i, count)
         })

@@ -6,9 +6,11 @@ use shard_ops::linalg as ops;
 use shard_ops::{Exec, OpError, Value};
 
 /// Linear algebra, with the feature `linalg`. Matrices are the last two dims; each is whole on every rank that has it, and mesh axes
-/// may divide batch dims. Computed in double precision. What does not exist, such as the inverse of a singular matrix, is NaN.
+/// may divide batch dims. Computed in double precision. What does not exist is NaN: the factor
+/// of a matrix that is not positive definite, or the gradient of the determinant of a singular one, whose value is 0.
 impl ShardTensor {
-    /// The inverses of square matrices.
+    /// The inverses of square matrices. That of a singular one has no meaning: its elements are infinite or NaN where elimination meets a
+    /// pivot of 0, and very large where rounding hides it.
     ///
     /// # Collective
     /// All members of the mesh. No communication; a partial tensor is reduced first.
@@ -28,6 +30,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn inv(&self) -> Result<Self> {
+        let _call = Calling::of("inv");
         let [inverse] = self.factors("inv", ops::inv)?;
         Ok(inverse)
     }
@@ -41,6 +44,7 @@ impl ShardTensor {
     /// As [`inv`](Self::inv); for shapes that do not belong together, and types that differ.
     #[track_caller]
     pub fn solve(&self, b: &Self) -> Result<Self> {
+        let _call = Calling::of("solve");
         self.run2(b, ops::solve)
     }
 
@@ -53,6 +57,7 @@ impl ShardTensor {
     /// As [`inv`](Self::inv).
     #[track_caller]
     pub fn cholesky(&self) -> Result<Self> {
+        let _call = Calling::of("cholesky");
         let [factor] = self.factors("cholesky", ops::cholesky)?;
         Ok(factor)
     }
@@ -67,6 +72,7 @@ impl ShardTensor {
     /// As [`inv`](Self::inv), of matrices of any extents.
     #[track_caller]
     pub fn qr(&self) -> Result<(Self, Self)> {
+        let _call = Calling::of("qr");
         let [q, r] = self.factors("qr", ops::qr)?;
         Ok((q, r))
     }
@@ -81,6 +87,7 @@ impl ShardTensor {
     /// As [`inv`](Self::inv), of matrices of any extents.
     #[track_caller]
     pub fn svd(&self) -> Result<(Self, Self, Self)> {
+        let _call = Calling::of("svd");
         let [u, s, vt] = self.factors("svd", ops::svd)?;
         Ok((u, s, vt))
     }
@@ -94,11 +101,12 @@ impl ShardTensor {
     /// As [`inv`](Self::inv).
     #[track_caller]
     pub fn eigh(&self) -> Result<(Self, Self)> {
+        let _call = Calling::of("eigh");
         let [values, vectors] = self.factors("eigh", ops::eigh)?;
         Ok((values, vectors))
     }
 
-    /// The determinants of square matrices.
+    /// The determinants of square matrices. Of a singular one it is 0, with a gradient of NaN, as that is computed with the inverse.
     ///
     /// # Collective
     /// As [`inv`](Self::inv).
@@ -107,6 +115,7 @@ impl ShardTensor {
     /// As [`inv`](Self::inv).
     #[track_caller]
     pub fn det(&self) -> Result<Self> {
+        let _call = Calling::of("det");
         let [det] = self.factors("det", ops::det)?;
         Ok(det)
     }
@@ -120,6 +129,7 @@ impl ShardTensor {
     /// As [`inv`](Self::inv).
     #[track_caller]
     pub fn slogdet(&self) -> Result<(Self, Self)> {
+        let _call = Calling::of("slogdet");
         let [sign, log] = self.factors("slogdet", ops::slogdet)?;
         Ok((sign, log))
     }

@@ -1,6 +1,7 @@
 //! Losses.
 
 use crate::{Result, ShardTensor};
+use shard_comm::Calling;
 use shard_ops::loss::{self as ops, LossReduction};
 
 /// What classes count in [`ShardTensor::cross_entropy`] and [`ShardTensor::nll_loss`].
@@ -69,6 +70,7 @@ impl ShardTensor {
     /// If shapes or types do not fit; for a target that is no class, on all ranks; what the communicator reports.
     #[track_caller]
     pub fn cross_entropy(&self, target: &Self, options: &ClassLoss) -> Result<Self> {
+        let _call = Calling::of("cross_entropy");
         self.of_classes(target, options, ops::cross_entropy)
     }
 
@@ -81,6 +83,7 @@ impl ShardTensor {
     /// As [`cross_entropy`](Self::cross_entropy).
     #[track_caller]
     pub fn nll_loss(&self, target: &Self, options: &ClassLoss) -> Result<Self> {
+        let _call = Calling::of("nll_loss");
         self.of_classes(target, options, ops::nll_loss)
     }
 
@@ -117,6 +120,7 @@ impl ShardTensor {
     /// If shapes do not broadcast or types differ.
     #[track_caller]
     pub fn mse_loss(&self, target: &Self) -> Result<Self> {
+        let _call = Calling::of("mse_loss");
         self.mse_loss_by(target, LossReduction::Mean)
     }
 
@@ -129,6 +133,7 @@ impl ShardTensor {
     /// As [`mse_loss`](Self::mse_loss).
     #[track_caller]
     pub fn mse_loss_by(&self, target: &Self, reduction: LossReduction) -> Result<Self> {
+        let _call = Calling::of("mse_loss_by");
         self.run2(target, |exec, x, t| ops::mse_loss(exec, x, t, reduction))
     }
 
@@ -141,6 +146,7 @@ impl ShardTensor {
     /// As [`mse_loss`](Self::mse_loss).
     #[track_caller]
     pub fn l1_loss(&self, target: &Self, reduction: LossReduction) -> Result<Self> {
+        let _call = Calling::of("l1_loss");
         self.run2(target, |exec, x, t| ops::l1_loss(exec, x, t, reduction))
     }
 
@@ -158,6 +164,7 @@ impl ShardTensor {
         beta: f64,
         reduction: LossReduction,
     ) -> Result<Self> {
+        let _call = Calling::of("smooth_l1_loss");
         self.run2(target, |exec, x, t| {
             ops::smooth_l1_loss(exec, x, t, beta, reduction)
         })
@@ -172,13 +179,14 @@ impl ShardTensor {
     /// As [`mse_loss`](Self::mse_loss).
     #[track_caller]
     pub fn huber_loss(&self, target: &Self, delta: f64, reduction: LossReduction) -> Result<Self> {
+        let _call = Calling::of("huber_loss");
         self.run2(target, |exec, x, t| {
             ops::huber_loss(exec, x, t, delta, reduction)
         })
     }
 
     /// The binary cross entropy of probabilities with targets, each times `weight` if there is one, reduced. Logarithms are cut off at
-    /// -100.
+    /// -100, with PyTorch's slope of 1e12 there.
     ///
     /// # Collective
     /// As [`mse_loss`](Self::mse_loss).
@@ -192,6 +200,7 @@ impl ShardTensor {
         weight: Option<&Self>,
         reduction: LossReduction,
     ) -> Result<Self> {
+        let _call = Calling::of("binary_cross_entropy");
         let weight = weight.map(Self::value);
         self.run2(target, |exec, x, t| {
             ops::binary_cross_entropy(exec, x, t, weight.as_ref(), reduction)
@@ -214,6 +223,7 @@ impl ShardTensor {
         positive: Option<&Self>,
         reduction: LossReduction,
     ) -> Result<Self> {
+        let _call = Calling::of("binary_cross_entropy_with_logits");
         let (weight, positive) = (weight.map(Self::value), positive.map(Self::value));
         self.run2(target, |exec, x, t| {
             let (weight, positive) = (weight.as_ref(), positive.as_ref());
@@ -236,13 +246,14 @@ impl ShardTensor {
         log_target: bool,
         reduction: LossReduction,
     ) -> Result<Self> {
+        let _call = Calling::of("kl_div");
         self.run2(target, |exec, x, t| {
             ops::kl_div(exec, x, t, log_target, reduction)
         })
     }
 
     /// The negative logarithm of targets' density under normal distributions with these means and variances `var`, at least `eps`,
-    /// reduced; without its constant unless `full`.
+    /// reduced; without its constant unless `full`. A variance below `eps` gets the gradient that `eps` would, as in PyTorch.
     ///
     /// # Collective
     /// As [`mse_loss`](Self::mse_loss).
@@ -258,6 +269,7 @@ impl ShardTensor {
         eps: f64,
         reduction: LossReduction,
     ) -> Result<Self> {
+        let _call = Calling::of("gaussian_nll_loss");
         let var = var.value();
         self.run2(target, |exec, x, t| {
             ops::gaussian_nll_loss(exec, x, t, &var, full, eps, reduction)
@@ -282,6 +294,7 @@ impl ShardTensor {
         eps: f64,
         reduction: LossReduction,
     ) -> Result<Self> {
+        let _call = Calling::of("poisson_nll_loss");
         self.run2(target, |exec, x, t| {
             ops::poisson_nll_loss(exec, x, t, log_input, full, eps, reduction)
         })

@@ -82,6 +82,7 @@ impl ShardTensor {
     /// If the mask is not `bool` or shapes do not broadcast; for a value that the type does not hold.
     #[track_caller]
     pub fn masked_fill(&self, mask: &Self, value: f64) -> Result<Self> {
+        let _call = Calling::of("masked_fill");
         self.run2(mask, |exec, x, mask| {
             elementwise::masked_fill(exec, x, mask, value)
         })
@@ -109,6 +110,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn one_hot(&self, classes: impl Into<Option<usize>>) -> Result<Self> {
+        let _call = Calling::of("one_hot");
         let classes = classes.into();
         self.run(|exec, x| one_hot(exec, x, classes))
     }
@@ -126,6 +128,7 @@ impl ShardTensor {
     /// For fewer than two dims.
     #[track_caller]
     pub fn tril(&self, diagonal: i64) -> Result<Self> {
+        let _call = Calling::of("tril");
         self.run(|exec, x| triangle::tril(exec, x, diagonal))
     }
 
@@ -138,6 +141,7 @@ impl ShardTensor {
     /// As [`tril`](Self::tril).
     #[track_caller]
     pub fn triu(&self, diagonal: i64) -> Result<Self> {
+        let _call = Calling::of("triu");
         self.run(|exec, x| triangle::triu(exec, x, diagonal))
     }
 
@@ -157,6 +161,7 @@ impl ShardTensor {
         rows: impl Into<Dim>,
         columns: impl Into<Dim>,
     ) -> Result<Self> {
+        let _call = Calling::of("diagonal");
         let rows = self.dim("diagonal", rows)?;
         let columns = self.dim("diagonal", columns)?;
         self.run(|exec, x| triangle::diagonal(exec, x, offset, rows, columns))

@@ -17,6 +17,7 @@ impl ShardTensor {
     /// For a dim or range out of bounds, or a range that ends before it starts; what the communicator reports.
     #[track_caller]
     pub fn narrow(&self, dim: impl Into<Dim>, range: Range<usize>) -> Result<Self> {
+        let _call = Calling::of("narrow");
         if range.start > range.end {
             return Err(crate::Error::argument(
                 "narrow",
@@ -44,6 +45,7 @@ impl ShardTensor {
         step: isize,
         len: usize,
     ) -> Result<Self> {
+        let _call = Calling::of("slice");
         let dim = self.dim("slice", dim)?;
         self.run(|exec, x| index::slice(exec, x, dim, start, step, len))
     }
@@ -57,6 +59,7 @@ impl ShardTensor {
     /// As [`narrow`](Self::narrow).
     #[track_caller]
     pub fn select(&self, dim: impl Into<Dim>, index: usize) -> Result<Self> {
+        let _call = Calling::of("select");
         let dim = self.dim("select", dim)?;
         self.slice(dim, index, 1, 1)?.squeeze(dim)
     }
@@ -70,6 +73,7 @@ impl ShardTensor {
     /// For a wrong number of pads, or pads the edge map cannot serve.
     #[track_caller]
     pub fn pad(&self, pads: &[(isize, isize)], edge: EdgeMap, value: f64) -> Result<Self> {
+        let _call = Calling::of("pad");
         self.run(|exec, x| index::pad(exec, x, pads, edge, value))
     }
 
@@ -82,6 +86,7 @@ impl ShardTensor {
     /// If shapes differ elsewhere, types differ, or the list is empty.
     #[track_caller]
     pub fn cat(tensors: &[&Self], dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("cat");
         let ndim = tensors.first().map_or(0, |t| t.ndim());
         let dim = dim.into().of("cat", ndim)?;
         Self::joined("cat", tensors, |exec, values| index::cat(exec, values, dim))
@@ -96,6 +101,7 @@ impl ShardTensor {
     /// As [`cat`](Self::cat).
     #[track_caller]
     pub fn stack(tensors: &[&Self], dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("stack");
         let ndim = tensors.first().map_or(0, |t| t.ndim());
         let dim = dim.into().of("stack", ndim + 1)?;
         Self::joined("stack", tensors, |exec, values| {
@@ -112,6 +118,7 @@ impl ShardTensor {
     /// If the sizes do not sum to the extent.
     #[track_caller]
     pub fn split(&self, sizes: &[usize], dim: impl Into<Dim>) -> Result<Vec<Self>> {
+        let _call = Calling::of("split");
         let dim = self.dim("split", dim)?;
         self.apart("split", |exec, x| index::split(exec, x, sizes, dim))
     }
@@ -136,6 +143,7 @@ impl ShardTensor {
     /// For no chunks, and a dim out of range.
     #[track_caller]
     pub fn chunk(&self, chunks: usize, dim: impl Into<Dim>) -> Result<Vec<Self>> {
+        let _call = Calling::of("chunk");
         let dim = self.dim("chunk", dim)?;
         self.apart("chunk", |exec, x| index::chunk(exec, x, chunks, dim))
     }
@@ -149,6 +157,7 @@ impl ShardTensor {
     /// For a dim out of range.
     #[track_caller]
     pub fn unbind(&self, dim: impl Into<Dim>) -> Result<Vec<Self>> {
+        let _call = Calling::of("unbind");
         let dim = self.dim("unbind", dim)?;
         self.apart("unbind", |exec, x| index::unbind(exec, x, dim))
     }
@@ -162,6 +171,7 @@ impl ShardTensor {
     /// For a dim out of range.
     #[track_caller]
     pub fn flip(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("flip");
         let dim = self.dim("flip", dim)?;
         self.run(|exec, x| index::flip(exec, x, dim))
     }
@@ -175,6 +185,7 @@ impl ShardTensor {
     /// For a dim out of range.
     #[track_caller]
     pub fn roll(&self, dim: impl Into<Dim>, shift: isize) -> Result<Self> {
+        let _call = Calling::of("roll");
         let dim = self.dim("roll", dim)?;
         self.run(|exec, x| index::roll(exec, x, dim, shift))
     }
@@ -188,11 +199,29 @@ impl ShardTensor {
     /// For a dim out of range.
     #[track_caller]
     pub fn repeat(&self, dim: impl Into<Dim>, times: usize) -> Result<Self> {
+        let _call = Calling::of("repeat");
         let dim = self.dim("repeat", dim)?;
         self.run(|exec, x| index::repeat(exec, x, dim, times))
     }
 
     /// Every index of a dim so many times, one behind the other.
+    ///
+    /// For counts that differ, `sizes` for the indices of a dim and `total` in all, the index that stands at each place is the number of
+    /// those that end at or before it, which [`index_select`](Self::index_select) takes:
+    ///
+    /// ```
+    /// use shard_tensor::{DType, launch, ndarray::array, shard};
+    /// let repeated = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.distribute(&array![5.0_f32, 6.0, 7.0], [shard(0)])?;
+    ///     let sizes = mesh.distribute(&array![2_i64, 0, 3], [shard(0)])?;
+    ///     let arange = mesh.with_dtype(DType::I64).arange(5, [shard(0)])?;
+    ///     let from = sizes.cumsum(0)?.searchsorted(&arange, true)?;
+    ///     x.index_select(0, &from)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(repeated[0].as_slice(), Some(&[5.0, 5.0, 7.0, 7.0, 7.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// ```
     /// use shard_tensor::{launch, shard};
@@ -212,6 +241,7 @@ impl ShardTensor {
     /// For a dim out of range, and more copies than can be counted.
     #[track_caller]
     pub fn repeat_interleave(&self, dim: impl Into<Dim>, times: usize) -> Result<Self> {
+        let _call = Calling::of("repeat_interleave");
         let dim = self.dim("repeat_interleave", dim)?;
         self.run(|exec, x| index::repeat_interleave(exec, x, dim, times))
     }
@@ -225,6 +255,7 @@ impl ShardTensor {
     /// If the shape does not broadcast from this one's.
     #[track_caller]
     pub fn expand(&self, shape: impl Into<Shape>) -> Result<Self> {
+        let _call = Calling::of("expand");
         let shape = shape.into();
         self.run(|exec, x| broadcast::expand(exec, x, &shape))
     }
@@ -238,6 +269,7 @@ impl ShardTensor {
     /// Unless every dim is named once.
     #[track_caller]
     pub fn permute(&self, order: impl Into<DimList>) -> Result<Self> {
+        let _call = Calling::of("permute");
         let order = order.into().of("permute", self.ndim())?;
         self.run(|exec, x| shape::permute(exec, x, &order))
     }
@@ -251,6 +283,7 @@ impl ShardTensor {
     /// For a dim out of range.
     #[track_caller]
     pub fn transpose(&self, a: impl Into<Dim>, b: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("transpose");
         let (a, b) = (self.dim("transpose", a)?, self.dim("transpose", b)?);
         self.run(|exec, x| shape::transpose(exec, x, a, b))
     }
@@ -266,6 +299,7 @@ impl ShardTensor {
     /// If the number of elements differs.
     #[track_caller]
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
+        let _call = Calling::of("reshape");
         let shape = shape.into();
         self.run(|exec, x| shape::reshape(exec, x, &shape))
     }
@@ -279,6 +313,7 @@ impl ShardTensor {
     /// For a dim out of range.
     #[track_caller]
     pub fn unsqueeze(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("unsqueeze");
         let dim = dim.into().of("unsqueeze", self.ndim() + 1)?;
         self.run(|exec, x| shape::unsqueeze(exec, x, dim))
     }
@@ -292,6 +327,7 @@ impl ShardTensor {
     /// For a dim out of range or of another extent.
     #[track_caller]
     pub fn squeeze(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("squeeze");
         let dim = self.dim("squeeze", dim)?;
         self.run(|exec, x| shape::squeeze(exec, x, dim))
     }

@@ -1,4 +1,5 @@
-//! Random choices and noise. All numbers are functions of (seed, call, global index): the same under any layout.
+//! Random choices and noise. All numbers are functions of (seed, call, global index): the same under any layout, and none is compared
+//! in 16 bits, so that probabilities are what they say for such elements too.
 
 use crate::{Error, Mesh, Placements, Result, Shape, ShardTensor};
 use shard_comm::{Call, Calling, DType};
@@ -108,13 +109,14 @@ impl ShardTensor {
     /// All ranks of the program must draw the same tensors in the same order. No communication; a partial tensor is reduced first.
     ///
     /// # Errors
-    /// For types other than `f32` and `f64`.
+    /// For types that are no floats.
     #[track_caller]
     pub fn bernoulli(&self) -> Result<Self> {
         let _call = Calling::of("bernoulli");
         let x = self.detach().reduced()?;
-        x.drawn(self.dtype(), x.layout(), Distribution::Unit)?
-            .lt(&x)?
+        let fine = fine(x.dtype());
+        x.drawn(fine, x.layout(), Distribution::Unit)?
+            .lt(&x.to(fine)?)?
             .to(self.dtype())
     }
 
@@ -124,7 +126,7 @@ impl ShardTensor {
     /// As [`bernoulli`](Self::bernoulli); partial sums stay partial.
     ///
     /// # Errors
-    /// For a `p` that is not in `0 ..= 1`, and types other than `f32` and `f64`.
+    /// For a `p` that is not in `0 ..= 1`, and types that are no floats.
     ///
     /// ```
     /// use shard_tensor::{launch, shard};
@@ -183,6 +185,38 @@ impl ShardTensor {
         self.dropped("dropout3d", p, dims - 3)
     }
 
+    /// [`dropout`](Self::dropout) of whole samples, which are the indices of dim 0 (stochastic depth): for the branch of a residual
+    /// layer, as [`nn::DropPath`](crate::nn::DropPath).
+    ///
+    /// # Collective
+    /// As [`dropout`](Self::dropout).
+    ///
+    /// # Errors
+    /// As [`dropout`](Self::dropout); for tensors without dims.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let rows = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.ones([6, 3], shard(1))?;
+    ///     x.drop_path(0.5)?.sum(1, false)?.to_array::<f32>()
+    /// })?;
+    /// assert!(rows[0].iter().all(|row| [0.0, 6.0].contains(row)));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn drop_path(&self, p: f64) -> Result<Self> {
+        let _call = Calling::of("drop_path");
+        if self.ndim() == 0 {
+            return Err(Error::argument(
+                "drop_path",
+                "samples along dim 0",
+                "no dims",
+                "use dropout",
+            ));
+        }
+        self.dropped("drop_path", p, 1)
+    }
+
     /// Elements become the least value of `selu` with probability `p`, and all are scaled and shifted so that mean 0 and variance
     /// 1 stay.
     ///
@@ -225,7 +259,7 @@ impl ShardTensor {
     /// As [`bernoulli`](Self::bernoulli).
     ///
     /// # Errors
-    /// For a range that is not finite or ends before it starts; for types other than `f32` and `f64`.
+    /// For a range that is not finite or ends before it starts; for types that are no floats.
     #[track_caller]
     pub fn rrelu(&self, range: Range<f64>, training: bool) -> Result<Self> {
         let _call = Calling::of("rrelu");
@@ -333,7 +367,11 @@ impl ShardTensor {
         let kept = self.kept(op, p, dims)?;
         // Where nothing is kept the factor does not matter.
         let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 1.0 };
-        self.mul(&kept.mul_scalar(scale)?)
+        match fine(self.dtype()) == self.dtype() {
+            true => self.mul(&kept.mul_scalar(scale)?),
+            // The factor itself would be rounded, and all elements be off to one side.
+            false => self.mul(&kept)?.mul_scalar(scale),
+        }
     }
 
     /// Alpha dropout of what the first `dims` dims tell apart.
@@ -367,7 +405,7 @@ impl ShardTensor {
         let of = |d: usize| self.layout().sharding(d).filter(|_| d < dims).cloned();
         let layout =
             Layout::from_dims(self.layout().mesh(), &shape, (0..shape.len()).map(of), None)?;
-        let drawn = self.drawn(self.dtype(), &layout, Distribution::Unit)?;
+        let drawn = self.drawn(fine(self.dtype()), &layout, Distribution::Unit)?;
         drawn.ge_scalar(p)?.to(self.dtype())
     }
 
@@ -393,6 +431,14 @@ impl ShardTensor {
         mesh.comm().record(call.of(dtype, layout));
         let array = random(mesh.comm(), layout, dtype, &stream, how)?;
         Ok(self.lift(shard_ops::Value::new(array)))
+    }
+}
+
+/// The type in which numbers are drawn for elements of a type: 16 bits have too few for a small probability.
+fn fine(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        other => other,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Maps of one number and of two.
 
 use crate::{Dim, Result, ShardTensor};
-use shard_comm::{Call, Calling, DType};
+use shard_comm::DType;
 use shard_kernels::unary::Unary;
 use shard_ops::elementwise as ops;
 
@@ -56,12 +56,6 @@ impl ShardTensor {
     /// As [`map`](Self::map).
     #[track_caller]
     pub fn div_scalar(&self, value: f64) -> Result<Self> {
-        // The number is no attribute of the op, which divides by a tensor.
-        let _call = Calling::of("div_scalar");
-        let x = self.value();
-        let call = Call::new("div_scalar").with(value.to_bits().into());
-        let call = call.of(self.dtype(), self.layout());
-        x.array().cx().record(call.reading(&[x.array().number()]));
         self.run(|exec, x| ops::div_scalar(exec, x, value))
     }
 
@@ -197,7 +191,7 @@ impl ShardTensor {
     /// All members of the mesh. No communication; a partial tensor is reduced first.
     ///
     /// # Errors
-    /// For 16-bit floats.
+    /// What the communicator reports.
     #[track_caller]
     pub fn isnan(&self) -> Result<Self> {
         self.run(ops::isnan)
@@ -237,7 +231,8 @@ impl ShardTensor {
         self.run(ops::isfinite)
     }
 
-    /// `x + weight * (end - x)`; shapes broadcast.
+    /// `x + weight * (end - x)`, for weights of 0.5 and above computed as `end - (1 - weight) * (end - x)`, as PyTorch does: a weight of 1
+    /// gives `end`. Shapes broadcast.
     ///
     /// # Collective
     /// All members of the mesh. Communicates to align misaligned operands.

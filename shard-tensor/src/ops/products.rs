@@ -9,7 +9,7 @@ impl ShardTensor {
     /// The sum of products that an equation such as `"bij,bjk->bik"` describes, by the rules of `torch.einsum`: letters that the
     /// result lacks are summed, a letter that stands twice in an operand is its diagonal, `...` stands for any dims, which
     /// broadcast, and without `->` the result has the letters that stand once, in alphabetical order. Several tensors are
-    /// multiplied two by two, those first that take the fewest operations.
+    /// multiplied two by two, those first that take the fewest operations; of 16-bit floats each such product is rounded.
     ///
     /// # Collective
     /// All members of the mesh. Tensors that shard the same letters alike do not move. If a summed letter is sharded the result
@@ -31,6 +31,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn einsum(equation: &str, tensors: &[&Self]) -> Result<Self> {
+        let _call = Calling::of("einsum");
         Self::joined("einsum", tensors, |exec, values| {
             einsum::einsum(exec, equation, values)
         })
@@ -51,6 +52,7 @@ impl ShardTensor {
         dims: impl Into<DimList>,
         other_dims: impl Into<DimList>,
     ) -> Result<Self> {
+        let _call = Calling::of("tensordot");
         let dims = dims.into().of("tensordot", self.ndim())?;
         let other_dims = other_dims.into().of("tensordot", other.ndim())?;
         self.run2(other, |exec, a, b| {
@@ -67,6 +69,7 @@ impl ShardTensor {
     /// For tensors that have not one dim, and types that differ.
     #[track_caller]
     pub fn outer(&self, other: &Self) -> Result<Self> {
+        let _call = Calling::of("outer");
         self.run2(other, einsum::outer)
     }
 
@@ -79,6 +82,7 @@ impl ShardTensor {
     /// For last dims of different extents, and types that differ.
     #[track_caller]
     pub fn inner(&self, other: &Self) -> Result<Self> {
+        let _call = Calling::of("inner");
         self.run2(other, einsum::inner)
     }
 
@@ -102,6 +106,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn cross(&self, other: &Self, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("cross");
         let dim = dim.into().of("cross", self.ndim().max(other.ndim()))?;
         self.run2(other, |exec, a, b| elementwise::cross(exec, a, b, dim))
     }
@@ -128,7 +133,8 @@ impl ShardTensor {
     }
 
     /// `beta * x + alpha * a b`, with `x` broadcast to the product of the matrices `a` and `b`; also of batches of them, as
-    /// `torch.baddbmm`.
+    /// `torch.baddbmm`. With a `beta` of 0 only the shape of `x` counts, and NaN or infinities in it do not. Of 16-bit floats the product is
+    /// rounded before it is added.
     ///
     /// # Collective
     /// As [`matmul`](Self::matmul).
@@ -137,6 +143,7 @@ impl ShardTensor {
     /// As [`matmul`](Self::matmul); for a tensor that does not broadcast to the product.
     #[track_caller]
     pub fn addmm(&self, a: &Self, b: &Self, beta: f64, alpha: f64) -> Result<Self> {
+        let _call = Calling::of("addmm");
         let b: Value = b.value();
         self.run2(a, |exec, x, a| matmul::baddbmm(exec, x, a, &b, beta, alpha))
     }

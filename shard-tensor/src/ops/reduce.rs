@@ -1,6 +1,7 @@
 //! Reductions and products.
 
 use crate::{DimList, Error, Result, ShardTensor};
+use shard_comm::Calling;
 use shard_ops::{Exec, OpError, Value, matmul, reduce as ops};
 
 /// Methods that reduce over dims.
@@ -18,7 +19,7 @@ macro_rules! reductions {
             /// its own type.
             ///
             /// # Errors
-            /// For a dim out of range or named twice; for 16-bit floats, and integers in [`mean`](Self::mean).
+            /// For a dim out of range or named twice; for integers in [`mean`](Self::mean).
             #[track_caller]
             pub fn $name(&self, dims: impl Into<DimList>, keepdim: bool) -> Result<Self> {
                 self.over(stringify!($name), dims, |exec, x, dims| ops::$name(exec, x, dims, keepdim))
@@ -32,11 +33,14 @@ reductions! {
     sum;
     /// The mean over some dims.
     mean;
-    /// The greatest value over some dims; ties share the gradient evenly.
+    /// The greatest value over some dims; NaN if any is, which makes the gradient NaN. Ties share the gradient evenly. Of nothing it is -∞,
+    /// and of integers the least that there is, where PyTorch has an error.
     amax;
-    /// The least value over some dims; ties share the gradient evenly.
+    /// The least value over some dims; NaN if any is, which makes the gradient NaN. Ties share the gradient evenly. Of nothing it is ∞, and
+    /// of integers the greatest that there is, where PyTorch has an error.
     amin;
-    /// The product over some dims. Of integers and truth values it is `i64`, and wraps, as PyTorch's.
+    /// The product over some dims. Of integers and truth values it is `i64`, and wraps, as PyTorch's. The gradient of an element is the product
+    /// of the others, also where elements are 0 or infinite; where a line has both it is NaN.
     prod;
     /// Whether any element over some dims is not zero, as `bool`.
     any;
@@ -96,6 +100,7 @@ impl ShardTensor {
         dims: impl Into<DimList>,
         f: impl Fn(&dyn Exec, &Value, &[usize]) -> Result<Value, OpError>,
     ) -> Result<Self> {
+        let _call = Calling::of(op);
         let dims = self.dims_of(op, dims)?;
         self.run(|exec, x| f(exec, x, &dims))
     }

@@ -15,7 +15,7 @@ impl ShardTensor {
     /// nothing moves otherwise.
     ///
     /// # Errors
-    /// For a dim out of range, and 16-bit floats; what the communicator reports.
+    /// For a dim out of range; what the communicator reports.
     ///
     /// ```
     /// use shard_tensor::{launch, shard};
@@ -28,6 +28,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn cumsum(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("cumsum");
         let dim = self.dim("cumsum", dim)?;
         self.run(|exec, x| scan::cumsum(exec, x, dim))
     }
@@ -41,6 +42,7 @@ impl ShardTensor {
     /// As [`cumsum`](Self::cumsum).
     #[track_caller]
     pub fn cumprod(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("cumprod");
         let dim = self.dim("cumprod", dim)?;
         self.run(|exec, x| scan::cumprod(exec, x, dim))
     }
@@ -54,6 +56,7 @@ impl ShardTensor {
     /// As [`cumsum`](Self::cumsum); for integers and truth values.
     #[track_caller]
     pub fn logcumsumexp(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("logcumsumexp");
         let dim = self.dim("logcumsumexp", dim)?;
         self.run(|exec, x| scan::logcumsumexp(exec, x, dim))
     }
@@ -68,6 +71,7 @@ impl ShardTensor {
     /// As [`cumsum`](Self::cumsum).
     #[track_caller]
     pub fn cummax(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
+        let _call = Calling::of("cummax");
         let dim = self.dim("cummax", dim)?;
         let _call = Calling::of("cummax");
         let (values, indices) = scan::cummax(self.context().tape(), &self.value(), dim)?;
@@ -84,6 +88,7 @@ impl ShardTensor {
     /// As [`cumsum`](Self::cumsum).
     #[track_caller]
     pub fn cummin(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
+        let _call = Calling::of("cummin");
         let dim = self.dim("cummin", dim)?;
         let _call = Calling::of("cummin");
         let (values, indices) = scan::cummin(self.context().tape(), &self.value(), dim)?;

@@ -17,7 +17,7 @@ macro_rules! softmaxes {
             /// moves otherwise. A partial tensor is reduced first.
             ///
             /// # Errors
-            /// For a dim out of range or named twice, and types other than `f32` and `f64`; what the communicator reports.
+            /// For a dim out of range or named twice, integers and truth values; what the communicator reports.
             #[track_caller]
             pub fn $name(&self, dims: impl Into<DimList>) -> Result<Self> {
                 self.over(stringify!($name), dims, |exec, x, dims| ops::$name(exec, x, dims))

@@ -25,6 +25,7 @@ impl ShardTensor {
     /// If shapes or options do not fit, or types differ; what the communicator reports.
     #[track_caller]
     pub fn conv(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
+        let _call = Calling::of("conv");
         let bias = bias.map(Self::value);
         self.run2(weight, |exec, x, w| {
             conv::conv(exec, x, w, bias.as_ref(), options.options())
@@ -45,6 +46,7 @@ impl ShardTensor {
         bias: Option<&Self>,
         options: ConvTranspose,
     ) -> Result<Self> {
+        let _call = Calling::of("conv_transpose");
         let bias = bias.map(Self::value);
         self.run2(weight, |exec, x, w| {
             conv::conv_transpose(exec, x, w, bias.as_ref(), options.options())
@@ -60,6 +62,7 @@ impl ShardTensor {
     /// As [`conv`](Self::conv); if the tensor has not three dims.
     #[track_caller]
     pub fn conv1d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
+        let _call = Calling::of("conv1d");
         self.has_ndim("conv1d", 3)?.conv(weight, bias, options)
     }
 
@@ -72,6 +75,7 @@ impl ShardTensor {
     /// As [`conv`](Self::conv); if the tensor has not four dims.
     #[track_caller]
     pub fn conv2d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
+        let _call = Calling::of("conv2d");
         self.has_ndim("conv2d", 4)?.conv(weight, bias, options)
     }
 
@@ -84,6 +88,7 @@ impl ShardTensor {
     /// As [`conv`](Self::conv); if the tensor has not five dims.
     #[track_caller]
     pub fn conv3d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
+        let _call = Calling::of("conv3d");
         self.has_ndim("conv3d", 5)?.conv(weight, bias, options)
     }
 
@@ -115,6 +120,7 @@ impl ShardTensor {
     /// If shapes or options do not fit; what the communicator reports.
     #[track_caller]
     pub fn max_pool(&self, options: Pool) -> Result<Self> {
+        let _call = Calling::of("max_pool");
         Ok(self.max_pool_with_indices(options)?.0)
     }
 
@@ -141,6 +147,7 @@ impl ShardTensor {
     /// As [`max_pool`](Self::max_pool).
     #[track_caller]
     pub fn avg_pool(&self, options: Pool) -> Result<Self> {
+        let _call = Calling::of("avg_pool");
         self.run(|exec, x| pool::avg_pool(exec, x, options.options()))
     }
 }
@@ -167,6 +174,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn interpolate(&self, size: impl Into<Shape>, mode: ResampleMode) -> Result<Self> {
+        let _call = Calling::of("interpolate");
         let target = Target::Size(size.into().to_vec());
         self.run(|exec, x| resample::interpolate(exec, x, &target, mode))
     }
@@ -181,6 +189,7 @@ impl ShardTensor {
     /// As [`interpolate`](Self::interpolate).
     #[track_caller]
     pub fn interpolate_by(&self, factors: &[f64], mode: ResampleMode) -> Result<Self> {
+        let _call = Calling::of("interpolate_by");
         let target = Target::Scale(factors.to_vec());
         self.run(|exec, x| resample::interpolate(exec, x, &target, mode))
     }
@@ -204,6 +213,7 @@ impl ShardTensor {
         bias: Option<&Self>,
         eps: f64,
     ) -> Result<Self> {
+        let _call = Calling::of("group_norm");
         let (weight, bias) = values(weight, bias);
         self.run(|exec, x| norm::group_norm(exec, x, groups, weight.as_ref(), bias.as_ref(), eps))
     }
@@ -222,6 +232,7 @@ impl ShardTensor {
         bias: Option<&Self>,
         eps: f64,
     ) -> Result<Self> {
+        let _call = Calling::of("instance_norm");
         let (weight, bias) = values(weight, bias);
         self.run(|exec, x| norm::instance_norm(exec, x, weight.as_ref(), bias.as_ref(), eps))
     }
@@ -241,6 +252,7 @@ impl ShardTensor {
         bias: Option<&Self>,
         eps: f64,
     ) -> Result<Self> {
+        let _call = Calling::of("layer_norm");
         let (weight, bias) = values(weight, bias);
         self.run(|exec, x| norm::layer_norm(exec, x, dims, weight.as_ref(), bias.as_ref(), eps))
     }
@@ -325,6 +337,7 @@ impl ShardTensor {
     /// As [`layer_norm`](Self::layer_norm).
     #[track_caller]
     pub fn rms_norm(&self, dims: usize, weight: Option<&Self>, eps: Option<f64>) -> Result<Self> {
+        let _call = Calling::of("rms_norm");
         let weight = weight.map(Self::value);
         self.run(|exec, x| norm::rms_norm(exec, x, dims, weight.as_ref(), eps))
     }
@@ -375,6 +388,7 @@ impl ShardTensor {
         values: &Self,
         near: &Neighborhood,
     ) -> Result<Self> {
+        let _call = Calling::of("neighborhood_attention");
         let values = values.value();
         self.run2(keys, |exec, q, k| {
             neighborhood::neighborhood_attention(exec, q, k, &values, near)

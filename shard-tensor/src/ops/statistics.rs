@@ -17,7 +17,7 @@ impl ShardTensor {
     /// reduced first.
     ///
     /// # Errors
-    /// For a dim out of range or named twice, and types other than `f32` and `f64`; what the communicator reports.
+    /// For a dim out of range or named twice, integers and truth values; what the communicator reports.
     ///
     /// ```
     /// use shard_tensor::{launch, shard};
@@ -30,6 +30,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn var(&self, dims: impl Into<DimList>, correction: f64, keepdim: bool) -> Result<Self> {
+        let _call = Calling::of("var");
         self.over("var", dims, |exec, x, dims| {
             ops::var(exec, x, dims, correction, keepdim)
         })
@@ -44,6 +45,7 @@ impl ShardTensor {
     /// As [`var`](Self::var).
     #[track_caller]
     pub fn std(&self, dims: impl Into<DimList>, correction: f64, keepdim: bool) -> Result<Self> {
+        let _call = Calling::of("std");
         self.over("std", dims, |exec, x, dims| {
             ops::std(exec, x, dims, correction, keepdim)
         })
@@ -63,6 +65,7 @@ impl ShardTensor {
         correction: f64,
         keepdim: bool,
     ) -> Result<(Self, Self)> {
+        let _call = Calling::of("var_mean");
         self.two("var_mean", dims, |exec, x, dims| {
             ops::var_mean(exec, x, dims, correction, keepdim)
         })
@@ -82,6 +85,7 @@ impl ShardTensor {
         correction: f64,
         keepdim: bool,
     ) -> Result<(Self, Self)> {
+        let _call = Calling::of("std_mean");
         self.two("std_mean", dims, |exec, x, dims| {
             ops::std_mean(exec, x, dims, correction, keepdim)
         })
@@ -106,9 +110,10 @@ impl ShardTensor {
     /// reduced first.
     ///
     /// # Errors
-    /// For a dim out of range, named twice or without elements, and 16-bit floats; what the communicator reports.
+    /// For a dim out of range, named twice or without elements; what the communicator reports.
     #[track_caller]
     pub fn argmax(&self, dims: impl Into<DimList>) -> Result<Self> {
+        let _call = Calling::of("argmax");
         self.over("argmax", dims, |exec, x, dims| {
             ops::argmax(exec, x, dims, false)
         })
@@ -123,6 +128,7 @@ impl ShardTensor {
     /// As [`argmax`](Self::argmax).
     #[track_caller]
     pub fn argmax_keepdim(&self, dims: impl Into<DimList>) -> Result<Self> {
+        let _call = Calling::of("argmax_keepdim");
         self.over("argmax_keepdim", dims, |exec, x, dims| {
             ops::argmax(exec, x, dims, true)
         })
@@ -137,6 +143,7 @@ impl ShardTensor {
     /// As [`argmax`](Self::argmax).
     #[track_caller]
     pub fn argmin(&self, dims: impl Into<DimList>) -> Result<Self> {
+        let _call = Calling::of("argmin");
         self.over("argmin", dims, |exec, x, dims| {
             ops::argmin(exec, x, dims, false)
         })
@@ -151,6 +158,7 @@ impl ShardTensor {
     /// As [`argmax`](Self::argmax).
     #[track_caller]
     pub fn argmin_keepdim(&self, dims: impl Into<DimList>) -> Result<Self> {
+        let _call = Calling::of("argmin_keepdim");
         self.over("argmin_keepdim", dims, |exec, x, dims| {
             ops::argmin(exec, x, dims, true)
         })
@@ -166,6 +174,7 @@ impl ShardTensor {
     /// As [`argmax`](Self::argmax).
     #[track_caller]
     pub fn max(&self, dim: impl Into<Dim>, keepdim: bool) -> Result<(Self, Self)> {
+        let _call = Calling::of("max");
         self.two("max", [dim], |exec, x, dims| {
             ops::max(exec, x, dims[0], keepdim)
         })
@@ -180,6 +189,7 @@ impl ShardTensor {
     /// As [`argmax`](Self::argmax).
     #[track_caller]
     pub fn min(&self, dim: impl Into<Dim>, keepdim: bool) -> Result<(Self, Self)> {
+        let _call = Calling::of("min");
         self.two("min", [dim], |exec, x, dims| {
             ops::min(exec, x, dims[0], keepdim)
         })
@@ -202,7 +212,7 @@ impl ShardTensor {
     /// All members of the mesh. Where a dim is sharded, a number per cell; nothing moves otherwise.
     ///
     /// # Errors
-    /// As [`var`](Self::var).
+    /// As [`var`](Self::var); for the largest or smallest magnitude of dims without elements, of which there is none.
     #[track_caller]
     pub fn norm(
         &self,
@@ -210,6 +220,7 @@ impl ShardTensor {
         dims: impl Into<DimList>,
         keepdim: bool,
     ) -> Result<Self> {
+        let _call = Calling::of("norm");
         let order: Order = order.into();
         self.over("norm", dims, |exec, x, dims| {
             ops::norm(exec, x, order, dims, keepdim)
@@ -230,6 +241,7 @@ impl ShardTensor {
         dims: impl Into<DimList>,
         eps: f64,
     ) -> Result<Self> {
+        let _call = Calling::of("normalize");
         let order: Order = order.into();
         self.over("normalize", dims, |exec, x, dims| {
             ops::normalize(exec, x, order, dims, eps)
@@ -246,6 +258,7 @@ impl ShardTensor {
     /// As [`norm`](Self::norm); if shapes do not broadcast.
     #[track_caller]
     pub fn cosine_similarity(&self, other: &Self, dim: impl Into<Dim>, eps: f64) -> Result<Self> {
+        let _call = Calling::of("cosine_similarity");
         let ndim = self.ndim().max(other.ndim());
         let dim = dim.into().of("cosine_similarity", ndim)?;
         self.run2(other, |exec, a, b| {
@@ -254,7 +267,8 @@ impl ShardTensor {
     }
 
     /// The distances between each of these points, `[batch..., n, dims]`, and each of others, `[batch..., k, dims]`, as norms of some order
-    /// of their differences: `[batch..., n, k]`. Batch dims broadcast. Where a distance is 0 there is no gradient.
+    /// of their differences: `[batch..., n, k]`. Batch dims broadcast. Where a distance is 0 there is no gradient. Points without coordinates are
+    /// 0 apart.
     ///
     /// ```
     /// use shard_tensor::{launch, shard};
@@ -271,14 +285,16 @@ impl ShardTensor {
     /// both shard the coordinates alike, one number for each pair.
     ///
     /// # Errors
-    /// For shapes that do not fit, types that differ or are not `f32` or `f64`, and an order below 0; what the communicator reports.
+    /// For shapes that do not fit, types that differ or are no floats, and an order below 0; what the communicator reports.
     #[track_caller]
     pub fn cdist(&self, other: &Self, order: impl Into<Order>) -> Result<Self> {
+        let _call = Calling::of("cdist");
         let order: Order = order.into();
         self.run2(other, |exec, x, y| pairwise::cdist(exec, x, y, order))
     }
 
-    /// The quantiles `q` of a dim, each from 0 to 1, which take its place; of a line with NaN they are NaN.
+    /// The quantiles `q` of a dim, each from 0 to 1, which take its place; of a line with NaN they are NaN, and between an infinity and a
+    /// number they are the infinity.
     ///
     /// ```
     /// use shard_tensor::{Interpolation, launch, shard};
@@ -294,8 +310,7 @@ impl ShardTensor {
     /// As [`sort`](Self::sort) of the dim.
     ///
     /// # Errors
-    /// For a dim out of range or without elements, a `q` outside of 0 to 1, and types other than `f32` and `f64`; what the communicator
-    /// reports.
+    /// For a dim out of range or without elements, a `q` outside of 0 to 1, integers and truth values; what the communicator reports.
     #[track_caller]
     pub fn quantile(
         &self,
@@ -303,6 +318,7 @@ impl ShardTensor {
         dim: impl Into<Dim>,
         interpolation: Interpolation,
     ) -> Result<Self> {
+        let _call = Calling::of("quantile");
         let dim = self.dim("quantile", dim)?;
         self.run(|exec, x| ops::quantile(exec, x, q, dim, interpolation))
     }
@@ -316,6 +332,7 @@ impl ShardTensor {
     /// As [`reshape`](Self::reshape).
     #[track_caller]
     pub fn flatten(&self) -> Result<Self> {
+        let _call = Calling::of("flatten");
         self.run(|exec, x| shape::reshape(exec, x, &[x.shape().iter().product()]))
     }
 

@@ -33,6 +33,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn adaptive_avg_pool(&self, outputs: impl Into<Shape>) -> Result<Self> {
+        let _call = Calling::of("adaptive_avg_pool");
         let outputs = all(&outputs.into());
         self.run(|exec, x| pool::adaptive_avg_pool(exec, x, &outputs))
     }
@@ -46,6 +47,7 @@ impl ShardTensor {
     /// As [`adaptive_avg_pool`](Self::adaptive_avg_pool).
     #[track_caller]
     pub fn adaptive_max_pool(&self, outputs: impl Into<Shape>) -> Result<Self> {
+        let _call = Calling::of("adaptive_max_pool");
         Ok(self.adaptive_max_pool_with_indices(outputs)?.0)
     }
 
@@ -83,6 +85,7 @@ impl ShardTensor {
     /// As [`max_pool`](Self::max_pool); if the norm is not positive and finite.
     #[track_caller]
     pub fn lp_pool(&self, norm: f64, options: Pool) -> Result<Self> {
+        let _call = Calling::of("lp_pool");
         self.run(|exec, x| pool::lp_pool(exec, x, norm, options.options()))
     }
 
@@ -97,6 +100,7 @@ impl ShardTensor {
     /// If shapes do not fit; on all ranks, if an index is beyond the plane on any.
     #[track_caller]
     pub fn max_unpool(&self, indices: &Self, output: impl Into<Shape>) -> Result<Self> {
+        let _call = Calling::of("max_unpool");
         let output = output.into().to_vec();
         let options = pool::PoolOptions::new([1]);
         self.run2(indices, |exec, x, indices| {
@@ -113,6 +117,7 @@ impl ShardTensor {
     /// As [`max_unpool`](Self::max_unpool); if options do not fit.
     #[track_caller]
     pub fn max_unpool_of(&self, indices: &Self, options: Pool) -> Result<Self> {
+        let _call = Calling::of("max_unpool_of");
         self.run2(indices, |exec, x, indices| {
             pool::max_unpool(exec, x, indices, options.options(), None)
         })
@@ -128,6 +133,7 @@ impl ShardTensor {
     /// If there are fewer than two dims, or the size is 0.
     #[track_caller]
     pub fn local_response_norm(&self, size: usize, alpha: f64, beta: f64, k: f64) -> Result<Self> {
+        let _call = Calling::of("local_response_norm");
         self.run(|exec, x| pool::local_response_norm(exec, x, size, alpha, beta, k))
     }
 }
@@ -156,6 +162,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn unfold(&self, windows: Unfold) -> Result<Self> {
+        let _call = Calling::of("unfold");
         self.run(|exec, x| unfold::unfold(exec, x, windows.options()))
     }
 
@@ -168,6 +175,7 @@ impl ShardTensor {
     /// As [`unfold`](Self::unfold).
     #[track_caller]
     pub fn fold(&self, output: impl Into<Shape>, windows: Unfold) -> Result<Self> {
+        let _call = Calling::of("fold");
         let output = output.into().to_vec();
         self.run(|exec, x| unfold::fold(exec, x, &output, windows.options()))
     }
@@ -181,6 +189,7 @@ impl ShardTensor {
     /// If the dim is out of range, or no slice fits.
     #[track_caller]
     pub fn sliding(&self, dim: impl Into<Dim>, size: usize, step: usize) -> Result<Self> {
+        let _call = Calling::of("sliding");
         let dim = self.dim("sliding", dim)?;
         self.run(|exec, x| unfold::sliding(exec, x, dim, size, step))
     }
@@ -194,6 +203,7 @@ impl ShardTensor {
     /// If there are fewer than three dims, or the factor's square does not divide the channels.
     #[track_caller]
     pub fn pixel_shuffle(&self, factor: usize) -> Result<Self> {
+        let _call = Calling::of("pixel_shuffle");
         self.run(|exec, x| unfold::pixel_shuffle(exec, x, factor))
     }
 
@@ -206,6 +216,7 @@ impl ShardTensor {
     /// If there are fewer than three dims, or the factor does not divide the spatial dims.
     #[track_caller]
     pub fn pixel_unshuffle(&self, factor: usize) -> Result<Self> {
+        let _call = Calling::of("pixel_unshuffle");
         self.run(|exec, x| unfold::pixel_unshuffle(exec, x, factor))
     }
 
@@ -218,6 +229,7 @@ impl ShardTensor {
     /// If the groups do not divide the channels.
     #[track_caller]
     pub fn channel_shuffle(&self, groups: usize) -> Result<Self> {
+        let _call = Calling::of("channel_shuffle");
         self.run(|exec, x| unfold::channel_shuffle(exec, x, groups))
     }
 }
@@ -251,6 +263,7 @@ impl ShardTensor {
     /// If shapes or types do not belong together; what the communicator reports.
     #[track_caller]
     pub fn grid_sample(&self, grid: &Self, sampling: Sampling) -> Result<Self> {
+        let _call = Calling::of("grid_sample");
         self.run2(grid, |exec, x, grid| {
             grid::grid_sample(exec, x, grid, sampling)
         })
@@ -265,6 +278,7 @@ impl ShardTensor {
     /// If the maps are not of that shape.
     #[track_caller]
     pub fn affine_grid(&self, places: impl Into<Shape>, aligned: bool) -> Result<Self> {
+        let _call = Calling::of("affine_grid");
         let places = places.into().to_vec();
         self.run(|exec, theta| grid::affine_grid(exec, theta, &places, aligned))
     }

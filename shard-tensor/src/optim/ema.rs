@@ -1,14 +1,18 @@
 //! A mean of a model's weights over its training.
 
-use super::slots::{apply, tensor_like, whole};
+use super::slots::{apply, check_in_use, tensor_like, whole};
 use crate::nn::{ModelExt, Tree};
 use crate::{Error, Number, Result, ShardTensor, State, Stateful};
 use shard_comm::Calling;
 use shard_ops::Value;
 use shard_ops::optimize::Update;
+use std::collections::BTreeSet;
 
-/// A mean of a model's parameters that follows them slowly, as `torch.optim.swa_utils.AveragedModel` with `get_ema_avg_fn`: after
-/// every step `mean = keep * mean + (1 - keep) * parameter`. It begins as the parameters are. Buffers have no mean.
+/// A mean of a model's parameters that follows them slowly: in every update `mean = keep * mean + (1 - keep) * parameter`. It
+/// begins as the parameters are when it is made. Buffers have no mean.
+///
+/// This is `torch.optim.swa_utils.AveragedModel` with `get_ema_avg_fn(keep)` from its second update on: PyTorch's first update copies
+/// the parameters, and forgets what they were before. For PyTorch's numbers, make it where that first update would be.
 ///
 /// ```
 /// use shard_tensor::nn::{Linear, ModelExt, Module};
@@ -41,7 +45,8 @@ pub struct Ema {
 }
 
 impl Ema {
-    /// Of a model's parameters, of which each mean keeps this share per update.
+    /// Of a model's parameters, of which each mean keeps this share per update. One that has several names, as a tied weight, has
+    /// one mean, under its first name.
     ///
     /// # Collective
     /// All members of the parameters' meshes. No communication, and no memory before the first update.
@@ -58,12 +63,17 @@ impl Ema {
                 "give the share that stays, as 0.999",
             ));
         }
-        let slots = model.parameters().into_iter().map(|(name, parameter)| {
-            let mean = parameter.value().detach();
-            (name, parameter, mean)
-        });
+        // A second mean of a tied weight would be exchanged with the first.
+        let mut seen = BTreeSet::new();
+        let mut slots = Vec::new();
+        for (name, parameter) in model.parameters() {
+            if seen.insert(parameter.context().tape().id(&parameter.value())) {
+                let mean = parameter.value().detach();
+                slots.push((name, parameter, mean));
+            }
+        }
         Ok(Self {
-            slots: slots.collect(),
+            slots,
             keep,
             updates: 0,
         })
@@ -75,10 +85,12 @@ impl Ema {
     /// All members of the parameters' meshes. No communication: one pass over each parameter.
     ///
     /// # Errors
-    /// What the device reports.
+    /// [`Argument`](Error::Argument) for a parameter that was replaced since, as [`place`](ModelExt::place) does, and has not
+    /// changed since then; what the device reports.
     #[track_caller]
     pub fn update(&mut self) -> Result<()> {
         let _call = Calling::of("update");
+        self.check_in_use("update")?;
         let step = Update::Average { keep: self.keep };
         for (_, parameter, mean) in &mut self.slots {
             let new = apply(parameter, step, mean, &parameter.value(), &[])?;
@@ -96,14 +108,23 @@ impl Ema {
     /// All members of the parameters' meshes. No communication, and no copy.
     ///
     /// # Errors
-    /// What [`set`](ShardTensor::set) reports.
+    /// As [`update`](Self::update); what [`set`](ShardTensor::set) reports.
     #[track_caller]
     pub fn swap(&mut self) -> Result<()> {
         let _call = Calling::of("swap");
+        self.check_in_use("swap")?;
         for (_, parameter, mean) in &mut self.slots {
             let own = parameter.value().detach();
             parameter.set(&parameter.lift(mean.clone()))?;
             *mean = own;
+        }
+        Ok(())
+    }
+
+    #[track_caller]
+    fn check_in_use(&self, op: &'static str) -> Result<()> {
+        for (name, parameter, _) in &self.slots {
+            check_in_use(op, "the mean", name, parameter)?;
         }
         Ok(())
     }

@@ -91,14 +91,16 @@ impl LossScale {
     }
 
     /// Divides gradients of the [scaled](Self::scaled) loss by the factor. Returns whether all are finite; if they are not, the
-    /// step is to be skipped. Call it once per step, before gradients are clipped.
+    /// step is to be skipped. Call it once per step, before gradients are clipped, and where those of several passes are
+    /// [accumulated](Gradients::accumulate), after that.
     ///
     /// # Collective
     /// All ranks of the program. Outstanding sums over ranks are taken, and one all-reduce of a number per gradient makes the
     /// answer the same on all ranks.
     ///
     /// # Errors
-    /// [`Argument`](Error::Argument) if the factor is not above 0 and finite. What the communicator reports.
+    /// [`Argument`](Error::Argument) if the factor is not above 0 and finite, and for gradients that it was taken out of before, or
+    /// some that are accumulated in them. What the communicator reports.
     #[track_caller]
     pub fn unscale(&mut self, gradients: &mut Gradients) -> Result<bool> {
         let _call = Calling::of("unscale");
@@ -108,6 +110,14 @@ impl LossScale {
                 "a factor above 0 that is finite",
                 self.factor.to_string(),
                 "gradients were not finite many times over: look for the cause in the model, or begin anew with another factor",
+            ));
+        }
+        if gradients.set_unscaled() {
+            return Err(Error::argument(
+                "unscale",
+                "gradients of a scaled loss",
+                "gradients that were unscaled before",
+                "unscale once per step, after the last `accumulate`",
             ));
         }
         let finite = gradients.norm(f64::INFINITY)?.is_finite();

@@ -65,8 +65,9 @@ pub trait Optimizer: Stateful {
     /// All ranks of the program: sums over ranks that are outstanding in the gradients are taken here. Nothing else moves.
     ///
     /// # Errors
-    /// [`Argument`](crate::Error::Argument) for options that make no sense, as a rate below 0, and for gradients of which none
-    /// is one of its parameters'; no parameter is changed then. What the communicator or the device reports.
+    /// [`Argument`](crate::Error::Argument) for options that make no sense, as a rate below 0, for gradients of which none
+    /// is one of its parameters', and for a parameter without a gradient that [`place`](crate::nn::ModelExt::place) and its like
+    /// have replaced in its model; no parameter is changed then. What the communicator or the device reports.
     fn step(&mut self, gradients: &Gradients) -> Result<()>;
 
     /// The learning rate.

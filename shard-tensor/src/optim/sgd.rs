@@ -37,7 +37,7 @@ optimizer! { Sgd, SgdOptions, |rate| SgdOptions { rate, momentum: 0.0, dampening
     dampening(dampening: f64) |o| o.dampening = dampening;
     /// Adds this share of the parameter to its gradient; 0 at first.
     weight_decay(decay: f64) |o| o.decay = decay;
-    /// Whether to look ahead along the direction (Nesterov). Not at first.
+    /// Whether to look ahead along the direction (Nesterov), which takes momentum and no dampening. Not at first.
     nesterov(on: bool) |o| o.nesterov = on;
 }
 
@@ -56,9 +56,24 @@ impl Formula for SgdOptions {
         let any = vec![
             ("learning rate", self.rate),
             ("momentum", self.momentum),
+            ("dampening", self.dampening),
             ("weight decay", self.decay),
         ];
         [any, Vec::new()]
+    }
+
+    fn conflict(&self) -> Option<(&'static str, String, &'static str)> {
+        let looks_ahead = self.momentum > 0.0 && self.dampening == 0.0;
+        (self.nesterov && !looks_ahead).then(|| {
+            (
+                "momentum and no dampening with nesterov",
+                format!(
+                    "momentum {} and dampening {}",
+                    self.momentum, self.dampening
+                ),
+                "give a momentum above 0 and leave dampening out, or leave nesterov out",
+            )
+        })
     }
 
     fn states(&self) -> &'static [&'static str] {

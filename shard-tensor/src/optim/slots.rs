@@ -21,6 +21,11 @@ pub(super) trait Formula: Copy + Debug {
     /// The numbers that must not be negative, and those that must be from 0 to below 1.
     fn limits(&self) -> [Vec<Named>; 2];
 
+    /// What is wrong with options that are within their limits: what they should be, what they are, and the fix.
+    fn conflict(&self) -> Option<(&'static str, String, &'static str)> {
+        None
+    }
+
     /// The names of what is remembered.
     fn states(&self) -> &'static [&'static str];
 
@@ -59,14 +64,7 @@ impl<F: Formula> Slots<F> {
         let mut seen = BTreeSet::new();
         let mut slots = Vec::with_capacity(parameters.len());
         for (name, parameter) in parameters {
-            if !parameter.is_parameter() || !matches!(parameter.dtype(), DType::F32 | DType::F64) {
-                return Err(Error::argument(
-                    F::NAME,
-                    "parameters of type f32 or f64",
-                    format!("{parameter:?} as {name:?}"),
-                    "make parameters with `requires_grad`",
-                ));
-            }
+            check_parameter(F::NAME, &name, &parameter)?;
             if !seen.insert(parameter.context().tape().id(&parameter.value())) {
                 continue;
             }
@@ -142,7 +140,11 @@ impl<F: Formula> Slots<F> {
         }
         let mut found = Vec::with_capacity(self.slots.len());
         for slot in &self.slots {
-            found.push(gradients.get(&slot.parameter)?);
+            let gradient = gradients.get(&slot.parameter)?;
+            if gradient.is_none() {
+                check_in_use("step", "the optimizer", &slot.name, &slot.parameter)?;
+            }
+            found.push(gradient);
         }
         if found.iter().all(Option::is_none) && !gradients.is_empty() {
             return Err(Error::argument(
@@ -272,7 +274,53 @@ fn check<F: Formula>(options: &F) -> Result<()> {
     if let Some(&option) = shares.iter().find(|o| outside(o)) {
         return wrong("shares from 0 to below 1", option);
     }
-    Ok(())
+    match options.conflict() {
+        Some((expected, got, fix)) => Err(Error::argument(F::NAME, expected, got, fix)),
+        None => Ok(()),
+    }
+}
+
+/// Refuses what no optimizer changes.
+#[track_caller]
+fn check_parameter(op: &'static str, name: &str, tensor: &ShardTensor) -> Result<()> {
+    let is_kept = matches!(tensor.dtype(), DType::F32 | DType::F64);
+    let fix = match (tensor.is_parameter(), tensor.dtype()) {
+        (true, _) if is_kept => return Ok(()),
+        (true, DType::F16 | DType::BF16) => {
+            "keep parameters in f32 or f64; `Context::autocast` computes with them in 16 bits"
+        }
+        _ => "make parameters with `requires_grad`",
+    };
+    // What is the same on all ranks.
+    let got = format!("{name:?}: {} {:?}", tensor.dtype(), tensor.shape());
+    Err(Error::argument(
+        op,
+        "parameters of type f32 or f64",
+        match tensor.is_parameter() {
+            true => got,
+            false => format!("{got}, which is no parameter"),
+        },
+        fix,
+    ))
+}
+
+/// Refuses a parameter that a model has another one in the place of.
+#[track_caller]
+pub(super) fn check_in_use(
+    op: &'static str,
+    holder: &str,
+    name: &str,
+    parameter: &ShardTensor,
+) -> Result<()> {
+    match parameter.replaced() {
+        None => Ok(()),
+        Some(by) => Err(Error::argument(
+            op,
+            format!("parameters that the model has, and {holder} has too"),
+            format!("{name:?}, which was replaced when `{by}` laid the model elsewhere"),
+            "place the model first, and make what holds its parameters afterwards",
+        )),
+    }
 }
 
 /// A tensor of a state that is laid out as another.

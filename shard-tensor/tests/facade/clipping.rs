@@ -317,6 +317,36 @@ fn a_loss_scale_backs_off_and_grows_on_all_ranks() {
     assert_eq!(told.unwrap(), vec![expected.to_vec(); 3]);
 }
 
+/// The factor would be divided by twice.
+#[test]
+fn gradients_are_unscaled_once() {
+    let told = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let w = one(&mesh, &[1.0, 2.0, 3.0], shard(0))?;
+        let mut scale = LossScale::new().from(8.0);
+        let pass = || scale.scaled(&w.sum_all()?)?.backward();
+        let (mut gradients, more) = (pass()?, pass()?);
+        let (mut late, other) = (pass()?, pass()?);
+        gradients.accumulate(more)?;
+        assert!(scale.unscale(&mut gradients)?);
+        let mut texts = vec![scale.unscale(&mut gradients).unwrap_err().to_string()];
+        assert_eq!(read(&gradients.get(&w)?.unwrap())?, [2.0; 3]);
+        // Some of these are scaled and some are not.
+        late.accumulate(gradients)?;
+        texts.push(scale.unscale(&mut late).unwrap_err().to_string());
+        // A step that is skipped counts too, and halves the factor once.
+        let mut infinite = other;
+        infinite.scale(f64::INFINITY)?;
+        assert!(!scale.unscale(&mut infinite)?);
+        texts.push(scale.unscale(&mut infinite).unwrap_err().to_string());
+        assert_eq!(scale.factor(), 4.0);
+        Ok(texts)
+    });
+    for text in told.unwrap().concat() {
+        assert!(text.contains("unscale once per step"), "{text}");
+    }
+}
+
 #[test]
 fn a_plateau_goes_on_from_its_state() {
     let losses = [3.0, 2.0, 2.5, 2.4, 2.3, 2.2, 1.0, 1.1, 1.2];

@@ -1,6 +1,7 @@
 //! The many ways of saying one thing: placements, dims, numbers, meshes.
 
 use shard_comm::CommError;
+use shard_tensor::nn::{self, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
     DType, Error, ErrorClass, GradCheck, Launch, Placement, Placements, ReduceOp, Result,
@@ -295,6 +296,123 @@ fn gradients_are_checked_and_recomputed() {
         assert!(differs.contains("finite differences"), "{differs}");
         assert!(replaced.contains("replaced"), "{replaced}");
     }
+}
+
+/// What a function's results depend on beside its inputs is the same when it runs again, and afterwards as if it had run once.
+#[test]
+fn what_runs_again_draws_the_same_numbers_and_leaves_nothing_behind() {
+    let checked = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let x = mesh.ones([16], shard(0))?.requires_grad()?;
+        let (buffer, dropout) = (
+            nn::Buffer::new(&mesh.zeros([], replicate())?),
+            nn::Dropout::new(0.5),
+        );
+        let held = buffer.clone();
+        let inner = ctx.clone();
+        let twice = move |x: &[ShardTensor]| {
+            held.set(&held.get().add_scalar(1.0)?)?;
+            // One within another runs again when that does, and then once more.
+            let (y, layer) = (x[0].dropout(0.5)?, dropout.clone());
+            inner.recompute(&[&y], move |y| Ok(vec![layer.forward(&y[0])?]))
+        };
+        let y = ctx.recompute(&[&x], twice)?.remove(0);
+        let next = mesh.randn([5], shard(0))?;
+        let slope = y.sum_all()?.backward()?.get(&x)?.expect("y depends on x");
+        let after = mesh.randn([5], shard(0))?;
+        Ok((
+            read(&y)?,
+            read(&slope)?,
+            read(&next)?,
+            read(&after)?,
+            buffer.get().item()?,
+        ))
+    });
+    // The numbers that a program without it draws.
+    let plain = Launch::new(1).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(1)?;
+        mesh.ones([16], shard(0))?.dropout(0.5)?.dropout(0.5)?;
+        let drawn = [mesh.randn([5], shard(0))?, mesh.randn([5], shard(0))?];
+        Ok([read(&drawn[0])?, read(&drawn[1])?])
+    });
+    let [next, after] = plain.unwrap().remove(0);
+    for (y, slope, then, later, set) in checked.unwrap() {
+        assert!(y.contains(&0.0) && y.contains(&4.0), "{y:?}");
+        assert_eq!(y, slope);
+        assert_eq!((&then, &later), (&next, &after));
+        assert_eq!(set, 1.0);
+    }
+}
+
+#[test]
+fn what_runs_again_is_pinned_as_it_was() {
+    launch(4, |ctx| {
+        let mesh = ctx.mesh_of(4)?;
+        let w = mesh.ones([128, 128], shard(0))?.requires_grad()?;
+        let x = mesh.ones([64, 128], shard(0))?.requires_grad()?;
+        let held = w.clone();
+        let layer = move |x: &[ShardTensor]| Ok(vec![x[0].linear(&held, None)?]);
+        let y = ctx.pinned(shard(0), || ctx.recompute(&[&x], layer))?;
+        y[0].expect_layout(shard(0))?;
+        y[0].sum_all()?.backward()?;
+        // Outside it is not.
+        x.linear(&w, None)?.expect_layout(shard(1)).map(drop)
+    })
+    .unwrap();
+}
+
+/// The value of a sum that was not taken yet is the sum: as a parameter, it has the gradient of one.
+#[test]
+fn a_sum_that_was_not_taken_becomes_a_parameter() {
+    let trained = launch(3, |ctx| {
+        let x = ctx.mesh_of(3)?.arange(6, shard(0))?;
+        let w = x.sum_all()?.requires_grad()?;
+        let mut sgd = Sgd::new(vec![("w".to_owned(), w.clone())], 0.25)?;
+        sgd.step(&w.square()?.backward()?)?;
+        w.item()
+    });
+    assert_eq!(trained.unwrap(), [7.5; 3]);
+}
+
+#[test]
+fn one_axis_is_changed_and_the_others_stay() {
+    let done = launch(8, |ctx| {
+        let mesh = ctx.mesh([("a", 2), ("b", 2), ("c", 2)])?;
+        let whole = mesh.arange(11, Placements::replicated())?;
+        let by_a = whole.redistribute([("a", shard(0).sizes([4, 7]))])?;
+        let by_both = by_a.redistribute_axis("c", shard(0).even())?;
+        let back = by_both.redistribute_axis("c", replicate())?;
+        assert_eq!(back.layout(), by_a.layout());
+        assert_eq!(by_both.to_array::<f32>()?, whole.to_array::<f32>()?);
+        // The parts along `a` are what `c` divides.
+        let outer = by_both.redistribute_axis("a", replicate()).unwrap_err();
+        // Terms along one axis become parts; the sum along the other is taken.
+        let ones = mesh.ones([8, 3], [("a", shard(0)), ("b", shard(0))])?;
+        let terms = ones.sum(0, false)?;
+        let left = terms.redistribute_axis("a", shard(0))?;
+        assert_eq!(
+            left.to_array::<f32>()?,
+            ndarray::arr1(&[8.0_f32; 3]).into_dyn()
+        );
+        let unknown = whole.redistribute_axis("d", shard(0)).unwrap_err();
+        let errors = [outer, unknown].map(|error| error.to_string());
+        Ok((
+            by_both.layout().to_string(),
+            left.layout().to_string(),
+            errors,
+        ))
+    });
+    let (by_both, left, [outer, unknown]) = done.unwrap().remove(0);
+    assert_eq!(by_both, "S(0)[2,2,4,3] R S(0)");
+    assert_eq!(left, "S(0) R R");
+    assert!(
+        outer.starts_with("redistribute_axis: expected an axis"),
+        "{outer}"
+    );
+    assert!(
+        unknown.contains("\"d\"") && unknown.contains("doors.rs"),
+        "{unknown}"
+    );
 }
 
 /// Why it moved, and where it should lie.

@@ -3,8 +3,8 @@
 use shard_tensor::nn::{LayerNorm, Linear, ModelExt, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
-    Context, Error, ErrorClass, LocalSizes, Result, ShardTensor, checkpoint, launch, replicate,
-    shard,
+    ClassLoss, Context, DType, Error, ErrorClass, LocalSizes, Result, ShardTensor, checkpoint,
+    launch, replicate, shard,
 };
 
 #[test]
@@ -21,6 +21,24 @@ fn one_ranks_own_error_is_the_cause() {
         (error.to_string().as_str(), error.rank()),
         ("rank 2: no such file", Some(2))
     );
+}
+
+/// A method that is several ops, and its line, where one of them fails; and what a `main` prints that returns the error.
+#[test]
+fn an_error_names_the_method_and_reads_well_from_main() {
+    let told = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.ones([4, 3], shard(0))?;
+        let target = mesh.with_dtype(DType::I64).full([4], 3, shard(0))?;
+        let (line, error) = (line!(), x.cross_entropy(&target, &ClassLoss::default()));
+        let error = error.unwrap_err();
+        assert_eq!(format!("{error:?}"), error.to_string());
+        Ok((line, error.to_string()))
+    });
+    for (line, text) in told.unwrap() {
+        assert!(text.starts_with("cross_entropy: take"), "{text}");
+        assert!(text.contains(&format!("errors.rs:{line}:")), "{text}");
+    }
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Layers, against numbers that PyTorch 2 gave, and states from elsewhere.
 
 use shard_tensor::nn::{
-    ConvTranspose, Differences, Dropout, InstanceNorm, Linear, LpPool, Map, MaxUnpool, ModelExt,
-    Module, MultiheadAttention, NeighborhoodAttention, PositionEmbedding, Rotary, Sequential,
-    Strict, init, load_state_with,
+    BatchNorm, ConvTranspose, Differences, DropPath, Dropout, Embedding, GroupNorm, InstanceNorm,
+    LayerNorm, Linear, LpPool, Map, MaxUnpool, ModelExt, Module, MultiheadAttention,
+    NeighborhoodAttention, PositionEmbedding, Rotary, Sequential, SinCos, Strict, init,
+    load_state_with,
 };
 use shard_tensor::{
-    Attention, Causal, Context, DType, Launch, Mesh, Neighborhood, Placements, Pool, Result,
-    ShardTensor, State, launch, replicate, shard,
+    Attention, Causal, Context, DType, ErrorClass, Launch, Mesh, Neighborhood, Placements, Pool,
+    Result, ShardTensor, State, launch, replicate, shard, tree,
 };
 
 /// `sin(0.37 n + k)` of the element number `n`.
@@ -361,6 +362,223 @@ fn layers_give_the_same_wherever_their_data_lie() {
     }
 }
 
+/// Fewer tokens than places have the first ones, and tokens that come one by one have those of all at once.
+#[test]
+fn tokens_have_the_places_that_they_have_among_all() {
+    everywhere(|_, mesh| {
+        let (places, codes) = (
+            PositionEmbedding::new(mesh, 8, 4)?,
+            SinCos::new(mesh, 8, 4)?,
+        );
+        let rotary = Rotary::new(mesh, 8, 4)?;
+        type At<'a> = Box<dyn Fn(&ShardTensor, usize) -> Result<ShardTensor> + 'a>;
+        let layers: [(&str, &dyn Module, At<'_>); 3] = [
+            (
+                "PositionEmbedding",
+                &places,
+                Box::new(|x, at| places.forward_at(x, at)),
+            ),
+            ("SinCos", &codes, Box::new(|x, at| codes.forward_at(x, at))),
+            (
+                "Rotary",
+                &rotary,
+                Box::new(|x, at| rotary.forward_at(x, at)),
+            ),
+        ];
+        let x = wave(mesh, &[1, 2, 8, 4], 2, shard(2))?;
+        for (name, layer, at) in &layers {
+            let all = layer.forward(&x)?;
+            for n in [0, 1, 5, 8] {
+                let some = layer.forward(&x.narrow(2, 0..n)?)?;
+                assert_eq!(some.shape(), [1, 2, n, 4]);
+                assert_eq!(
+                    some.to_array::<f64>()?,
+                    all.narrow(2, 0..n)?.to_array::<f64>()?
+                );
+            }
+            for tokens in [3..4, 3..8, 7..8] {
+                let some = at(&x.narrow(2, tokens.clone())?, tokens.start)?;
+                assert_eq!(
+                    some.to_array::<f64>()?,
+                    all.narrow(2, tokens)?.to_array::<f64>()?
+                );
+            }
+            let more = mesh.zeros([1, 9, 4], shard(1))?;
+            let narrow = mesh.zeros([1, 8, 1], shard(1))?;
+            let row = mesh.zeros(4, replicate())?;
+            for wrong in [
+                layer.forward(&more),
+                layer.forward(&narrow),
+                layer.forward(&row),
+                at(&x, 1),
+                at(&x, usize::MAX),
+            ] {
+                let error = wrong.unwrap_err();
+                assert_eq!(error.class(), ErrorClass::Uniform);
+                assert!(error.to_string().starts_with(name), "{error}");
+            }
+        }
+        // Along each dim of a grid.
+        let (places, codes) = (
+            PositionEmbedding::new(mesh, [5, 4], 8)?,
+            SinCos::new(mesh, [5, 4], 8)?,
+        );
+        let x = wave(mesh, &[2, 5, 4, 8], 2, shard(1))?;
+        let part = x.narrow(1, 1..4)?.narrow(2, 2..4)?;
+        for (all, some) in [
+            (places.forward(&x)?, places.forward_at(&part, [1, 2])?),
+            (codes.forward(&x)?, codes.forward_at(&part, [1, 2])?),
+        ] {
+            let expected = all.narrow(1, 1..4)?.narrow(2, 2..4)?;
+            assert_eq!(some.to_array::<f64>()?, expected.to_array::<f64>()?);
+        }
+        assert!(codes.forward_at(&part, 1).is_err());
+        let slope = places.forward_at(&part, [1, 2])?.sum_all()?.backward()?;
+        let slope = slope.get(&places.weight)?.expect("it depends on it");
+        let slope = slope.to_array::<f64>()?;
+        assert_eq!(
+            (slope[[1, 2, 0]], slope[[0, 2, 0]], slope[[1, 1, 0]]),
+            (2.0, 0.0, 0.0)
+        );
+        for base in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let error = rotary.clone().base(base).unwrap_err();
+            assert!(error.to_string().contains("base"), "{error}");
+        }
+        Ok(())
+    });
+}
+
+/// What an attention drops is another in each call, the same under any layout, and nothing out of training.
+#[test]
+fn attention_drops_anew_in_each_call() {
+    let found = |ranks: usize, at: Placements| {
+        let launch = Launch::new(ranks).dtype(DType::F64).seed(5);
+        let found = launch.run(move |ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let attention = MultiheadAttention::new(&mesh, 8, 2)?.dropout(0.5);
+            let x = wave(&mesh, &[2, 7, 8], 3, &at)?;
+            let y = || {
+                Ok::<_, shard_tensor::Error>(
+                    attention
+                        .forward(&x)?
+                        .to_array::<f64>()?
+                        .into_raw_vec_and_offset()
+                        .0,
+                )
+            };
+            let trained = [y()?, y()?];
+            attention.eval();
+            let evaluated = [y()?, y()?];
+            let plain = attention
+                .clone()
+                .dropout(0.0)
+                .forward(&x)?
+                .to_array::<f64>()?;
+            assert_eq!(evaluated[0], plain.into_raw_vec_and_offset().0);
+            assert_eq!(attention.parameters().len(), 8);
+            Ok([trained, evaluated])
+        });
+        found.unwrap().swap_remove(0)
+    };
+    let one = found(1, replicate().into());
+    assert_ne!(one[0][0], one[0][1]);
+    assert_eq!(one[1][0], one[1][1]);
+    for at in [shard(0), shard(1).sizes([4, 0, 3]), replicate()] {
+        let three = found(3, at.into());
+        for (a, b) in one
+            .iter()
+            .flatten()
+            .flatten()
+            .zip(three.iter().flatten().flatten())
+        {
+            assert!((a - b).abs() < 1e-12, "{a} {b}");
+        }
+    }
+}
+
+/// Heads of keys and values that serve several heads of queries are those heads repeated.
+#[test]
+fn grouped_heads_are_repeated_ones() {
+    everywhere(|_, mesh| {
+        let grouped = MultiheadAttention::new(mesh, 8, 4)?
+            .kv_heads(2)?
+            .without_bias();
+        let names: Vec<String> = grouped.parameters().into_iter().map(|p| p.0).collect();
+        assert_eq!(
+            names,
+            [
+                "q_proj.weight",
+                "k_proj.weight",
+                "v_proj.weight",
+                "out_proj.weight"
+            ]
+        );
+        let mut all = MultiheadAttention::new(mesh, 8, 4)?.without_bias();
+        let repeated = |w: &ShardTensor| {
+            let parts = [0..2, 0..2, 2..4, 2..4].map(|rows| w.detach().narrow(0, rows));
+            let parts = parts.into_iter().collect::<Result<Vec<_>>>()?;
+            ShardTensor::cat(&parts.iter().collect::<Vec<_>>(), 0)?.requires_grad()
+        };
+        all.q_proj = grouped.q_proj.clone();
+        all.out_proj = grouped.out_proj.clone();
+        all.k_proj.weight = repeated(&grouped.k_proj.weight)?;
+        all.v_proj.weight = repeated(&grouped.v_proj.weight)?;
+        let x = wave(mesh, &[2, 5, 8], 3, shard(1))?;
+        let expected = all
+            .forward(&x)?
+            .to_array::<f64>()?
+            .into_raw_vec_and_offset()
+            .0;
+        check(&grouped.forward(&x)?, &expected)?;
+        for heads in [0, 3, 8] {
+            let error = all.clone().kv_heads(heads).unwrap_err();
+            assert_eq!(error.class(), ErrorClass::Uniform);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn layers_without_some_of_their_parts() {
+    everywhere(|_, mesh| {
+        let x = wave(mesh, &[3, 4, 5], 3, shard(2))?;
+        let names = |layer: &dyn Module| {
+            let all = layer.parameters().into_iter().chain(layer.buffers());
+            all.map(|p| p.0).collect::<Vec<_>>()
+        };
+        let norm = GroupNorm::new(mesh, 2, 4)?.without_affine();
+        assert!(names(&norm).is_empty());
+        let same = |a: ShardTensor, b: ShardTensor| {
+            assert_eq!(a.to_array::<f64>()?, b.to_array::<f64>()?);
+            Ok::<_, shard_tensor::Error>(())
+        };
+        same(norm.forward(&x)?, x.group_norm(2, None, None, 1e-5)?)?;
+        let norm = LayerNorm::new(mesh, 5)?.without_bias();
+        assert_eq!(names(&norm), ["weight"]);
+        same(norm.forward(&x)?, x.layer_norm(1, None, None, 1e-5)?)?;
+        let norm = BatchNorm::new(mesh, 4)?.without_affine();
+        assert_eq!(names(&norm), ["running_mean", "running_var"]);
+        let of_batch = norm.forward(&x)?;
+        let norm = norm.without_running();
+        assert!(names(&norm).is_empty());
+        norm.eval();
+        same(norm.forward(&x)?, of_batch)?;
+        let up = ConvTranspose::without_bias(mesh, 4, 2, 3, shard_tensor::ConvTranspose::new())?;
+        assert_eq!(names(&up), ["weight"]);
+        up.forward(&x)?;
+        let table = Embedding::new(mesh, 3, 2)?
+            .place(|_, _| shard(0).into())?
+            .padding(2)?;
+        table.weight.expect_layout(shard(0))?;
+        assert_eq!(
+            table.weight.narrow(0, 2..3)?.square()?.sum_all()?.item()?,
+            0.0
+        );
+        assert!(Embedding::new(mesh, 3, 2)?.padding(3).is_err());
+        Ok(())
+    });
+}
+
 #[test]
 fn products_of_turned_vectors_see_distances_alone() {
     everywhere(|_, mesh| {
@@ -448,6 +666,75 @@ fn orthogonal_rows_or_columns() {
                 assert!((g - expected).abs() < 1e-12);
             }
         }
+        Ok(())
+    });
+}
+
+/// Files of Hugging Face have a tied weight once, under whichever name.
+#[test]
+fn a_tied_weight_is_found_under_any_of_its_names() {
+    struct Lm {
+        head: Linear,
+        wte: Embedding,
+    }
+    tree!(Lm { head, wte });
+    everywhere(|_, mesh| {
+        let wte = Embedding::new(mesh, 5, 3)?;
+        let mut head = Linear::without_bias(mesh, 3, 5)?;
+        head.weight = wte.weight.clone();
+        let mut lm = Lm { head, wte };
+        for (k, name) in ["wte.weight", "head.weight"].into_iter().enumerate() {
+            for strict in [Strict::No, Strict::Yes] {
+                let state = waves(mesh, &[(name, &[5, 3], k)])?;
+                let differences = load_state_with(&mut lm, &state, strict)?;
+                assert_eq!(differences, Differences::default());
+                assert!(lm.head.weight.is_same_parameter(&lm.wte.weight));
+                let expected = state.tensors[0].1.to(lm.head.weight.dtype())?;
+                let (got, expected) = (lm.wte.weight.to(DType::F64)?, expected.to(DType::F64)?);
+                assert_eq!(got.to_array::<f64>()?, expected.to_array::<f64>()?);
+            }
+        }
+        let nothing = load_state_with(&mut lm, &State::default(), Strict::No)?;
+        assert_eq!(nothing.missing, ["head.weight", "wte.weight"]);
+        let wrong = waves(mesh, &[("wte.weight", &[3, 5], 0)])?;
+        let error = load_state_with(&mut lm, &wrong, Strict::No).unwrap_err();
+        assert!(error.to_string().contains("[3, 5]"), "{error}");
+        Ok(())
+    });
+}
+
+#[test]
+fn joint_projections_that_are_not_three_are_refused() {
+    everywhere(|_, mesh| {
+        let mut attention = MultiheadAttention::new(mesh, 4, 2)?;
+        for (name, shape) in [("in_proj_weight", &[13, 4][..]), ("in_proj_bias", &[])] {
+            let state = waves(mesh, &[(name, shape, 0)])?;
+            let error = load_state_with(&mut attention, &state, Strict::No).unwrap_err();
+            assert_eq!(error.class(), ErrorClass::Uniform);
+            let text = error.to_string();
+            assert!(
+                text.contains(name) && text.contains("three projections"),
+                "{text}"
+            );
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn paths_are_dropped_in_training_alone() {
+    everywhere(|_, mesh| {
+        let drop = Sequential::new().then(DropPath::new(0.5));
+        let x = mesh.ones([64, 3], shard(0))?;
+        let rows = drop.forward(&x)?.sum(1, false)?.to(DType::F64)?;
+        let rows = rows.to_array::<f64>()?;
+        let skipped = rows.iter().filter(|row| **row == 0.0).count();
+        assert!((10..54).contains(&skipped), "{skipped} of 64");
+        assert!(rows.iter().all(|row| [0.0, 6.0].contains(row)), "{rows:?}");
+        drop.eval();
+        assert_eq!(drop.forward(&x)?.sub(&x)?.abs()?.sum_all()?.item()?, 0.0);
+        let number = mesh.ones([], replicate())?;
+        assert!(number.drop_path(0.5).is_err());
         Ok(())
     });
 }

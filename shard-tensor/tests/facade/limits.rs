@@ -3,8 +3,8 @@
 use shard_tensor::nn::{self, Module};
 use shard_tensor::op::Handler;
 use shard_tensor::{
-    Attention, Conv, ConvTranspose, DeviceFactory, EdgeMap, ErrorClass, FourierNorm, Launch, Mesh,
-    Neighborhood, Pool, Result, ShardTensor, launch, shard,
+    Attention, Conv, ConvTranspose, DType, DeviceFactory, EdgeMap, ErrorClass, FourierNorm, Launch,
+    Mesh, Neighborhood, Pool, Result, ShardTensor, launch, shard,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -37,6 +37,45 @@ fn a_tensor_too_large_to_count_is_refused_before_it_is_made() {
     for (i, error) in texts[0].iter().enumerate() {
         assert!(error.is_err(), "call {i}");
     }
+}
+
+/// As many elements can be counted, and not their bytes.
+#[test]
+fn a_result_whose_bytes_cannot_be_counted_is_refused() {
+    type Huge = fn(&ShardTensor) -> Result<ShardTensor>;
+    let huge: &[(&str, Huge)] = &[
+        ("segment_max", |x| x.segment_max(&ids(x)?, 1 << 60)),
+        ("segment_softmax", |x| x.segment_softmax(&ids(x)?, 1 << 60)),
+        ("bincount_within", |x| {
+            ids(x)?.bincount_within(None, 1 << 62)
+        }),
+        ("bincount", |x| {
+            let far = ids(x)?.mul_scalar((1_u64 << 61) as f64)?;
+            far.bincount(None, 0)
+        }),
+        ("radius_search_capped", |x| {
+            Ok(x.radius_search_capped(x, 2.0, 1 << 60)?.indices)
+        }),
+    ];
+    for ranks in [1, 3] {
+        let done = Launch::new(ranks).run(|ctx| {
+            let x = ctx.mesh_of(ranks)?.ones([3, 2], shard(0))?;
+            let errors = huge.iter().map(|(op, make)| (*op, make(&x).map(drop)));
+            let errors = errors.map(|(op, e)| (op, e.map_err(|e| e.to_string())));
+            Ok(errors.collect::<Vec<_>>())
+        });
+        let done = done.unwrap();
+        assert!(done.iter().all(|rank| *rank == done[0]), "{done:#?}");
+        for (op, error) in &done[0] {
+            let text = error.as_ref().expect_err(op);
+            assert!(text.contains("memory"), "{op} on {ranks}: {text}");
+        }
+    }
+}
+
+/// The rows 0, 1 and 2.
+fn ids(x: &ShardTensor) -> Result<ShardTensor> {
+    x.mesh().with_dtype(DType::I64).arange(3, shard(0))
 }
 
 /// Where numbers are on their way to a device too.

@@ -12,6 +12,7 @@ mod errors;
 mod fully_sharded;
 mod gradients;
 mod graphs;
+mod halves;
 mod histories;
 mod indexing;
 mod inside;

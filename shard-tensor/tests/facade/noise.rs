@@ -34,6 +34,7 @@ fn drawn(mesh: &[usize], placements: &Placements) -> Vec<Vec<f64>> {
             mesh.randperm(11, &first)?,
             mesh.randint([4, 3], -3..9, &first)?,
             mesh.trunc_normal([50], 1.0, 2.0, 0.0..2.5, &first)?,
+            x.drop_path(0.5)?,
         ];
         made.iter().map(numbers).collect::<Result<Vec<_>>>()
     });
@@ -83,6 +84,64 @@ fn noise_is_what_it_says() {
             .all(|x| (-3.0..9.0).contains(x) && x.fract() == 0.0)
     );
     assert!(all[11].iter().all(|x| (0.0..=2.5).contains(x)));
+    // Whole samples, and twice what they were otherwise.
+    for (at, sample) in all[12].chunks(20).enumerate() {
+        let twice =
+            |(i, x): (usize, &f64)| *x == 2.0 * (1 + at + 2 * (i / 4) + 3 * (i % 4)) as f64 / 40.0;
+        let zero = sample.iter().all(|x| *x == 0.0);
+        assert!(
+            zero || sample.iter().enumerate().all(twice),
+            "{at}: {sample:?}"
+        );
+    }
+}
+
+/// In 16 bits there are no numbers between 0 and 1/256 to compare a probability with, or 1/2048.
+#[test]
+fn probabilities_are_those_that_are_given_in_sixteen_bits_too() {
+    const N: usize = 400_000;
+    let told = Launch::new(2).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let count = |x: &ShardTensor| x.sum_all()?.item();
+        let mut told = Vec::new();
+        for dtype in [DType::F16, DType::BF16, DType::F32] {
+            let x = mesh.ones([N], [shard(0)])?.to(dtype)?;
+            let rare = x.mul_scalar(0.001)?;
+            told.push(count(&rare.bernoulli()?.to(DType::F32)?)?);
+            told.push(count(&x.dropout(0.001)?.eq_scalar(0.0)?.to(DType::F32)?)?);
+            let dropped = x.alpha_dropout(0.001)?.lt_scalar(0.0)?;
+            told.push(count(&dropped.to(DType::F32)?)?);
+        }
+        let (x, w) = (
+            mesh.ones([N / 4, 1], [shard(0)])?,
+            mesh.ones([4, 1], Placements::replicated())?,
+        );
+        let y = ctx.autocast(DType::BF16, || x.linear(&w, None)?.dropout(0.001))?;
+        assert_eq!(y.dtype(), DType::BF16);
+        told.push(count(&y.eq_scalar(0.0)?.to(DType::F32)?)?);
+        Ok(told)
+    });
+    // Ten deviations around 400.
+    for n in told.unwrap().concat() {
+        assert!((200.0..600.0).contains(&n), "{n} of {N}");
+    }
+}
+
+/// A factor that is rounded to 16 bits itself would make all that is kept too large.
+#[test]
+fn what_dropout_keeps_is_scaled_before_it_is_rounded() {
+    let told = Launch::new(1).run(|ctx| {
+        let x = ctx
+            .mesh_of(1)?
+            .from_fn(1 << 14, [shard(0)], |i| 1.0 + (i[0] % 128) as f64 / 128.0)?;
+        let x = x.to(DType::BF16)?;
+        Ok((numbers(&x)?, numbers(&x.dropout(0.3)?)?))
+    });
+    let (x, y) = told.unwrap().swap_remove(0);
+    let kept = x.iter().zip(&y).filter(|(_, y)| **y != 0.0);
+    let ratios: Vec<f64> = kept.map(|(x, y)| y / x).collect();
+    let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+    assert!((mean * 0.7 - 1.0).abs() < 2e-4, "{mean}");
 }
 
 #[test]

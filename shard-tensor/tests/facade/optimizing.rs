@@ -8,7 +8,7 @@ use shard_tensor::optim::{
 };
 use shard_tensor::{
     ClipNorm, Context, DType, Error, Gradients, Launch, Mesh, Placements, Result, ShardTensor,
-    Stateful, replicate, shard,
+    Stateful, replicate, shard, tree,
 };
 
 fn fixture() -> Value {
@@ -299,11 +299,15 @@ fn clipping_by_value_is_pytorchs() {
     }
 }
 
+/// The rates of 40 steps.
+fn table(schedule: &dyn Schedule) -> Vec<f64> {
+    (0..40).map(|step| schedule.at(step)).collect()
+}
+
 #[test]
 fn schedules_are_pytorchs() {
     let all = fixture();
     let losses = numbers(&all["losses"]);
-    let table = |schedule: &dyn Schedule| (0..40).map(|step| schedule.at(step)).collect();
     let heard = |mut plateau: Plateau| losses.iter().map(|&loss| plateau.observe(loss)).collect();
     let tables: [(&str, Vec<f64>); 13] = [
         ("cosine", table(&Cosine::new(0.5, 40).minimum(0.02))),
@@ -387,6 +391,59 @@ fn means_of_weights_are_pytorchs() {
             close(&mean, &numbers(&all["average"]), 1e-12);
         }
     }
+}
+
+/// `SequentialLR` of `LinearLR(1 / 11, total_iters=10)` and what is left of the schedule, which is its first rate and its end.
+#[test]
+fn a_rise_as_long_as_the_schedule_rises() {
+    let schedules: [Box<dyn Schedule>; 3] = [
+        Box::new(Cosine::new(1.0, 10).minimum(0.01).warmup(10)),
+        Box::new(Linear::new(1.0, 0.01, 10).warmup(10)),
+        Box::new(Linear::new(1.0, 0.01, 4).warmup(10)),
+    ];
+    for schedule in schedules {
+        let rates: Vec<f64> = (0..15).map(|step| schedule.at(step)).collect();
+        let rise: Vec<f64> = (1..=11).map(|step| f64::from(step) / 11.0).collect();
+        close(&rates[..11], &rise, 1e-12);
+        assert!(
+            rates[11..].iter().all(|&rate| (rate - 0.01).abs() < 1e-15),
+            "{rates:?}"
+        );
+    }
+    let rates = OneCycle::new(0.5, 10).warmup(10);
+    close(&[rates.at(9)], &[0.02 * 10.0 / 11.0], 1e-12);
+}
+
+/// A second mean of it would be exchanged with the first.
+#[test]
+fn a_tied_weight_has_one_mean() {
+    struct Tied {
+        head: ShardTensor,
+        body: ShardTensor,
+    }
+    tree!(Tied { head, body });
+    let told = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let weight = mesh.zeros([3], shard(0))?.requires_grad()?;
+        let tied = Tied {
+            head: weight.clone(),
+            body: weight.clone(),
+        };
+        let mut ema = Ema::new(&tied, 0.5)?;
+        weight.set(&mesh.ones([3], shard(0))?)?;
+        ema.update()?;
+        let names: Vec<String> = ema.means().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["head"]);
+        let seen = || weight.mean_all()?.item();
+        let first = [seen()?, ema.applied(seen)?, seen()?, ema.applied(seen)?];
+        // A state that has it under both names, as those from before had, goes on.
+        let mut old = ema.state()?;
+        let (_, mean) = old.tensors[0].clone();
+        old.tensors.push(("mean.body".to_owned(), mean));
+        ema.load_state(&old)?;
+        Ok([first[0], first[1], first[2], first[3], ema.applied(seen)?])
+    });
+    assert_eq!(told.unwrap(), [[1.0, 0.5, 1.0, 0.5, 0.5]; 2]);
 }
 
 /// A state that is put down in the middle and taken up by another optimizer goes on to the bit.

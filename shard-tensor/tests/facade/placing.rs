@@ -28,7 +28,7 @@ fn tied_parameters_stay_tied_and_buffers_move_with_their_clones() {
     launch(2, |ctx| {
         let mesh = ctx.mesh([("a", 2)])?;
         let model = Tied::new(&mesh)?;
-        let running = model.norm.running_mean.clone();
+        let running = model.norm.running_mean.clone().unwrap();
         let before = ctx.ledger().snapshot();
         let placed = model.place(|name, _| match name {
             "embed.weight" | "head" => shard(0).into(),
@@ -128,6 +128,51 @@ fn parts_may_be_empty_and_placements_combine() {
     })
     .unwrap();
     assert_eq!(layouts[0], ["R S(1) S(0)", "R S(0;2,1) S(0)"]);
+}
+
+/// What a plan cannot do is said of the parameter, where the program says it.
+#[test]
+fn what_a_plan_cannot_do_is_said_of_the_parameter_and_the_line() {
+    launch(2, |ctx| {
+        let mesh = ctx.mesh([("a", 2)])?;
+        let new = || Ok::<_, shard_tensor::Error>(vec![Linear::new(&mesh, 4, 6)?]);
+        let line = line!() + 1;
+        let told = new()?.distribute(&Plan::new().shard("0.*", "a", 1));
+        let error = told.map(drop).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Uniform);
+        let text = error.to_string();
+        let here = format!("{}:{line}:", file!());
+        assert!(
+            text.contains("\"0.bias\"") && text.contains(&here),
+            "{text}"
+        );
+
+        let sharded = new()?.fully_sharded("a")?;
+        let line = line!() + 1;
+        let again = sharded.fully_sharded("a");
+        let text = again.map(drop).unwrap_err().to_string();
+        let here = format!("{}:{line}:", file!());
+        assert!(
+            text.contains("\"0.weight\"") && text.contains(&here),
+            "{text}"
+        );
+
+        let model = new()?;
+        let line = line!() + 1;
+        let beyond = model.place(|_, _| shard(1).into());
+        let text = beyond.map(drop).unwrap_err().to_string();
+        let here = format!("{}:{line}:", file!());
+        assert!(text.contains(&here), "{text}");
+
+        for head_dim in [0, 4] {
+            let told = new()?.distribute(&Plan::new().colwise_by("0", "a", head_dim));
+            let error = told.map(drop).unwrap_err();
+            assert_eq!(error.class(), ErrorClass::Uniform);
+            assert!(error.to_string().contains("\"0.weight\""), "{error}");
+        }
+        Ok(())
+    })
+    .unwrap();
 }
 
 fn replicate_all() -> [shard_tensor::Placement; 3] {

@@ -1,6 +1,6 @@
 //! Tensor and sequence parallelism: the collectives that Megatron needs, and no more.
 
-use shard_tensor::nn::{Linear, ModelExt, Module, Moved, Plan};
+use shard_tensor::nn::{Linear, ModelExt, Module, Moved, MultiheadAttention, Plan};
 use shard_tensor::{
     Context, DType, Launch, Mesh, Placements, Result, ShardTensor, replicate, shard, tree,
 };
@@ -77,4 +77,91 @@ fn with_the_sequence_divided_they_take_a_gather_and_a_scattered_sum_each_way() {
             assert_eq!(backward, (2 * half, 2));
         }
     }
+}
+
+/// The bytes that this rank receives in a pass each way of an attention of these heads of four features, by this plan.
+fn attended(
+    ctx: &Context,
+    [ranks, heads, kv_heads]: [usize; 3],
+    plan: &Plan,
+) -> Result<[usize; 2]> {
+    let mesh = ctx.mesh([("tensor", ranks)])?;
+    let attention = MultiheadAttention::new(&mesh, 4 * heads, heads)?.kv_heads(kv_heads)?;
+    let x = mesh.randn([2, 24, 4 * heads], replicate())?;
+    let whole = attention.forward(&x)?.to_array::<f64>()?;
+    let attention = attention.distribute(plan)?;
+    let start = ctx.ledger().snapshot();
+    let y = attention.forward(&x)?;
+    let forward = ctx.ledger().since(&start).bytes as usize;
+    let gradients = y.backward_with(&x)?;
+    for (_, parameter) in attention.parameters() {
+        let gradient = gradients.get(&parameter)?.expect("it depends on it");
+        gradient.expect_layout(parameter.layout())?;
+    }
+    let both = ctx.ledger().since(&start).bytes as usize;
+    for (a, b) in y.to_array::<f64>()?.iter().zip(&whole) {
+        assert!((a - b).abs() < 1e-12, "{a} {b}");
+    }
+    Ok([forward, both - forward])
+}
+
+/// Where parts are whole heads nothing moves in the forward pass, whatever the numbers of heads and ranks; and one key and value
+/// head for all leaves each rank its own queries.
+#[test]
+fn whole_heads_do_not_move() {
+    let torn = Plan::new()
+        .colwise("?_proj", "tensor")
+        .rowwise("out_proj", "tensor");
+    let heads = |queries: &str, width| {
+        let plan = Plan::new().colwise_by(queries, "tensor", width);
+        plan.rowwise_by("out_proj", "tensor", width)
+    };
+    let grouped = heads("q_proj", 8)
+        .colwise_by("k_proj", "tensor", 4)
+        .colwise_by("v_proj", "tensor", 4);
+    for (sizes, plan, moves) in [
+        ([3, 5, 5], &torn, true),
+        ([3, 5, 5], &heads("?_proj", 4), false),
+        ([3, 10, 5], &grouped, false),
+        ([4, 8, 4], &grouped, false),
+        ([3, 6, 1], &heads("q_proj", 4), false),
+        ([4, 4, 2], &heads("q_proj", 4), false),
+        ([3, 5, 1], &heads("q_proj", 4), false),
+    ] {
+        let launch = Launch::new(sizes[0]).dtype(DType::F64);
+        let moved = launch.run(|ctx| attended(ctx, sizes, plan)).unwrap();
+        let forward = moved.iter().map(|m| m[0]).sum::<usize>();
+        assert_eq!(forward > 0, moves, "{sizes:?}: {moved:?}");
+    }
+}
+
+/// An axis that a move does not name gets copies: it gathers the batch.
+#[test]
+fn moves_name_every_axis() {
+    let moved = |outside: Placements| {
+        let launch = Launch::new(4).dtype(DType::F64);
+        let moved = launch.run(|ctx| {
+            let mesh = ctx.mesh([("data", 2), ("tensor", 2)])?;
+            let batch = [("data", shard(0)), ("tensor", shard(1))];
+            let x = mesh.randn(SHAPE, batch)?;
+            let up = Moved::new(Linear::new(&mesh, 32, 96)?).input([("data", shard(0))]);
+            let down = Moved::new(Linear::new(&mesh, 96, 32)?).output(&outside);
+            let plan = Plan::new()
+                .colwise("up", "tensor")
+                .rowwise("down", "tensor");
+            let start = ctx.ledger().snapshot();
+            let y = Mlp { up, down }.distribute(&plan)?.forward(&x)?;
+            Ok((
+                y.layout().to_string(),
+                ctx.ledger().since(&start).bytes as usize,
+            ))
+        });
+        moved.unwrap().swap_remove(0)
+    };
+    let half = BYTES / 2 / 2;
+    let named = moved([("data", shard(0)), ("tensor", shard(1))].into());
+    assert_eq!(named, ("S(0) S(1)".to_owned(), 2 * half));
+    let (layout, bytes) = moved([("tensor", shard(1))].into());
+    assert_eq!(layout, "R S(1)");
+    assert!(bytes > 2 * half, "{bytes}");
 }

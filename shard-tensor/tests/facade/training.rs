@@ -1,10 +1,11 @@
 //! Optimizers against numbers computed by hand, and files.
 
-use shard_tensor::nn::{Linear, ModelExt, Module};
-use shard_tensor::optim::{AdamW, Optimizer, Sgd};
+use shard_tensor::data::{DataError, DimPart, Loader, Source};
+use shard_tensor::nn::{Linear, ModelExt, Module, Plan};
+use shard_tensor::optim::{AdamW, Ema, Optimizer, Sgd};
 use shard_tensor::{
-    DType, DeviceKind, ErrorClass, Launch, Placements, Result, ShardTensor, checkpoint, replicate,
-    shard,
+    DType, DeviceKind, ErrorClass, Launch, Placements, Result, ShardTensor, checkpoint, launch,
+    replicate, shard,
 };
 
 pub(crate) fn read(t: &ShardTensor) -> Result<Vec<f64>> {
@@ -157,6 +158,117 @@ fn optimizers_take_parameters_only() {
             .to_string())
     });
     assert!(text.unwrap()[0].contains("frozen"));
+}
+
+/// An optimizer made before the model was placed has parameters that get no gradient any more, and says so; one of a copy that
+/// was not placed goes on.
+#[test]
+fn an_optimizer_of_parameters_that_were_replaced_says_so() {
+    launch(2, |ctx| {
+        let mesh = ctx.mesh([("a", 2)])?;
+        let new = || {
+            Ok::<_, shard_tensor::Error>(vec![Linear::new(&mesh, 4, 4)?, Linear::new(&mesh, 4, 4)?])
+        };
+        let x = mesh.ones([2, 4], shard(0))?;
+        let slopes = |model: &[Linear]| {
+            model[1]
+                .forward(&model[0].forward(&x)?)?
+                .square()?
+                .sum_all()?
+                .backward()
+        };
+        let whole = new()?;
+        let (mut sgd, mut adam) = (
+            Sgd::new(whole.parameters(), 0.1)?,
+            AdamW::new(whole.parameters(), 0.1)?,
+        );
+        let (mut own, mut mean) = (Sgd::new(whole.parameters(), 0.1)?, Ema::new(&whole, 0.9)?);
+        let copy = whole.clone();
+        // The second layer keeps its parameters, which alone would be trained.
+        let placed = whole.distribute(&Plan::new().colwise("0", "a"))?;
+        let gradients = slopes(&placed)?;
+        let before = placed[1].weight.to_array::<f32>()?;
+        for error in [
+            sgd.step(&gradients).unwrap_err(),
+            adam.step(&gradients).unwrap_err(),
+            mean.update().unwrap_err(),
+            mean.swap().unwrap_err(),
+        ] {
+            assert_eq!(error.class(), ErrorClass::Uniform);
+            let text = error.to_string();
+            assert!(
+                text.contains("\"0.weight\", which was replaced when `distribute`"),
+                "{text}"
+            );
+        }
+        assert_eq!(placed[1].weight.to_array::<f32>()?, before);
+        // The copy has the old parameters, and their gradients.
+        own.step(&slopes(&copy)?)?;
+        mean.update()?;
+        Sgd::new(placed.parameters(), 0.1)?.step(&gradients)?;
+
+        let whole = new()?;
+        let mut sgd = Sgd::new(whole.parameters(), 0.1)?;
+        let sharded = whole.fully_sharded("a")?;
+        let text = sgd.step(&slopes(&sharded)?).unwrap_err().to_string();
+        assert!(text.contains("`fully_sharded`"), "{text}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn options_that_contradict_each_other_and_types_that_are_not_kept_are_refused() {
+    let texts = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let w = mesh
+            .ones([4, 5], shard(0).sizes([1, 0, 3]))?
+            .requires_grad()?;
+        let new = || Sgd::new(vec![("w".to_owned(), w.clone())], 0.1);
+        let gradients = w.sum_all()?.backward()?;
+        let wrong = [
+            new()?.nesterov(true),
+            new()?.nesterov(true).momentum(0.9).dampening(0.1),
+            new()?.momentum(0.9).dampening(f64::NAN),
+        ];
+        let mut texts = Vec::new();
+        for mut sgd in wrong {
+            let error = sgd.step(&gradients).unwrap_err();
+            assert_eq!(error.class(), ErrorClass::Uniform);
+            texts.push(error.to_string());
+        }
+        assert_eq!(w.mean_all()?.item()?, 1.0);
+        new()?.momentum(0.9).nesterov(true).step(&gradients)?;
+        let half = w.detach().to(DType::BF16)?.requires_grad()?;
+        texts.push(
+            AdamW::new(vec![("half".to_owned(), half)], 0.1)
+                .unwrap_err()
+                .to_string(),
+        );
+        texts.push(
+            AdamW::new(vec![("v".to_owned(), w.detach())], 0.1)
+                .unwrap_err()
+                .to_string(),
+        );
+        Ok(texts)
+    })
+    .unwrap();
+    // An error that the ranks tell alike is not taken for one rank's.
+    assert!(texts.iter().all(|t| *t == texts[0]), "{texts:?}");
+    for (text, says) in texts[0].iter().zip([
+        "nesterov",
+        "nesterov",
+        "dampening NaN",
+        "autocast",
+        "requires_grad",
+    ]) {
+        assert!(text.contains(says), "{text} does not say {says}");
+    }
+    assert!(
+        texts[0][3].contains("\"half\": bf16 [4, 5];"),
+        "{}",
+        texts[0][3]
+    );
 }
 
 /// Steps on replicas and on pieces of every kind give what one rank gives.
@@ -410,4 +522,196 @@ fn saving_respects_what_is_there() {
         );
     }
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A source that panics at its sample 5.
+struct Broken;
+
+impl Source for Broken {
+    fn dtype(&self) -> DType {
+        DType::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[10, 2]
+    }
+
+    fn read(&self, held: &[DimPart], into: &mut [u8]) -> std::result::Result<(), DataError> {
+        assert!(held[0].indices().all(|i| i != 5), "sector 5 is gone");
+        into.fill(0);
+        Ok(())
+    }
+}
+
+/// The last batches ask for what the first do not.
+#[test]
+fn a_loader_says_what_it_lacks() {
+    let told = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let rows = ndarray::Array2::<f32>::zeros((10, 2));
+        let uneven = || shard(0).sizes([1, 2, 1]);
+        let mut broken = Loader::new(&mesh, 4)?.source(shard(0), || Ok(Broken))?;
+        broken.next_batch()?;
+        let panicked = broken.next_batch().unwrap_err();
+        assert_eq!(panicked.class(), ErrorClass::Agreed);
+        let texts = [
+            panicked,
+            Loader::new(&mesh, 40)?.next_batch().unwrap_err(),
+            Loader::new(&mesh, 4)?.epoch().unwrap_err(),
+            (Loader::new(&mesh, 4)?
+                .source_array(&rows, uneven())?
+                .next_batch())
+            .unwrap_err(),
+        ];
+        let mut whole = Loader::new(&mesh, 4)?
+            .source_array(&rows, uneven())?
+            .drop_last(true);
+        assert_eq!(whole.epoch()?.count(), 2);
+        Ok(texts.map(|e| e.to_string()))
+    });
+    let told = told.unwrap();
+    assert!(told.iter().all(|texts| *texts == told[0]), "{told:?}");
+    let says = [
+        "sector 5 is gone",
+        "source_array",
+        "source_array",
+        "drop_last",
+    ];
+    for (text, says) in told[0].iter().zip(says) {
+        assert!(text.contains(says), "{text} does not say {says}");
+    }
+}
+
+#[test]
+fn a_loader_takes_arrays_in_memory() {
+    let (x, y) = (
+        ndarray::Array2::from_shape_fn((10, 3), |(i, j)| (3 * i + j) as f64),
+        ndarray::Array1::from_iter(0..10_i64),
+    );
+    let told = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let loader = Loader::new(&mesh, 4)?
+            .source_array(&x.t().as_standard_layout().t(), shard(1))?
+            .source_array(&y, shard(0))?;
+        let mut seen = Vec::new();
+        for batch in loader.shuffle(true).epoch()? {
+            let batch = batch?;
+            let (rows, labels) = (read(&batch[0])?, batch[1].to_array::<i64>()?);
+            for (row, label) in rows.chunks(3).zip(&labels) {
+                assert_eq!(row[0], 3.0 * *label as f64);
+                seen.push(*label);
+            }
+        }
+        seen.sort_unstable();
+        Ok(seen)
+    });
+    assert_eq!(told.unwrap(), vec![(0..10).collect::<Vec<i64>>(); 2]);
+}
+
+#[test]
+fn a_file_of_other_names_is_told_from_a_damaged_one() {
+    let path = scratch("other-names.safetensors");
+    let told = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let layer = || Linear::new(&mesh, 2, 2);
+        let own = [layer()?, layer()?, layer()?].parameters();
+        let renamed = own
+            .iter()
+            .map(|(name, p)| (format!("module.{name}"), p.clone()));
+        checkpoint::save(&path, &renamed.collect::<Vec<_>>())?;
+        let error = checkpoint::load(&path, &own).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Agreed);
+        Ok(error.to_string())
+    });
+    std::fs::remove_file(&path).ok();
+    for text in told.unwrap() {
+        let says = [
+            "no tensor \"0.weight\", \"0.bias\"",
+            "and 2 more",
+            "\"module.0.bias\"",
+            "read_all",
+            "load_state_with",
+        ];
+        for says in says {
+            assert!(text.contains(says), "{text} does not say {says}");
+        }
+    }
+}
+
+/// An archive of one array, with this checksum.
+#[cfg(feature = "npz")]
+fn archive(bytes: &[u8], packed: bool, crc: u32) -> Vec<u8> {
+    use std::io::Write;
+    let (mut content, mut method) = (bytes.to_vec(), 0_u16);
+    if packed {
+        let mut to = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
+        to.write_all(bytes).unwrap();
+        (content, method) = (to.finish().unwrap(), 8);
+    }
+    let name = b"a.npy";
+    let mut about = vec![20, 0, 0, 0];
+    about.extend(method.to_le_bytes());
+    about.extend([0; 4]);
+    for number in [
+        crc,
+        content.len() as u32,
+        bytes.len() as u32,
+        name.len() as u32,
+    ] {
+        about.extend(number.to_le_bytes());
+    }
+    let mut out = [b"PK\x03\x04", &about[..], name].concat();
+    out.extend(&content);
+    let list = out.len() as u32;
+    out.extend([b"PK\x01\x02\x14\0", &about[..], &[0; 14], name].concat());
+    let size = out.len() as u32 - list;
+    out.extend(b"PK\x05\x06\0\0\0\0\x01\0\x01\0");
+    out.extend([size.to_le_bytes(), list.to_le_bytes()].concat());
+    out.extend([0, 0]);
+    out
+}
+
+#[cfg(feature = "npz")]
+#[test]
+fn damaged_archives_are_not_loaded() {
+    use shard_tensor::data::{load_npz, npy_bytes};
+    let path = scratch("damaged.npz");
+    // Longer than what is read of it to see what it is, and in one case not.
+    for rows in [3, 9000] {
+        let array = ndarray::Array2::from_shape_fn((rows, 2), |(i, j)| (i + j) as f32);
+        let bytes = npy_bytes(&array).unwrap();
+        let mut crc = flate2::Crc::new();
+        crc.update(&bytes);
+        let mut broken = bytes.clone();
+        *broken.last_mut().unwrap() ^= 1;
+        for (packed, bytes, fine) in [
+            (false, &bytes, true),
+            (true, &bytes, true),
+            (false, &broken, false),
+            (true, &broken, false),
+        ] {
+            std::fs::write(&path, archive(bytes, packed, crc.sum())).unwrap();
+            let told = launch(2, |ctx| {
+                let mesh = ctx.mesh_of(2)?;
+                let load = |at: Placements| match load_npz(&path, "a", &mesh, at) {
+                    Ok(x) => x.to_array::<f32>().map(Ok),
+                    Err(e) => Ok(Err((e.class(), e.to_string()))),
+                };
+                Ok([load(replicate().into())?, load(shard(0).into())?])
+            });
+            for [whole, pieces] in told.unwrap() {
+                if fine {
+                    assert_eq!(whole.as_ref(), Ok(&array.clone().into_dyn()));
+                    assert_eq!(whole, pieces);
+                    continue;
+                }
+                let (class, text) = whole.unwrap_err();
+                assert_eq!(class, ErrorClass::Agreed);
+                assert!(text.contains("CRC-32"), "{text}");
+                // No rank sees all of what is long and stored as it is, if each has a piece.
+                assert_eq!(pieces.is_ok(), rows > 3 && !packed);
+            }
+        }
+    }
+    std::fs::remove_file(&path).unwrap();
 }

@@ -342,7 +342,8 @@ fn running_statistics_are_the_whole_batches() {
                 let trained = norm.forward(&x)?;
                 assert_eq!(trained.layout(), x.layout());
                 norm.eval();
-                let (means, vars) = (norm.running_mean.get(), norm.running_var.get());
+                let [means, vars] =
+                    [&norm.running_mean, &norm.running_var].map(|b| b.as_ref().unwrap().get());
                 let y = norm.forward(&x)?.narrow(1, 1..2)?;
                 let trained = trained.narrow(1, 1..2)?;
                 let instances =

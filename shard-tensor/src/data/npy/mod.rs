@@ -76,17 +76,22 @@ pub(super) enum Input {
     File(File, u64),
     /// In memory.
     Bytes(Arc<[u8]>),
-    /// In an archive, compressed.
+    /// In an archive.
     #[cfg(feature = "npz")]
-    Packed(super::npz::Packed),
+    Member(super::npz::Member),
 }
 
 /// Gives the bytes from some place on. Places are asked for in ascending order.
 pub(super) type Fetch<'a> = Box<dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a>;
 
 impl Input {
-    fn fetch(&self) -> io::Result<Fetch<'_>> {
-        Ok(match self {
+    /// `whole` says whether all bytes are wanted.
+    #[cfg_attr(
+        not(feature = "npz"),
+        expect(unused_variables, reason = "only archives have checksums")
+    )]
+    fn fetch(&self, whole: bool) -> Fetch<'_> {
+        match self {
             Self::File(file, base) => Box::new(move |at, into| read_at(file, into, base + at)),
             Self::Bytes(bytes) => Box::new(move |at, into| {
                 let from = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
@@ -95,8 +100,8 @@ impl Input {
                 Ok(())
             }),
             #[cfg(feature = "npz")]
-            Self::Packed(packed) => packed.fetch()?,
-        })
+            Self::Member(member) => member.fetch(whole),
+        }
     }
 }
 
@@ -194,7 +199,7 @@ impl Npy {
 
     fn parse(input: Input, len: u64, path: &Path) -> Result<Self, NpyError> {
         let mut head = vec![0; len.min(header::MOST as u64) as usize];
-        input.fetch()?(0, &mut head)?;
+        input.fetch(head.len() as u64 == len)(0, &mut head)?;
         let (text, start) = header::split(&head, len)?;
         let header = Header::parse(text)?;
         let stored = Stored::of(header.descr)?;
@@ -267,11 +272,9 @@ impl Source for Npy {
             place.shape.reverse();
             turned.reverse();
         }
+        let whole = (held.iter().zip(&self.shape)).all(|(held, &n)| held.len() == n);
         let fetch = |held: &[DimPart], into: &mut [u8]| {
-            let fetched = self
-                .input
-                .fetch()
-                .and_then(|mut from| place.fetch(held, into, &mut from));
+            let fetched = place.fetch(held, into, &mut self.input.fetch(whole));
             fetched.map_err(|e| DataError::io(&self.path, e))
         };
         if !self.fortran && self.stored.is_plain() {

@@ -36,12 +36,15 @@ pub trait Schedule {
     }
 
     /// Rises in a straight line to the first rate during so many steps, which are taken from the schedule's own: it ends where it
-    /// ended. As PyTorch's `SequentialLR` of a `LinearLR` and the shortened schedule.
+    /// ended. As PyTorch's `SequentialLR` of a `LinearLR` and the shortened schedule. Of a schedule with no more steps than these
+    /// its end is left, after one step at the first rate.
     fn warmup(self, steps: usize) -> Warmup<Self>
     where
         Self: Sized,
     {
         Warmup {
+            // Of the whole schedule: one that is shortened to nothing may be at its end at once.
+            top: self.at(0),
             schedule: self.shortened(steps),
             steps,
             from: 1.0 / (steps as f64 + 1.0),
@@ -59,6 +62,8 @@ impl<S: Schedule + ?Sized> Schedule for Box<S> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Warmup<S> {
     schedule: S,
+    /// The rate to which it rises.
+    top: f64,
     steps: usize,
     from: f64,
 }
@@ -78,7 +83,7 @@ impl<S: Schedule> Schedule for Warmup<S> {
             Some(step) => self.schedule.at(step),
             None => {
                 let done = step as f64 / self.steps as f64;
-                self.schedule.at(0) * (self.from + (1.0 - self.from) * done)
+                self.top * (self.from + (1.0 - self.from) * done)
             }
         }
     }
@@ -89,10 +94,11 @@ impl<S: Schedule> Schedule for Warmup<S> {
     }
 }
 
-/// How far a step is on the way to the end of some steps, from 0 to 1.
+/// How far a step is on the way to the end of some steps, from 0 to 1. The first is at the beginning, even if there are none.
 fn progress(step: usize, steps: usize) -> f64 {
-    match steps {
-        0 => 1.0,
+    match (step, steps) {
+        (0, _) => 0.0,
+        (_, 0) => 1.0,
         _ => step.min(steps) as f64 / steps as f64,
     }
 }

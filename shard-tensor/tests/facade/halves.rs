@@ -1,0 +1,197 @@
+//! Ops that are made of several, of floats of 16 bits: results and gradients are those of `f32`, rounded once.
+
+use shard_tensor::{
+    ClassLoss, DType, Interpolation, Launch, LossReduction, Placements, Pool, Result, ShardTensor,
+    shard,
+};
+
+const SHAPE: [usize; 2] = [4, 6];
+
+/// Numbers that `f16` and `bf16` have, around 300, where squares and sums are beyond `f16`.
+fn large(i: usize) -> f64 {
+    280.0 + 2.0 * ((i * 7) % 24) as f64
+}
+
+fn other(i: usize) -> f64 {
+    260.0 + 2.0 * ((i * 11 + 5) % 24) as f64
+}
+
+/// Probabilities.
+fn share(i: usize) -> f64 {
+    (1 + (i * 5) % 14) as f64 / 16.0
+}
+
+type Numbers = fn(usize) -> f64;
+type Makes<'a> = &'a (dyn Fn(&[ShardTensor]) -> Result<ShardTensor> + Sync);
+
+/// What an op gives, and the gradients of its operands, made of numbers of this type and rounded to `stored`.
+fn found(
+    (dtype, stored): (DType, DType),
+    ranks: usize,
+    shape: &[usize],
+    operands: &[Numbers],
+    makes: Makes<'_>,
+) -> Vec<Vec<f64>> {
+    let found = Launch::new(ranks).run(|ctx| {
+        let mesh = ctx.mesh_of(ranks)?;
+        let strides: Vec<usize> = (0..shape.len())
+            .map(|d| shape[d + 1..].iter().product())
+            .collect();
+        let at = |i: &[usize]| i.iter().zip(&strides).map(|(i, s)| i * s).sum();
+        let xs = operands.iter().map(|number| {
+            let x = mesh.from_fn(shape, [shard(0)], |i| number(at(i)))?;
+            x.to(dtype)?.requires_grad()
+        });
+        let xs = xs.collect::<Result<Vec<ShardTensor>>>()?;
+        let y = makes(&xs)?;
+        assert_eq!(y.dtype(), dtype);
+        let seed = mesh
+            .with_dtype(dtype)
+            .ones(y.shape(), Placements::replicated())?;
+        let gradients = y.backward_with(&seed)?;
+        let mut all = vec![y.detach()];
+        for x in &xs {
+            all.extend(gradients.get(x)?);
+        }
+        let numbers = |x: &ShardTensor| {
+            let x = x.to(stored)?.to(DType::F64)?.to_array::<f64>()?;
+            Ok(x.into_iter().collect::<Vec<f64>>())
+        };
+        all.iter().map(numbers).collect::<Result<Vec<_>>>()
+    });
+    found.unwrap().swap_remove(0)
+}
+
+fn check_of(what: &str, shape: &[usize], operands: &[Numbers], makes: Makes<'_>) {
+    for ranks in [1, 3] {
+        for stored in [DType::F16, DType::BF16] {
+            let exact = found((DType::F32, stored), ranks, shape, operands, makes);
+            let got = found((stored, stored), ranks, shape, operands, makes);
+            let same = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan();
+            for (k, (got, exact)) in got.iter().zip(&exact).enumerate() {
+                assert!(
+                    got.iter().zip(exact).all(same),
+                    "{what}, {k} of {stored} on {ranks}: {got:?}, not {exact:?}"
+                );
+            }
+            assert_eq!(got.len(), exact.len());
+        }
+    }
+}
+
+fn check(what: &str, operands: &[Numbers], makes: Makes<'_>) {
+    check_of(what, &SHAPE, operands, makes);
+}
+
+#[test]
+fn means_and_norms_of_16_bits_are_rounded_once() {
+    check("mean", &[large], &|x| x[0].mean(1, false));
+    check("mean of all", &[large], &|x| {
+        x[0].mul_scalar(64.0)?.mean_all()
+    });
+    for order in [0.5, 1.0, 2.0, 3.0, -1.5, f64::INFINITY] {
+        check("norm", &[large], &|x| x[0].norm(order, 1, false));
+        check("normalize", &[large], &|x| x[0].normalize(order, 1, 1e-12));
+    }
+    check("cosine_similarity", &[large, other], &|x| {
+        x[0].cosine_similarity(&x[1], 1, 1e-8)
+    });
+    for order in [1.0, 2.0, 3.0, f64::INFINITY] {
+        check("cdist", &[large, other], &|x| x[0].cdist(&x[1], order));
+    }
+    check("quantile", &[large], &|x| {
+        x[0].quantile(&[0.3], 1, Interpolation::Linear)
+    });
+    check("std", &[large], &|x| x[0].std(1, 1.0, false));
+    check("var", &[large], &|x| x[0].var(1, 1.0, false));
+    check("logsumexp", &[large], &|x| x[0].logsumexp(1, false));
+    check("prod", &[|i| 2.0 + (i % 3) as f64], &|x| {
+        x[0].prod(1, false)
+    });
+}
+
+#[test]
+fn losses_of_16_bits_are_rounded_once() {
+    use LossReduction::{Mean, None, Sum};
+    for how in [None, Mean, Sum] {
+        check("l1", &[large, other], &|x| x[0].l1_loss(&x[1], how));
+        check("mse", &[large, other], &|x| x[0].mse_loss(&x[1]));
+        check("smooth l1", &[large, other], &|x| {
+            x[0].smooth_l1_loss(&x[1], 3.0, how)
+        });
+        check("huber", &[large, other], &|x| {
+            x[0].huber_loss(&x[1], 3.0, how)
+        });
+        check("bce", &[share, share], &|x| {
+            let weight = x[1].detach();
+            x[0].binary_cross_entropy(&x[1].flip(1)?, Some(&weight), how)
+        });
+        check("bce with logits", &[large, share], &|x| {
+            let weight = x[1].detach();
+            let positive = x[1].detach().narrow(0, 0..1)?;
+            x[0].binary_cross_entropy_with_logits(&x[1], Some(&weight), Some(&positive), how)
+        });
+        check("kl_div", &[other, share], &|x| {
+            x[0].kl_div(&x[1], false, how)
+        });
+        check("gaussian", &[large, other, share], &|x| {
+            x[0].gaussian_nll_loss(&x[1], &x[2], true, 1e-6, how)
+        });
+        check("poisson", &[large, other], &|x| {
+            x[0].poisson_nll_loss(&x[1], false, true, 1e-8, how)
+        });
+        check("cross_entropy", &[large, share], &|x| {
+            let weight = x[1]
+                .detach()
+                .select(0, 0)?
+                .redistribute(Placements::replicated())?;
+            let options = ClassLoss::default().weight(&weight).smoothing(0.1);
+            x[0].cross_entropy(&x[1], &options.reduction(how))
+        });
+        check("nll", &[large], &|x| {
+            let classes = x[0].detach().argmax(1)?;
+            x[0].nll_loss(&classes, &ClassLoss::default().reduction(how))
+        });
+    }
+}
+
+#[test]
+fn maps_and_pools_of_16_bits_are_rounded_once() {
+    check("lerp", &[large, other, share], &|x| x[0].lerp(&x[1], &x[2]));
+    check("addcmul", &[large, other, large], &|x| {
+        x[0].addcmul(&x[1], &x[2], -0.01)
+    });
+    check("addcdiv", &[large, other, share], &|x| {
+        x[0].addcdiv(&x[1], &x[2], 0.3)
+    });
+    check("atan2", &[large, other], &|x| x[0].atan2(&x[1]));
+    check("glu", &[share], &|x| x[0].glu(1));
+    check_of("cross", &[4, 3], &[large, other], &|x| x[0].cross(&x[1], 1));
+    for outputs in [[1, 1], [1, 2]] {
+        check_of("adaptive_avg_pool", &[2, 3, 6, 8], &[large], &|x| {
+            x[0].mul_scalar(128.0)?.adaptive_avg_pool(outputs)
+        });
+    }
+    check_of("lp_pool", &[2, 3, 6, 8], &[large], &|x| {
+        x[0].lp_pool(2.0, Pool::new(2))
+    });
+    check_of("local_response_norm", &[2, 3, 6, 8], &[large], &|x| {
+        x[0].local_response_norm(3, 0.5, 0.75, 2.0)
+    });
+}
+
+/// What rounding on the way would lose altogether.
+#[test]
+fn sums_beyond_the_type_have_means_and_roots_within() {
+    let found = Launch::new(2).dtype(DType::F16).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let many = mesh.full([70000], 1.0, [shard(0)])?;
+        let long = mesh.full([4], 300.0, [shard(0)])?;
+        Ok([
+            many.mean_all()?.item()?,
+            long.norm(2.0, 0, false)?.item()?,
+            many.mse_loss(&many.mul_scalar(3.0)?)?.item()?,
+        ])
+    });
+    assert_eq!(found.unwrap()[1], [1.0, 600.0, 4.0]);
+}
