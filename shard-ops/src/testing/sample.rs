@@ -1,8 +1,9 @@
 //! What an op was given on one rank, and what it gave.
 
-use super::{Tensor, tensor, whole};
+use super::{Data, Tensor, tensor, whole};
 use crate::{Engine, EngineOptions, Exec, Meta, Op, OpError, Value, Values};
-use shard_spec::Layout;
+use shard_comm::DType;
+use shard_spec::{Layout, numel};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,7 +49,11 @@ impl Exec for Capture {
         let read = |v: &Value| {
             if v.array().buffer().is_none() {
                 // An operand of which only the shape counts: the tape keeps no elements of those.
-                return Ok(tensor(v.shape(), |_| 0.0));
+                return Ok(match v.dtype() {
+                    DType::Bool => Tensor::new(v.shape(), Data::Bool(vec![0; numel(v.shape())])),
+                    dtype if dtype.is_float() => tensor(v.shape(), |_| 0.0),
+                    _ => Tensor::new(v.shape(), vec![0_i64; numel(v.shape())]),
+                });
             }
             whole(v.array()).map_err(|source| OpError::Redistribute {
                 op: "capture",
