@@ -4,6 +4,8 @@ use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use crate::{Buffer, CommError, DType, DeviceRef, History, Ledger, Result};
+use tracing::level_filters::LevelFilter;
+use tracing::span::EnteredSpan;
 
 /// An operation in flight.
 ///
@@ -123,6 +125,7 @@ impl Handle {
 
     /// Waits, and tells the flight recorder of a failure.
     fn finish(&self, pending: &mut dyn Pending) -> Result<Option<Buffer>> {
+        let _span = waiting();
         let result = pending.wait();
         let result = match &self.history {
             Some(history) => history.heard(result),
@@ -134,6 +137,14 @@ impl Handle {
             }
         })
     }
+}
+
+/// The span `wait`, in which a rank waits for others and takes what arrives from them. There is none where nobody listens, since
+/// spans cost some time even then.
+#[inline]
+pub(crate) fn waiting() -> Option<EnteredSpan> {
+    (LevelFilter::current() == LevelFilter::TRACE)
+        .then(|| tracing::trace_span!(target: "shard_comm", "wait").entered())
 }
 
 /// An operation that was done when it was started.

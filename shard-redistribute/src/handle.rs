@@ -3,7 +3,9 @@
 use crate::exchange::start;
 use crate::{Array, ExchangeHandle, Plan, RedistributeError, Result, Step};
 use shard_comm::{Calling, Handle, Monoid};
+use shard_spec::Layout;
 use std::rc::Rc;
+use tracing::span::EnteredSpan;
 
 /// A plan that was started: its first step is in flight while the caller computes.
 ///
@@ -58,7 +60,11 @@ impl PlanHandle {
     #[track_caller]
     pub fn wait(self) -> Result<Array> {
         let _call = Calling::doing("redistribute");
-        let array = self.plan.finish(self.first.land()?, self.started)?;
+        let first = {
+            let _span = moving(self.first.layout());
+            self.first.land()?
+        };
+        let array = self.plan.finish(first, self.started)?;
         Ok(match self.number {
             Some(number) => array.with_number(number),
             None => array,
@@ -89,7 +95,7 @@ impl Array {
     /// # Errors
     /// As [`redistribute`](Self::redistribute); errors of other ranks are reported by the handle.
     #[track_caller]
-    pub fn redistribute_start(&self, to: &shard_spec::Layout) -> Result<PlanHandle> {
+    pub fn redistribute_start(&self, to: &Layout) -> Result<PlanHandle> {
         let planner = self.cx().planner();
         let _call = Calling::doing("redistribute");
         let number = Some(self.record_move(to));
@@ -106,7 +112,18 @@ pub(crate) enum UnderWay {
     Sum(Handle, Array),
 }
 
+/// The span of a step of a move, or of a part of one, to this layout.
+pub(crate) fn moving(to: &Layout) -> EnteredSpan {
+    tracing::trace_span!("redistribute", %to).entered()
+}
+
 impl UnderWay {
+    fn layout(&self) -> &Layout {
+        match self {
+            Self::Landed(like) | Self::Pieces(_, like) | Self::Sum(_, like) => like.layout(),
+        }
+    }
+
     pub(crate) fn land(self) -> Result<Array> {
         let (buffer, like) = match self {
             Self::Landed(array) => return Ok(array),
@@ -125,7 +142,6 @@ impl Step {
         let Some(local) = array.buffer() else {
             return Ok(UnderWay::Landed(like));
         };
-        let _span = tracing::trace_span!("redistribute", to = %self.layout()).entered();
         Ok(match self {
             Self::Exchange(exchange, _) => UnderWay::Pieces(start(exchange, cx, &[array])?, like),
             Self::AllReduce(axes, op, _) => {

@@ -3,7 +3,7 @@
 use crate::budget::{check_bytes, check_pieces};
 use crate::cost::STAGING;
 use crate::error::Incompatible;
-use crate::handle::UnderWay;
+use crate::handle::{UnderWay, moving};
 use crate::path::{self, Hop, Path};
 use crate::price::Prices;
 use crate::rounds::Way;
@@ -364,7 +364,10 @@ impl Plan {
     pub fn start(self: &Rc<Self>, array: &Array) -> Result<PlanHandle> {
         self.check_source(array)?;
         let (first, started) = match (self.steps().first(), self.bounded(array.dtype())) {
-            (Some(step), None | Some(Way::Whole)) => (step.start(array)?, 1),
+            (Some(step), None | Some(Way::Whole)) => {
+                let _span = moving(step.layout());
+                (step.start(array)?, 1)
+            }
             // There is nothing to do, or the step runs in rounds, which fill and empty one stage.
             _ => (UnderWay::Landed(array.clone()), 0),
         };
@@ -395,6 +398,7 @@ impl Plan {
             };
         }
         for step in &self.steps()[done..] {
+            let _span = moving(step.layout());
             at = step.start(&at)?.land()?;
         }
         if at.layout() == self.to() {

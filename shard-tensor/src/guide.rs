@@ -15,6 +15,9 @@ mod pages {
     #[doc = include_str!("../docs/parallel.md")]
     struct Parallel;
 
+    #[doc = include_str!("../docs/profiling.md")]
+    struct Profiling;
+
     #[doc = include_str!("../docs/training.md")]
     struct Training;
 }

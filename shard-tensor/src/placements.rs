@@ -128,27 +128,36 @@ pub(crate) fn with_axis(layout: &Layout, axis: usize, placement: &AxisPlacement)
         Placement::Replicate => Ok(free),
         Placement::Partial(op) => Ok(free.with_partial(&[axis], op)?),
         Placement::Shard(dim) => {
-            let Some(&extent) = free.shape().get(dim) else {
+            if dim >= free.ndim() {
                 // The same error as everywhere else.
                 let mut all = free.placements().to_vec();
                 all[axis] = placement.placement;
                 return Ok(Layout::new(free.mesh(), free.shape(), &all)?);
-            };
-            let outer = match free.sharding(dim) {
-                Some(sharding) => sharding.partition.clone(),
-                None => Partition::from_sizes(&[extent])?,
-            };
-            let inner: Result<Vec<Partition>> = (0..outer.parts())
-                .map(|part| placement.partition(outer.size(part), parts))
-                .collect();
-            let axes = free.axis_order(dim).iter().copied().chain([axis]);
-            let sharding = DimSharding {
-                axes: axes.collect(),
-                partition: Partition::nested(&outer, &inner?)?,
-            };
-            Ok(free.with_sharding(dim, Some(sharding))?)
+            }
+            divided_further(&free, dim, axis, |size| placement.partition(size, parts))
         }
     }
+}
+
+/// A layout that divides a dim that it has, or the parts that it has of it, over one more axis. `parts` tells how so many indices divide.
+/// What other axes divide stays divided: the parts of this one are parts of theirs.
+pub(crate) fn divided_further(
+    layout: &Layout,
+    dim: usize,
+    axis: usize,
+    parts: impl Fn(usize) -> Result<Partition>,
+) -> Result<Layout> {
+    let outer = match layout.sharding(dim) {
+        Some(sharding) => sharding.partition.clone(),
+        None => Partition::from_sizes(&[layout.shape()[dim]])?,
+    };
+    let inner: Result<Vec<Partition>> = outer.sizes().map(parts).collect();
+    let axes = layout.axis_order(dim).iter().copied().chain([axis]);
+    let sharding = DimSharding {
+        axes: axes.collect(),
+        partition: Partition::nested(&outer, &inner?)?,
+    };
+    Ok(layout.with_sharding(dim, Some(sharding))?)
 }
 
 /// A layout that one mesh axis has copies of, and the others as they had it.

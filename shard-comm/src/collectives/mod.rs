@@ -20,6 +20,7 @@ pub(crate) use staged::Step;
 pub use staged::all_reduce_seconds;
 
 use crate::caller::called;
+use crate::handle::waiting;
 use crate::validate::label;
 use crate::{
     AgreedError, Buffer, BufferMut, CommError, Communicator, DType, ExchangePlan, Handle, Result,
@@ -117,7 +118,7 @@ impl dyn Communicator + '_ {
             .get(name, None, &[], &[], || ExchangePlan::silent(name));
         let mut request = Request::status(plan, status, site);
         request.argument = argument;
-        self.noted(self.call(request)).map(drop)
+        self.completed(request).map(drop)
     }
 
     /// Splits the group by color: ranks with equal colors form a new group, ordered by (key, rank). `None` joins no
@@ -233,10 +234,17 @@ impl dyn Communicator + '_ {
     /// Runs an operation and waits for its result: an empty buffer if the operation has none on this rank.
     #[inline]
     fn call_for(&self, request: Request) -> Result<Buffer> {
-        match self.noted(self.call(request))? {
+        match self.completed(request)? {
             Some(result) => Ok(result),
             None => Ok(self.device().alloc(DType::U8, 0)?.freeze()),
         }
+    }
+
+    /// Runs an operation and waits for it.
+    #[inline]
+    fn completed(&self, request: Request) -> Result<Option<Buffer>> {
+        let _span = waiting();
+        self.noted(self.call(request))
     }
 
     /// Returns the result, and tells the flight recorder if it is a failure.

@@ -5,6 +5,7 @@ use super::ranges::{Block, Cut, for_each_box};
 use super::sizes::{Leg, Place, Schedule, Way, settles};
 use crate::exchange::Exchange;
 use crate::geometry::is_run;
+use crate::handle::moving;
 use crate::{Array, Fingerprint, MeshComm, Plan, RedistributeError, Result, Step};
 use shard_comm::{
     AgreedError, Buffer, BufferMut, Communicator, DType, DeviceError, DeviceRef, ExchangePlan,
@@ -32,7 +33,7 @@ pub(crate) fn move_into(plan: &Plan, first: usize, array: Array, mut loose: bool
         index: plan.index,
     };
     for (number, leg) in plan.legs().enumerate().skip(first) {
-        let _span = tracing::trace_span!("redistribute", to = %leg.step.layout()).entered();
+        let _span = moving(leg.step.layout());
         let way = leg.way(dtype, plan.staging(), Place::Own);
         if settles(way, leg.is_local(), loose) {
             mover.settle()?;

@@ -1,8 +1,9 @@
 //! Where the parameters of a model lie: parallelism is placements.
 
 use super::{LeafMut, Tree};
+use crate::placements::divided_further;
 use crate::{Error, Placements, Result, ShardTensor};
-use shard_spec::{DimSharding, Layout, Partition, Placement};
+use shard_spec::{Layout, Partition, Placement};
 
 /// What becomes of one tensor of a model.
 pub(super) struct Place {
@@ -137,30 +138,21 @@ pub(super) fn split(
             "divide another dim, or over an axis that does not divide the tensor yet",
         ));
     }
-    let outer = match own.sharding(dim) {
-        Some(sharding) => sharding.partition.clone(),
-        None => Partition::from_sizes(&[own.shape()[dim]])?,
-    };
-    if unit == 0 || outer.sizes().any(|size| !size.is_multiple_of(unit)) {
-        return Err(Error::argument(
-            op,
-            format!("parts of whole heads of {unit} features"),
-            format!(
-                "dim {dim} of {name:?} of shape {:?} placed {own}",
-                own.shape()
-            ),
-            "give the width of a head, which divides the features that ranks have",
-        ));
-    }
     let parts = mesh.axis_size(index);
-    let inner: Result<Vec<Partition>> = (outer.sizes())
-        .map(|size| in_units(size, parts, unit))
-        .collect();
-    let sharding = DimSharding {
-        axes: own.axis_order(dim).iter().copied().chain([index]).collect(),
-        partition: Partition::nested(&outer, &inner?)?,
-    };
-    Ok(own.with_sharding(dim, Some(sharding))?)
+    divided_further(own, dim, index, |size| {
+        if unit == 0 || !size.is_multiple_of(unit) {
+            return Err(Error::argument(
+                op,
+                format!("parts of whole heads of {unit} features"),
+                format!(
+                    "dim {dim} of {name:?} of shape {:?} placed {own}",
+                    own.shape()
+                ),
+                "give the width of a head, which divides the features that ranks have",
+            ));
+        }
+        in_units(size, parts, unit)
+    })
 }
 
 /// Parts of whole units, of which some have one more than others.

@@ -27,6 +27,7 @@ mod optimizing;
 mod peers;
 mod placing;
 mod products;
+mod profiling;
 mod random;
 mod reading;
 mod scans;
