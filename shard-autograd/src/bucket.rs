@@ -282,6 +282,7 @@ fn within(whole: &IndexBox, part: &IndexBox) -> Strided {
 
 impl Flight {
     fn land(self) -> Result<Vec<(ValueId, Value)>> {
+        let _span = tracing::trace_span!("reduce_gradients", values = self.results.len()).entered();
         let flat = self.handle.map(Handle::wait).transpose()?;
         let mut start = 0;
         let mut sums = Vec::with_capacity(self.results.len());

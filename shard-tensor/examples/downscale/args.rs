@@ -62,6 +62,10 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) check: bool,
 
+    /// Measures the last step, op by op, and writes profile.json, which ui.perfetto.dev shows
+    #[arg(long)]
+    pub(crate) profile: bool,
+
     /// Where uk_hires_theta.npy and uk_hires_altitude.npy are
     #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data"))]
     pub(crate) data: PathBuf,

@@ -41,6 +41,8 @@ mod verify;
 use args::Args;
 use clap::Parser;
 use forecast::Forecast;
+use shard_tensor::Profile;
+use std::io::Write;
 use std::process::ExitCode;
 use told::Told;
 use train::Job;
@@ -114,6 +116,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         backend: args.backend(),
         weights: Some(&weights),
         level: PICTURED,
+        profile: args.profile,
     };
     let outcome = job.run()?;
     let mut out = Told::new();
@@ -132,6 +135,12 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         picture::write(&picture, &outcome.panels, &caption)?;
         report::print(&mut out, args, outcome)?;
         report::files(&mut out, &[&curve, &picture, &weights, &training])?;
+        if let Some(first) = outcome.profiles.first() {
+            let file = args.out.join("profile.json");
+            std::fs::write(&file, Profile::trace(&outcome.profiles))?;
+            report::files(&mut out, &[&file])?;
+            write!(out, "\nthe last step of {first}")?;
+        }
         if args.check {
             passed &= scores::verdict(&mut out, &outcome.scores)?;
         }

@@ -14,7 +14,7 @@ use ndarray::{Array2, Ix2};
 use shard_tensor::data::{Loader, Npy};
 use shard_tensor::optim::Cosine;
 use shard_tensor::prelude::*;
-use shard_tensor::{Backend, DeviceKind, checkpoint};
+use shard_tensor::{Backend, DeviceKind, Profile, checkpoint};
 use std::path::Path;
 
 /// Channels at full resolution.
@@ -51,6 +51,8 @@ pub(crate) struct Job<'a> {
     pub(crate) weights: Option<&'a Path>,
     /// The level whose picture is wanted.
     pub(crate) level: usize,
+    /// Whether the last step is measured op by op.
+    pub(crate) profile: bool,
 }
 
 /// What a training gave.
@@ -61,6 +63,8 @@ pub(crate) struct Outcome {
     pub(crate) scores: Vec<Score>,
     pub(crate) panels: Panels,
     pub(crate) ranks: Vec<RankReport>,
+    /// What the last step took on each rank, if that was to be measured.
+    pub(crate) profiles: Vec<Profile>,
 }
 
 /// One level of the test hour, in kelvin.
@@ -121,7 +125,7 @@ impl Job<'_> {
         if let Some(path) = self.stretch.resume {
             training.checkpoint(ctx).load(path)?;
         }
-        let course = self.train(ctx, &task, &mut training)?;
+        let (course, profile) = self.train(ctx, &task, &mut training)?;
 
         let Training { model, .. } = training;
         let parameters = model.parameters();
@@ -136,6 +140,10 @@ impl Job<'_> {
             panels,
             ranks: RankReport::gather(ctx, piece, &parameters, &course.moved)?,
             trained: Trained::new(course, &parameters)?,
+            profiles: match profile {
+                Some(profile) => ctx.gather(&profile)?,
+                None => Vec::new(),
+            },
         };
         // All ranks end with the same; one is enough.
         Ok((ctx.rank() == 0).then_some(outcome))
@@ -161,29 +169,49 @@ impl Job<'_> {
     }
 
     /// Trains until it is to stop.
-    fn train(&self, ctx: &Context, task: &Task, training: &mut Training) -> Result<Course> {
-        let rates = Cosine::new(RATE, self.steps).warmup(self.steps / 10);
+    fn train(
+        &self,
+        ctx: &Context,
+        task: &Task,
+        training: &mut Training,
+    ) -> Result<(Course, Option<Profile>)> {
         let title = format!("{} {}", self.mesh, self.dtype);
         let mut progress = Progress::new(ctx, training.step as usize, self.steps, title);
+        let mut profile = None;
         while training.step < self.stretch.stop {
-            let hours = training.hours.next_batch()?.swap_remove(0);
-            let samples = task.samples(&hours, self.dtype)?;
-            let loss = ctx.autocast(self.autocast, || {
-                let residual = training.model.forward(&samples.inputs)?;
-                (samples.bilinear.add(&residual)?).mse_loss(&samples.target)
-            })?;
-            let mut gradients = loss.backward()?;
-            gradients.clip_norm(LONGEST)?;
-            let rate = rates.at(training.step as usize);
-            training.adam.set_learning_rate(rate);
-            training.adam.step(&gradients)?;
-            training.step += 1;
-            progress.step(loss.item()?);
+            let is_last = training.step + 1 == self.stretch.stop;
+            let mut step = || self.step(ctx, task, training);
+            let loss = if self.profile && is_last {
+                let (loss, measured) = ctx.profile(step)?;
+                profile = Some(measured);
+                loss
+            } else {
+                step()?
+            };
+            progress.step(loss);
             if let Some(path) = self.stretch.due(training.step) {
                 training.checkpoint(ctx).save(path)?;
             }
         }
-        Ok(progress.done())
+        Ok((progress.done(), profile))
+    }
+
+    /// One step, and the loss before it.
+    fn step(&self, ctx: &Context, task: &Task, training: &mut Training) -> Result<f64> {
+        let rates = Cosine::new(RATE, self.steps).warmup(self.steps / 10);
+        let hours = training.hours.next_batch()?.swap_remove(0);
+        let samples = task.samples(&hours, self.dtype)?;
+        let loss = ctx.autocast(self.autocast, || {
+            let residual = training.model.forward(&samples.inputs)?;
+            (samples.bilinear.add(&residual)?).mse_loss(&samples.target)
+        })?;
+        let mut gradients = loss.backward()?;
+        gradients.clip_norm(LONGEST)?;
+        let rate = rates.at(training.step as usize);
+        training.adam.set_learning_rate(rate);
+        training.adam.step(&gradients)?;
+        training.step += 1;
+        loss.item()
     }
 
     /// Errors per level on the test hour, and one level to look at.

@@ -39,6 +39,7 @@ pub(crate) fn agrees_with_one_rank(
             dtype,
             stretch: Stretch::whole(job.steps),
             weights: None,
+            profile: false,
             ..*job
         };
         let other;
@@ -116,6 +117,7 @@ mod tests {
             backend: Backend::Own,
             weights: None,
             level: 0,
+            profile: false,
         }
     }
 

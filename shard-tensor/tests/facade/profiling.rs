@@ -15,7 +15,8 @@ fn step_of(ctx: &Context) -> Result<Profile> {
     let step = || {
         // What a convolution has fetched of a tensor stays with it.
         let y = conv.forward(&x.sin()?)?.gelu()?.redistribute(shard(1))?;
-        y.square()?.mean_all()?.backward()
+        // Sums over ranks are taken when somebody looks at a gradient.
+        Ok(y.square()?.mean_all()?.backward()?.iter()?.count())
     };
     step()?;
     let before = ctx.ledger().snapshot();
@@ -53,6 +54,12 @@ fn times_add_up_and_bytes_are_the_ledgers() -> Result<()> {
                 .unwrap_or_else(|| panic!("{op} in {profile}"));
             assert_eq!(found.calls, calls, "{profile}");
         }
+        // Begun, and waited for.
+        assert_eq!(
+            profile.get("reduce_gradients").map(|row| row.calls),
+            Some(2),
+            "{profile}"
+        );
         // The move that the program asked for, and the one of its cotangent; halos are the convolution's.
         assert_eq!(
             profile.get("redistribute").map(|row| row.calls),
