@@ -1,6 +1,7 @@
 //! Dims as a user names them: from the front, or, below zero, from the end.
 
 use crate::{Error, Result};
+use ndarray::SliceInfoElem;
 
 /// A dim of a tensor: 0 is the first, -1 the last.
 ///
@@ -105,4 +106,130 @@ impl<D: Copy + Into<Dim>> From<&Vec<D>> for DimList {
     fn from(dims: &Vec<D>) -> Self {
         dims[..].into()
     }
+}
+
+/// By how many places each of some dims is shifted: `1`, `[1, -2]`, a slice or a vector.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shifts(pub(crate) Vec<isize>);
+
+impl From<isize> for Shifts {
+    fn from(shift: isize) -> Self {
+        Self(vec![shift])
+    }
+}
+
+impl From<i32> for Shifts {
+    fn from(shift: i32) -> Self {
+        Self(vec![shift as isize])
+    }
+}
+
+impl<const N: usize> From<[isize; N]> for Shifts {
+    fn from(shifts: [isize; N]) -> Self {
+        Self(shifts.into())
+    }
+}
+
+impl From<&[isize]> for Shifts {
+    fn from(shifts: &[isize]) -> Self {
+        Self(shifts.into())
+    }
+}
+
+impl From<Vec<isize>> for Shifts {
+    fn from(shifts: Vec<isize>) -> Self {
+        Self(shifts)
+    }
+}
+
+/// Ranges of all dims, and the shape of what they leave.
+pub(crate) struct Slices {
+    /// Per dim: start, step and how many.
+    pub(crate) ranges: Vec<(usize, isize, usize)>,
+    pub(crate) shape: Vec<usize>,
+    /// Whether dims go or come.
+    pub(crate) changes: bool,
+}
+
+impl Slices {
+    /// Ranges of a tensor of this shape as a user writes them.
+    pub(crate) fn of(shape: &[usize], elements: &[SliceInfoElem]) -> Result<Self> {
+        let mut read = Self {
+            ranges: Vec::new(),
+            shape: Vec::new(),
+            changes: false,
+        };
+        let mut extents = shape.iter();
+        let mut next = || {
+            extents.next().copied().ok_or_else(|| {
+                Error::argument(
+                    "slices",
+                    format!("at most {} ranges, one for each dim", shape.len()),
+                    format!("{elements:?}"),
+                    "give fewer ranges",
+                )
+            })
+        };
+        for element in elements {
+            match *element {
+                SliceInfoElem::Slice { start, end, step } => {
+                    let range = range(next()?, start, end, step)?;
+                    read.ranges.push(range);
+                    read.shape.push(range.2);
+                }
+                SliceInfoElem::Index(index) => {
+                    read.ranges.push((place(next()?, index)?, 1, 1));
+                    read.changes = true;
+                }
+                SliceInfoElem::NewAxis => {
+                    read.shape.push(1);
+                    read.changes = true;
+                }
+            }
+        }
+        for &n in extents {
+            read.ranges.push((0, 1, n));
+            read.shape.push(n);
+        }
+        Ok(read)
+    }
+}
+
+/// Start, step and length of a range of a dim of `n`, of which ends below 0 count from the end, and ends beyond are cut off.
+fn range(n: usize, start: isize, end: Option<isize>, step: isize) -> Result<(usize, isize, usize)> {
+    if step == 0 {
+        return Err(Error::argument(
+            "slices",
+            "a step other than 0",
+            step.to_string(),
+            "leave the step away, or give another",
+        ));
+    }
+    let within = |at: isize| match at {
+        0.. => n.min(at.unsigned_abs()),
+        _ => n.saturating_sub(at.unsigned_abs()),
+    };
+    let (start, end) = (within(start), end.map_or(n, within));
+    let len = end.saturating_sub(start).div_ceil(step.unsigned_abs());
+    Ok(match step > 0 || len == 0 {
+        true => (start, step, len),
+        // Backwards from the last of the range.
+        false => (end - 1, step, len),
+    })
+}
+
+/// The place of an index of a dim of `n`, from the end below 0.
+fn place(n: usize, index: isize) -> Result<usize> {
+    let at = match index {
+        0.. => Some(index.unsigned_abs()),
+        _ => n.checked_sub(index.unsigned_abs()),
+    };
+    at.filter(|&at| at < n).ok_or_else(|| {
+        Error::argument(
+            "slices",
+            format!("an index of {n}, from -{n} on and below {n}"),
+            index.to_string(),
+            "name an index that is there",
+        )
+    })
 }

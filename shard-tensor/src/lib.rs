@@ -77,7 +77,7 @@ mod tensor;
 mod transfer;
 
 pub use context::Context;
-pub use dim::{Dim, DimList};
+pub use dim::{Dim, DimList, Shifts};
 pub use error::{Error, Located, Result};
 pub use explain::{Explanation, Step};
 pub use gradients::{ClipNorm, Gradients};

@@ -1,10 +1,10 @@
 //! Numbers that the data decides, and that all ranks go by.
 
-use super::elementwise::cast;
-use super::reduce::amax;
+use super::elementwise::{cast, ge, logical_or, lt, number};
+use super::reduce::{amax, amin, any};
 use crate::error::InOp;
 use crate::{Exec, OpError, Result, Value};
-use shard_comm::{AgreedError, Communicator, DType, DeviceError, Element};
+use shard_comm::{AgreedError, Bool, Communicator, DType, DeviceError, Element};
 use shard_spec::{Layout, numel};
 
 /// The one element of a value, on all ranks of the mesh; nothing where there is no data: off the mesh, or where ranks are played.
@@ -49,6 +49,32 @@ pub(super) fn count(exec: &dyn Exec, op: &'static str, x: &Value) -> Result<Opti
     let most = amax(exec, &x.detach(), &all, false)?;
     let most = told::<i64>(exec, op, &cast(exec, &most, DType::I64)?)?;
     Ok(Some(usize::try_from(most.saturating_add(1)).unwrap_or(0)))
+}
+
+/// Refuses integers on all ranks alike if some is below 0, or not below `extent`.
+///
+/// # Collective
+/// All members of the mesh: one reduction of a number.
+pub(super) fn within(exec: &dyn Exec, op: &'static str, x: &Value, extent: usize) -> Result<()> {
+    let all: Vec<usize> = (0..x.ndim()).collect();
+    let low = lt(exec, x, &number(op, x, 0.0)?)?;
+    let high = ge(exec, x, &number(op, x, extent as f64)?)?;
+    let wrong = any(exec, &logical_or(exec, &low, &high)?, &all, false)?;
+    let wrong = read::<Bool>(exec, op, &wrong)?;
+    if !wrong.is_some_and(Bool::get) {
+        return Ok(());
+    }
+    let ends = [amin, amax].map(|end| {
+        let end = cast(exec, &end(exec, x, &all, false)?, DType::I64)?;
+        read::<i64>(exec, op, &end)
+    });
+    let [least, most] = ends;
+    Err(OpError::OutOfRange {
+        op,
+        least: least?.unwrap_or_default(),
+        most: most?.unwrap_or_default(),
+        extent,
+    })
 }
 
 /// What a rank found, on all, or what went wrong where it was looked for.

@@ -37,6 +37,31 @@ pub fn slice(
     one_dim(exec, "slice", x, dim, &map)
 }
 
+/// Of each dim the elements `start, start + step, ...`, so many of them: [`slice`](fn@slice) of all dims at once.
+///
+/// # Collective
+/// All members of the mesh: one exchange, if a dim is sharded that is not whole.
+///
+/// # Errors
+/// Another number of slices than dims; a zero step, or indices out of range.
+pub fn slices(exec: &dyn Exec, x: &Value, of: &[(usize, isize, usize)]) -> Result<Value> {
+    if of.len() != x.ndim() {
+        return Err(OpError::Shape {
+            op: "slice",
+            problem: format!("{} slices were given", of.len()),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give one for each dim",
+        });
+    }
+    let maps = (x.shape().iter().zip(of)).map(|(&n, &(start, step, len))| {
+        match (start, step, len) == (0, 1, n) {
+            true => Ok(DimMap::identity(n)),
+            false => DimMap::slice(n, start, step, len).in_op("slice"),
+        }
+    });
+    scaled(exec, "slice", x, maps.collect::<Result<_>>()?)
+}
+
 /// The elements of dim `dim` in reverse.
 ///
 /// # Collective
@@ -57,8 +82,25 @@ pub fn flip(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
 /// # Errors
 /// A dim out of range.
 pub fn roll(exec: &dyn Exec, x: &Value, dim: usize, shift: isize) -> Result<Value> {
-    let n = extent("roll", x, dim)?;
-    one_dim(exec, "roll", x, dim, &DimMap::roll(n, shift))
+    roll_dims(exec, x, &[(dim, shift)])
+}
+
+/// [`roll`] of several dims at once, each by its own shift. Shifts of a dim that is named several times add up.
+///
+/// # Collective
+/// All members of the mesh: one exchange, if one of the dims is sharded.
+///
+/// # Errors
+/// A dim out of range.
+pub fn roll_dims(exec: &dyn Exec, x: &Value, shifts: &[(usize, isize)]) -> Result<Value> {
+    let mut maps: Vec<DimMap> = x.shape().iter().map(|&n| DimMap::identity(n)).collect();
+    let mut sums = vec![0_i128; x.ndim()];
+    for &(dim, shift) in shifts {
+        let n = extent("roll", x, dim)?.max(1) as i128;
+        sums[dim] = (sums[dim] + shift as i128) % n;
+        maps[dim] = DimMap::roll(x.shape()[dim], sums[dim] as isize);
+    }
+    scaled(exec, "roll", x, maps)
 }
 
 /// The elements of dim `dim`, `times` times over.
@@ -296,19 +338,15 @@ fn one_dim(
     dim: usize,
     map: &DimMap,
 ) -> Result<Value> {
-    let dims = (0..x.ndim())
-        .map(|d| {
-            let map = if d == dim {
-                map.clone()
-            } else {
-                DimMap::identity(x.shape()[d])
-            };
-            MoveDim {
-                map,
-                law: Boundaries::Scaled,
-            }
-        })
-        .collect();
+    let mut maps: Vec<DimMap> = x.shape().iter().map(|&n| DimMap::identity(n)).collect();
+    maps[dim] = map.clone();
+    scaled(exec, name, x, maps)
+}
+
+/// A move with boundaries in proportion, by a map for each dim.
+fn scaled(exec: &dyn Exec, name: &'static str, x: &Value, maps: Vec<DimMap>) -> Result<Value> {
+    let law = Boundaries::Scaled;
+    let dims = (maps.into_iter()).map(|map| MoveDim { map, law }).collect();
     exec.apply1(Arc::new(Move::new(name, vec![dims], 0.0, false)), &[x])
 }
 

@@ -1,13 +1,12 @@
 //! Classes as rows that are 1 in one place.
 
 use super::decided;
-use super::elementwise::{cast, eq, ge, logical_or, lt, number};
-use super::reduce::{amax, amin, any};
+use super::elementwise::{cast, eq};
 use super::shape::unsqueeze;
 use crate::error::InOp;
 use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value, holds};
-use shard_comm::{Bool, DType};
+use shard_comm::DType;
 use shard_redistribute::Array;
 use shard_spec::Layout;
 
@@ -49,7 +48,7 @@ pub fn one_hot(exec: &dyn Exec, x: &Value, classes: Option<usize>) -> Result<Val
             dtype,
         });
     }
-    check(exec, x, classes)?;
+    decided::within(exec, NAME, x, classes)?;
     let layout = Layout::replicated(x.layout().mesh(), &[classes]);
     let cx = x.array().cx();
     let class = match dtype {
@@ -63,27 +62,4 @@ pub fn one_hot(exec: &dyn Exec, x: &Value, classes: Option<usize>) -> Result<Val
         &eq(exec, &unsqueeze(exec, x, x.ndim())?, &class)?,
         DType::I64,
     )
-}
-
-/// All ranks know whether all elements are classes.
-fn check(exec: &dyn Exec, x: &Value, classes: usize) -> Result<()> {
-    let all: Vec<usize> = (0..x.ndim()).collect();
-    let low = lt(exec, x, &number(NAME, x, 0.0)?)?;
-    let high = ge(exec, x, &number(NAME, x, classes as f64)?)?;
-    let wrong = any(exec, &logical_or(exec, &low, &high)?, &all, false)?;
-    let wrong = decided::read::<Bool>(exec, NAME, &wrong)?;
-    if !wrong.is_some_and(Bool::get) {
-        return Ok(());
-    }
-    let ends = [amin, amax].map(|end| {
-        let end = cast(exec, &end(exec, x, &all, false)?, DType::I64)?;
-        decided::read::<i64>(exec, NAME, &end)
-    });
-    let [least, most] = ends;
-    Err(OpError::OutOfRange {
-        op: NAME,
-        least: least?.unwrap_or_default(),
-        most: most?.unwrap_or_default(),
-        extent: classes,
-    })
 }

@@ -135,6 +135,35 @@ impl ShardTensor {
         let _call = Calling::of("complex_mul");
         self.run2(other, fft::complex_mul)
     }
+
+    /// [`einsum`](Self::einsum) of complex numbers, which lie in a last dim of 2 that the equation does not name; what the result's letters
+    /// are stands behind `->`. The numbers of all but the largest tensor take twice their memory meanwhile.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{ShardTensor, launch, shard};
+    /// let product = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.distribute(&array![[1.0_f32, 2.0], [0.0, 1.0]], [shard(0)])?; // 1 + 2i, i
+    ///     let y = mesh.distribute(&array![[3.0_f32, -1.0], [2.0, 0.0]], [shard(0)])?; // 3 - i, 2
+    ///     ShardTensor::complex_einsum("k,k->", &[&x, &y])?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(product[0], array![5.0, 7.0].into_dyn()); // 5 + 5i and 2i
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`einsum`](Self::einsum).
+    ///
+    /// # Errors
+    /// As [`einsum`](Self::einsum); for a last dim that is not 2, and an equation without `->`.
+    #[track_caller]
+    pub fn complex_einsum(equation: &str, tensors: &[&Self]) -> Result<Self> {
+        let _call = Calling::of("complex_einsum");
+        Self::joined("complex_einsum", tensors, |exec, values| {
+            fft::complex_einsum(exec, equation, values)
+        })
+    }
 }
 
 impl Mesh {

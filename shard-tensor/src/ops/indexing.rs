@@ -561,6 +561,48 @@ impl ShardTensor {
         self.run2(ids, |exec, x, i| indexing::segment_min(exec, x, i, count))
     }
 
+    /// [`segment_max`](Self::segment_max), and of each element the row that it is from, `i64`: of equal ones the first, and -1 where a segment
+    /// has no rows. The gradient goes to that element alone.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let rows = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.distribute(&array![1.0_f32, 4.0, -2.0, 4.0], [shard(0)])?;
+    ///     let ids = mesh.distribute(&array![0_i64, 0, 2, 0], [shard(0)])?;
+    ///     x.segment_max_with_indices(&ids, 3)?.1.to_array::<i64>()
+    /// })?;
+    /// assert_eq!(rows[0].as_slice(), Some(&[1, -1, 2][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// Twice [`segment_sum`](Self::segment_sum) and once [`index_select`](Self::index_select) of its result, all by one route; where gradients
+    /// are wanted, also [`gather`](Self::gather) of an element for each of the result.
+    ///
+    /// # Errors
+    /// As [`segment_sum`](Self::segment_sum).
+    #[track_caller]
+    pub fn segment_max_with_indices(&self, ids: &Self, count: usize) -> Result<(Self, Self)> {
+        let _call = Calling::of("segment_max_with_indices");
+        let ids = ids.value();
+        self.pair(|exec, x| indexing::segment_max_with_indices(exec, x, &ids, count))
+    }
+
+    /// [`segment_min`](Self::segment_min) with rows, as [`segment_max_with_indices`](Self::segment_max_with_indices).
+    ///
+    /// # Collective
+    /// As [`segment_max_with_indices`](Self::segment_max_with_indices).
+    ///
+    /// # Errors
+    /// As [`segment_sum`](Self::segment_sum).
+    #[track_caller]
+    pub fn segment_min_with_indices(&self, ids: &Self, count: usize) -> Result<(Self, Self)> {
+        let _call = Calling::of("segment_min_with_indices");
+        let ids = ids.value();
+        self.pair(|exec, x| indexing::segment_min_with_indices(exec, x, &ids, count))
+    }
+
     /// `exp` of every row divided by the sum over the rows of its segment, element by element: attention over the edges of each node. See
     /// [`segment_sum`](Self::segment_sum).
     ///

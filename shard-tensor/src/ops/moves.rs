@@ -1,8 +1,10 @@
 //! Ops that move elements and compute nothing.
 
-use crate::{Dim, DimList, Result, Shape, ShardTensor};
+use crate::dim::Slices;
+use crate::{Dim, DimList, Result, Shape, ShardTensor, Shifts};
+use ndarray::SliceInfoElem;
 use shard_comm::Calling;
-use shard_ops::{Value, broadcast, index, shape};
+use shard_ops::{Value, broadcast, index, indexing, shape};
 use shard_spec::EdgeMap;
 use std::ops::Range;
 
@@ -48,6 +50,39 @@ impl ShardTensor {
         let _call = Calling::of("slice");
         let dim = self.dim("slice", dim)?;
         self.run(|exec, x| index::slice(exec, x, dim, start, step, len))
+    }
+
+    /// Ranges of several dims at once, as `ndarray`'s `s!` writes them: what PyTorch writes `x[1:-1, ::2, 0]` is
+    /// `x.slices(s![1..-1, ..;2, 0])`. Dims behind those named are whole. Ends below 0 count from the end, and what is beyond is cut off;
+    /// a step below 0 runs backwards from the end of its range. An index takes its dim away, and `NewAxis` adds one.
+    ///
+    /// ```
+    /// use shard_tensor::ndarray::{array, s};
+    /// use shard_tensor::{launch, shard};
+    /// let part = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.from_fn([4, 5, 2], [shard(0)], |i| (100 * i[0] + 10 * i[1] + i[2]) as f64)?;
+    ///     x.slices(s![1..-1, ..;2, -1])?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(part[0], array![[101.0, 121.0, 141.0], [201.0, 221.0, 241.0]].into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. One exchange of what crosses the boundaries of parts, if a dim is sharded.
+    ///
+    /// # Errors
+    /// For more ranges than dims, a step of 0, and an index out of bounds; what the communicator reports.
+    #[track_caller]
+    pub fn slices(&self, of: impl AsRef<[SliceInfoElem]>) -> Result<Self> {
+        let _call = Calling::of("slices");
+        let read = Slices::of(self.shape(), of.as_ref())?;
+        self.run(|exec, x| {
+            let part = index::slices(exec, x, &read.ranges)?;
+            match read.changes {
+                true => shape::reshape(exec, &part, &read.shape),
+                false => Ok(part),
+            }
+        })
     }
 
     /// One index of a dim, without the dim.
@@ -176,18 +211,39 @@ impl ShardTensor {
         self.run(|exec, x| index::flip(exec, x, dim))
     }
 
-    /// A dim shifted by some places, around the end.
+    /// Dims shifted by some places, around the end: one, or each of several by its own shift. Shifts of a dim that is named twice add up.
+    ///
+    /// ```
+    /// use shard_tensor::ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// let rolled = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.from_fn([2, 3], [shard(1)], |i| (3 * i[0] + i[1]) as f64)?;
+    ///     x.roll([0, -1], [1, -1])?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(rolled[0], array![[4.0, 5.0, 3.0], [1.0, 2.0, 0.0]].into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// # Collective
-    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    /// All members of the mesh. One exchange of what crosses the boundaries of parts, if one of the dims is sharded.
     ///
     /// # Errors
-    /// For a dim out of range.
+    /// For a dim out of range, and more or fewer shifts than dims.
     #[track_caller]
-    pub fn roll(&self, dim: impl Into<Dim>, shift: isize) -> Result<Self> {
+    pub fn roll(&self, dims: impl Into<DimList>, shifts: impl Into<Shifts>) -> Result<Self> {
         let _call = Calling::of("roll");
-        let dim = self.dim("roll", dim)?;
-        self.run(|exec, x| index::roll(exec, x, dim, shift))
+        let dims = dims.into().of("roll", self.ndim())?;
+        let Shifts(shifts) = shifts.into();
+        if shifts.len() != dims.len() {
+            return Err(crate::Error::argument(
+                "roll",
+                "a shift for each dim",
+                format!("{} for {}", shifts.len(), dims.len()),
+                "give as many shifts as dims",
+            ));
+        }
+        let by: Vec<_> = dims.into_iter().zip(shifts).collect();
+        self.run(|exec, x| index::roll_dims(exec, x, &by))
     }
 
     /// A dim, several times over.
@@ -206,22 +262,7 @@ impl ShardTensor {
 
     /// Every index of a dim so many times, one behind the other.
     ///
-    /// For counts that differ, `sizes` for the indices of a dim and `total` in all, the index that stands at each place is the number of
-    /// those that end at or before it, which [`index_select`](Self::index_select) takes:
-    ///
-    /// ```
-    /// use shard_tensor::{DType, launch, ndarray::array, shard};
-    /// let repeated = launch(2, |ctx| {
-    ///     let mesh = ctx.mesh_of(2)?;
-    ///     let x = mesh.distribute(&array![5.0_f32, 6.0, 7.0], [shard(0)])?;
-    ///     let sizes = mesh.distribute(&array![2_i64, 0, 3], [shard(0)])?;
-    ///     let arange = mesh.with_dtype(DType::I64).arange(5, [shard(0)])?;
-    ///     let from = sizes.cumsum(0)?.searchsorted(&arange, true)?;
-    ///     x.index_select(0, &from)?.to_array::<f32>()
-    /// })?;
-    /// assert_eq!(repeated[0].as_slice(), Some(&[5.0, 5.0, 7.0, 7.0, 7.0][..]));
-    /// # Ok::<(), shard_tensor::Error>(())
-    /// ```
+    /// For counts that differ see [`repeat_interleave_each`](Self::repeat_interleave_each).
     ///
     /// ```
     /// use shard_tensor::{launch, shard};
@@ -244,6 +285,43 @@ impl ShardTensor {
         let _call = Calling::of("repeat_interleave");
         let dim = self.dim("repeat_interleave", dim)?;
         self.run(|exec, x| index::repeat_interleave(exec, x, dim, times))
+    }
+
+    /// Every index of a dim as often as `counts` says, a list of `i64` or `i32`, one behind the other. `total` is their sum, PyTorch's
+    /// `output_size`; where it is `None` all ranks find it out.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let repeated = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.distribute(&array![5.0_f32, 6.0, 7.0], [shard(0)])?;
+    ///     let counts = mesh.distribute(&array![2_i64, 0, 3], [shard(0)])?;
+    ///     assert!(x.repeat_interleave_each(0, &counts, Some(4)).is_err());
+    ///     x.repeat_interleave_each(0, &counts, Some(5))?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(repeated[0].as_slice(), Some(&[5.0, 5.0, 7.0, 7.0, 7.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh; without a total, all ranks of the program. Two reductions of a number; where the dim is sharded, as
+    /// [`index_select`](Self::index_select).
+    ///
+    /// # Errors
+    /// For a dim out of range, and counts that are no list of whole numbers, one for each index; on all ranks, for a count below 0, and
+    /// another total than the sum.
+    #[track_caller]
+    pub fn repeat_interleave_each(
+        &self,
+        dim: impl Into<Dim>,
+        counts: &Self,
+        total: Option<usize>,
+    ) -> Result<Self> {
+        let _call = Calling::of("repeat_interleave_each");
+        let dim = self.dim("repeat_interleave_each", dim)?;
+        self.run2(counts, |exec, x, counts| {
+            indexing::repeat_interleave_each(exec, x, dim, counts, total)
+        })
     }
 
     /// Broadcast to a shape.

@@ -1,6 +1,6 @@
 //! What is put, folded, picked and sorted by index, and its gradients: on several ranks and layouts what one rank makes.
 
-use ndarray::{Array1, Array2, ArrayD};
+use ndarray::{Array1, Array2, ArrayD, NewAxis, array, s};
 use shard_tensor::{
     DType, Launch, Mesh, Placements, Result, ScatterReduce, ShardTensor, replicate, shard,
 };
@@ -242,4 +242,129 @@ fn sums_of_16_bit_floats_are_rounded_once() {
     for all in found.unwrap() {
         assert_eq!(all, [[5000.0; 5], [4992.0; 5]].concat());
     }
+}
+
+#[test]
+fn indices_stand_as_often_as_counts_say() {
+    let made = same_on_all_layouts(|x, _, _, mesh| {
+        let counts = mesh.distribute(&array![0_i32, 2, 0, 1, 3, 0, 0, 1, 0], [shard(0)])?;
+        let rows = x.repeat_interleave_each(0, &counts, Some(7))?;
+        let known = x.repeat_interleave_each(-2, &counts, None)?;
+        assert_eq!((rows.shape(), known.shape()), (&[7, 4][..], &[7, 4][..]));
+        let columns = mesh.distribute(&array![1_i64, 0, 2, 1], [replicate()])?;
+        known
+            .add(&rows)?
+            .repeat_interleave_each(1, &columns, Some(4))
+    });
+    for (at, row) in [1, 1, 3, 4, 4, 4, 7].into_iter().enumerate() {
+        for (to, column) in [0, 2, 2, 3].into_iter().enumerate() {
+            assert_eq!(made[0][[at, to]], 2.0 * number(&[row, column]));
+        }
+    }
+}
+
+#[test]
+fn counts_that_do_not_fit_are_errors_on_all_ranks() {
+    let errors = Launch::new(3).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let x = mesh.arange(4, [shard(0)])?;
+        let counts = |of: [i64; 4]| mesh.distribute(&Array1::from_vec(of.to_vec()), [shard(0)]);
+        let fits = counts([1, 0, 2, 1])?;
+        let refused = [
+            x.repeat_interleave_each(0, &fits, Some(3)),
+            x.repeat_interleave_each(0, &fits, Some(5)),
+            x.repeat_interleave_each(0, &fits, Some(usize::MAX)),
+            x.repeat_interleave_each(0, &counts([1, -1, 2, 2])?, Some(4)),
+            x.repeat_interleave_each(0, &counts([1, -1, 2, 2])?, None),
+            x.repeat_interleave_each(0, &counts([1 << 62; 4])?, Some(0)),
+            x.repeat_interleave_each(0, &counts([1 << 62; 4])?, None),
+            x.repeat_interleave_each(0, &fits.narrow(0, 0..3)?, Some(3)),
+            x.repeat_interleave_each(0, &x, Some(4)),
+            x.repeat_interleave_each(1, &fits, Some(4)),
+        ];
+        let made = x.repeat_interleave_each(0, &fits, Some(4))?;
+        assert_eq!(
+            made.to_array::<f32>()?.as_slice(),
+            Some(&[0.0, 2.0, 2.0, 3.0][..])
+        );
+        Ok(refused.map(|r| r.unwrap_err().to_string()))
+    });
+    let errors = errors.unwrap();
+    assert!(errors.iter().all(|on_rank| *on_rank == errors[0]));
+    assert!(errors[0][0].contains("sum to 4"), "{}", errors[0][0]);
+    assert!(errors[0][3].contains("-1"), "{}", errors[0][3]);
+}
+
+#[test]
+fn ranges_of_several_dims_are_ndarrays() {
+    type Ranges = fn(&ArrayD<f64>, &ShardTensor) -> Result<(ArrayD<f64>, ShardTensor)>;
+    macro_rules! ranges {
+        ($($of:tt)*) => {
+            |x, y| Ok((x.slice(s![$($of)*]).to_owned().into_dyn(), y.slices(s![$($of)*])?))
+        };
+    }
+    let all: [Ranges; 8] = [
+        ranges![1..-1, ..;2, ..],
+        ranges![.., -1, 2..],
+        ranges![3.., 0..4;3, NewAxis, 0],
+        ranges![..;-1, 1..5;-2, ..],
+        ranges![2..2, .., 1],
+        ranges![6, 4, 2],
+        ranges![-3..-1, ..-2, -2..],
+        ranges![NewAxis, .., .., ..;-3],
+    ];
+    for at in [shard(0), shard(1), replicate(), shard(0).sizes([1, 0, 6])] {
+        let done = Launch::new(3).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(3)?;
+            let y = mesh.from_fn([7, 5, 3], at.clone(), |i| {
+                (100 * i[0] + 10 * i[1] + i[2]) as f64
+            })?;
+            let x = y.to_array::<f64>()?;
+            for ranges in all {
+                let (expected, found) = ranges(&x, &y)?;
+                assert_eq!(found.to_array::<f64>()?, expected);
+            }
+            // Dims behind are whole, and ends beyond are cut off, as in PyTorch.
+            assert_eq!(y.slices(s![-1])?.shape(), [5, 3]);
+            assert_eq!(y.slices(s![-9..3, 2..90, 8..9])?.shape(), [3, 3, 0]);
+            for wrong in [
+                y.slices(s![7]),
+                y.slices(s![-8]),
+                y.slices(s![.., .., .., 0]),
+            ] {
+                assert!(wrong.unwrap_err().to_string().contains("slices"));
+            }
+            // All at once: no more moves than what crosses boundaries.
+            let before = ctx.ledger().snapshot();
+            let grad = y.requires_grad()?;
+            let part = grad.slices(s![1.., ..;2, 0])?;
+            assert!(ctx.ledger().since(&before).rounds <= 2);
+            let grads = part.sum_all()?.backward()?;
+            let grads = grads.get(&grad)?.unwrap().to_array::<f64>()?;
+            assert_eq!(grads.sum(), 18.0);
+            assert_eq!((grads[[1, 2, 0]], grads[[0, 2, 0]]), (1.0, 0.0));
+            Ok(())
+        });
+        done.unwrap();
+    }
+}
+
+#[test]
+fn several_dims_roll_at_once() {
+    let made = same_on_all_layouts(|x, _, _, _| x.roll([0, 1, -2], [2, -1, isize::MAX - 7]));
+    // isize::MAX - 7 leaves 0 of 9, as 2^63 - 8 does.
+    let shift = (isize::MAX - 7) as usize % 9 + 2;
+    for i in 0..9 {
+        for j in 0..4 {
+            assert_eq!(made[0][[(i + shift) % 9, (j + 3) % 4]], number(&[i, j]));
+        }
+    }
+    let error = Launch::new(2).run(|ctx| {
+        let x = ctx.mesh_of(2)?.arange(4, [shard(0)])?;
+        let before = ctx.ledger().snapshot();
+        x.roll([0, 0], [1, -1])?;
+        assert_eq!(ctx.ledger().since(&before).bytes, 0);
+        Ok(x.roll([0, 0], [1]).unwrap_err().to_string())
+    });
+    assert!(error.unwrap()[0].contains("as many shifts"));
 }

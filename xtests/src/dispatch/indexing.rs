@@ -2,6 +2,7 @@
 
 use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::Case;
+use shard_ops::elementwise::{lt, masked_fill, number};
 use shard_ops::histogram::{self, Bins};
 use shard_ops::indexing::{self, ScatterReduce};
 use shard_ops::unique::{self, Unique};
@@ -97,6 +98,20 @@ pub(crate) const TABLE: &[Entry] = &[
     }),
     built("segment_min", |e, c, v| {
         segments(e, c, v, indexing::segment_min)
+    }),
+    built("segment_max_with_indices", |e, c, v| {
+        winners(e, c, v, indexing::segment_max_with_indices)
+    }),
+    built("segment_min_with_indices", |e, c, v| {
+        winners(e, c, v, indexing::segment_min_with_indices)
+    }),
+    built("repeat_interleave_each", |e, c, v| {
+        let args = Args::new(c, v);
+        let (x, counts) = (args.need("input")?, args.need("counts")?);
+        let (dim, total) = (args.dim("dim", x.ndim())?, c.attributes.size("total", 0)?);
+        let total = c.attributes.has("total").then_some(total);
+        let made = indexing::repeat_interleave_each(e, x, dim, counts, total)?;
+        Ok(vec![made])
     }),
     built("segment_softmax", |e, c, v| {
         segments(e, c, v, indexing::segment_softmax)
@@ -256,6 +271,17 @@ fn segments(e: &dyn Exec, c: &Case, v: &[Value], f: OfSegments) -> Applied {
     let args = Args::new(c, v);
     let count = c.attributes.size("num_segments", 0)?;
     Ok(vec![f(e, args.need("input")?, args.need("ids")?, count)?])
+}
+
+type Winners = fn(&dyn Exec, &Value, &Value, usize) -> Result<(Value, Value), OpError>;
+
+/// Extremes of segments and their rows. Those without rows have infinities, which become zero.
+fn winners(e: &dyn Exec, c: &Case, v: &[Value], f: Winners) -> Applied {
+    let args = Args::new(c, v);
+    let (x, ids) = (args.need("input")?, args.need("ids")?);
+    let (best, rows) = f(e, x, ids, c.attributes.size("num_segments", 0)?)?;
+    let none = lt(e, &rows, &number("winners", &rows, 0.0)?)?;
+    Ok(vec![masked_fill(e, &best, &none, 0.0)?, rows])
 }
 
 /// What is left of a dim, which a case may ask to keep.

@@ -90,7 +90,7 @@ pub(crate) const TABLE: &[Entry] = &[
     }),
     built("roll", |exec, case, values| {
         let args = Args::new(case, values);
-        let mut x = args.need("input")?.clone();
+        let x = args.need("input")?.clone();
         let shifts = case.attributes.ints("shifts")?.unwrap_or_default();
         if !case.attributes.has("dims") {
             // As one long row.
@@ -108,12 +108,13 @@ pub(crate) const TABLE: &[Entry] = &[
         if shifts.len() != dims.len() {
             return Err(unfit("shifts", "one shift per dim", &shifts).into());
         }
+        let mut by = Vec::new();
         for (dim, shift) in dims.into_iter().zip(shifts) {
             let shift =
                 isize::try_from(shift).map_err(|_| unfit("shifts", "smaller shifts", &shift))?;
-            x = index::roll(exec, &x, dim, shift)?;
+            by.push((dim, shift));
         }
-        Ok(vec![x])
+        Ok(vec![index::roll_dims(exec, &x, &by)?])
     }),
     built("repeat", |exec, case, values| {
         let mut x = Args::new(case, values).need("input")?.clone();

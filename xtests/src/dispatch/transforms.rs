@@ -32,6 +32,11 @@ pub(crate) const TABLE: &[Entry] = &[
         let args = Args::new(c, v);
         Ok(vec![fft::complex_mul(e, args.need("a")?, args.need("b")?)?])
     }),
+    built("complex_einsum", |e, c, v| {
+        let equation = c.attributes.text("equation", "")?;
+        let operands: Vec<&Value> = v.iter().collect();
+        Ok(vec![fft::complex_einsum(e, &equation, &operands)?])
+    }),
 ];
 
 type One = fn(&dyn Exec, &Value, Option<usize>, usize, FourierNorm) -> Result<Value, OpError>;

@@ -9,6 +9,8 @@ use shard_ops::einsum::einsum;
 use shard_ops::elementwise::{add, mul, mul_scalar, sub};
 use shard_ops::fft::FourierNorm;
 use shard_ops::index::{cat, slice};
+use shard_ops::reduce::sum;
+use shard_ops::shape::reshape;
 use shard_ops::{Exec, OpError, Value};
 use shard_redistribute::Array;
 use shard_spec::Layout;
@@ -102,7 +104,31 @@ pub(super) fn cases() -> Vec<Case> {
             let inputs = [("a", numbers(&a, seed)), ("b", numbers(&b, seed + 50))];
             case("complex_mul", name, json!({}), &inputs, seed)
         });
-    transforms.chain(products).collect()
+    let sums = [
+        (
+            "product",
+            "bik,iok->bok",
+            vec![vec![2, 3, 4, 2], vec![3, 5, 4, 2]],
+        ),
+        (
+            "three",
+            "i,ij,j->",
+            vec![vec![4, 2], vec![4, 3, 2], vec![3, 2]],
+        ),
+    ];
+    let sums = sums
+        .into_iter()
+        .zip(900..)
+        .map(|((name, equation, shapes), seed)| {
+            let named = ["a", "b", "c"].into_iter().zip(&shapes);
+            let inputs: Vec<_> = named
+                .zip(seed..)
+                .map(|((n, s), seed)| (n, numbers(s, seed)))
+                .collect();
+            let attributes = json!({"equation": equation});
+            case("complex_einsum", name, attributes, &inputs, seed)
+        });
+    transforms.chain(products).chain(sums).collect()
 }
 
 fn case(
@@ -146,6 +172,9 @@ fn by_definition(exec: &dyn Exec, case: &Case, values: &[Value]) -> Result<Vec<V
     let args = Args::new(case, values);
     if case.op == "complex_mul" {
         return Ok(vec![product(exec, args.need("a")?, args.need("b")?)?]);
+    }
+    if case.op == "complex_einsum" {
+        return Ok(vec![sum_of_products(exec, values)?]);
     }
     let x = args.need("input")?;
     if case.op.ends_with("shift") {
@@ -287,6 +316,20 @@ fn line(
     let along = letters[dim];
     let equation = format!("{of}{from_part},{along}{from_part}x{to_part}->{to}{to_part}");
     einsum(exec, &equation, &[x, &matrix])
+}
+
+/// The two sums of products above, by broadcasting.
+fn sum_of_products(exec: &dyn Exec, values: &[Value]) -> Result<Value, OpError> {
+    let reshaped = |i: usize, shape: &[usize]| reshape(exec, &values[i], shape);
+    if values.len() == 3 {
+        let first = product(exec, &reshaped(0, &[4, 1, 2])?, &values[1])?;
+        return sum(exec, &product(exec, &first, &values[2])?, &[0, 1], false);
+    }
+    let (a, b) = (
+        reshaped(0, &[2, 3, 1, 4, 2])?,
+        reshaped(1, &[1, 3, 5, 4, 2])?,
+    );
+    sum(exec, &product(exec, &a, &b)?, &[1], false)
 }
 
 fn product(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value, OpError> {

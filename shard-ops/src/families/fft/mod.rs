@@ -8,8 +8,8 @@
 pub(crate) mod cuda;
 mod product;
 
-pub use self::product::complex_mul;
-use super::index::roll;
+pub use self::product::{complex_einsum, complex_mul};
+use super::index::roll_dims;
 use super::types::float_types;
 use crate::host::with_float;
 use crate::{
@@ -126,12 +126,12 @@ pub fn ifftshift(exec: &dyn Exec, x: &Value, dims: &[usize]) -> Result<Value> {
 }
 
 fn shift(exec: &dyn Exec, x: &Value, dims: &[usize], by: fn(usize) -> usize) -> Result<Value> {
-    let mut y = x.clone();
+    let mut shifts = Vec::with_capacity(dims.len());
     for &dim in dims {
         let n = super::shape::extent("fftshift", x, dim)?;
-        y = roll(exec, &y, dim, by(n) as isize)?;
+        shifts.push((dim, by(n) as isize));
     }
-    Ok(y)
+    roll_dims(exec, x, &shifts)
 }
 
 /// The frequency of result `k` of a transform of `n` elements that are `d` apart: positive ones first, then negative ones.

@@ -1,6 +1,9 @@
 //! Products of complex numbers.
 
 use crate::families::broadcast::sum_to;
+use crate::families::einsum::einsum;
+use crate::families::elementwise::unary;
+use crate::families::index::{cat, slice, stack};
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::rule::broadcast;
@@ -8,6 +11,7 @@ use crate::{
     Access, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
 };
 use shard_kernels::fft::multiply;
+use shard_kernels::unary::Unary;
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -23,6 +27,78 @@ pub fn complex_mul(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
         conjugate: [false, false],
     };
     exec.apply1(Arc::new(op), &[a, b])
+}
+
+/// [`einsum`](fn@crate::einsum::einsum) of complex numbers, which lie in a last dim of 2 that the equation does not name; what the
+/// result's letters are stands behind `->`.
+///
+/// The largest operand stays as it is. The numbers `a + bi` of the others become matrices `[[a, b], [-b, a]]`, which take twice their memory,
+/// so that it is one sum of real products.
+///
+/// # Collective
+/// As [`einsum`](fn@crate::einsum::einsum).
+///
+/// # Errors
+/// As [`einsum`](fn@crate::einsum::einsum); a last dim that is not 2; an equation without `->`, or that leaves fewer letters than there are
+/// operands.
+pub fn complex_einsum(exec: &dyn Exec, equation: &str, operands: &[&Value]) -> Result<Value> {
+    let refused = |problem: &str, fix| OpError::Shape {
+        op: EINSUM,
+        problem: format!("{problem} ({equation:?})"),
+        shapes: operands.iter().map(|x| x.shape().to_vec()).collect(),
+        fix,
+    };
+    if operands.iter().any(|x| x.shape().last() != Some(&2)) {
+        let fix = "put real and imaginary parts in a last dim of 2";
+        return Err(refused("operands are not complex", fix));
+    }
+    let Some((terms, result)) = equation.split_once("->") else {
+        let fix = "write the result's letters behind ->";
+        return Err(refused("the result's letters are missing", fix));
+    };
+    let mut terms: Vec<String> = terms.split(',').map(str::to_owned).collect();
+    if terms.len() != operands.len() {
+        let fix = "name the dims of each operand, but for the last";
+        return Err(refused("operands are more or fewer than terms", fix));
+    }
+    let letters = ('a'..='z').chain('A'..='Z');
+    let mut spare = letters.filter(|&letter| !equation.contains(letter));
+    let mut next = || {
+        let fix = "use fewer letters";
+        spare
+            .next()
+            .ok_or_else(|| refused("all letters are used", fix))
+    };
+    let numel = |i: &usize| operands[*i].layout().numel();
+    // Of equally large ones the first.
+    let largest = (0..operands.len()).rev().max_by_key(numel);
+    let mut parts = next()?;
+    let mut values: Vec<Value> = operands.iter().map(|&x| x.clone()).collect();
+    if let Some(largest) = largest {
+        terms[largest].push(parts);
+    }
+    for i in (0..values.len()).filter(|&i| Some(i) != largest) {
+        let made = next()?;
+        terms[i].extend([parts, made]);
+        values[i] = matrices(exec, &values[i])?;
+        parts = made;
+    }
+    let equation = format!("{}->{result}{parts}", terms.join(","));
+    einsum(exec, &equation, &values.iter().collect::<Vec<_>>())
+}
+
+const EINSUM: &str = "complex_einsum";
+
+/// Complex numbers `a + bi` as matrices `[[a, b], [-b, a]]`, by which real and imaginary part of another are multiplied.
+fn matrices(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    let last = x.ndim() - 1;
+    let part = |i| slice(exec, x, last, i, 1, 1);
+    let turned = cat(
+        exec,
+        &[&unary(exec, &part(1)?, Unary::Neg)?, &part(0)?],
+        last,
+    )?;
+    stack(exec, &[x, &turned], last)
 }
 
 /// A product of complex numbers, either of them conjugated.

@@ -7,6 +7,7 @@
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod fold;
+mod repeats;
 pub(crate) mod resolve;
 mod rows;
 mod scatter;
@@ -14,6 +15,7 @@ mod segments;
 mod take;
 
 use self::fold::FoldRows;
+pub use self::repeats::repeat_interleave_each;
 pub(crate) use self::resolve::Resolve;
 pub(super) use self::rows::ABSENT;
 use self::rows::Picked;
@@ -23,7 +25,8 @@ pub use self::scatter::{
     ScatterReduce, index_copy, index_put, scatter, scatter_add, scatter_reduce,
 };
 pub use self::segments::{
-    bincount, bincount_within, segment_max, segment_mean, segment_min, segment_softmax, segment_sum,
+    bincount, bincount_within, segment_max, segment_max_with_indices, segment_mean, segment_min,
+    segment_min_with_indices, segment_softmax, segment_sum,
 };
 use self::take::Take;
 use super::broadcast::expand;

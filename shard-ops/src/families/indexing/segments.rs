@@ -1,10 +1,12 @@
 //! Rows grouped by segment: sums, means, largest, smallest and softmax over the rows of each.
 
 use super::fold::FoldRows;
-use super::index_select;
-use super::rows::Picked;
+use super::rows::{ABSENT, Picked};
 use super::scatter::{kept, ones};
-use crate::elementwise::{cast, div, maximum, number, sub, unary};
+use super::{index_select, pick};
+use crate::elementwise::{
+    cast, div, eq, ge, isnan, logical_or, masked_fill, maximum, number, sub, unary, where_,
+};
 use crate::error::InOp;
 use crate::families::decided;
 use crate::families::full::rounded_once;
@@ -74,6 +76,86 @@ pub fn segment_max(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Res
 /// As [`segment_sum`].
 pub fn segment_min(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
     folded(exec, "segment_min", x, ids, count, ReduceOp::Min)
+}
+
+/// [`segment_max`], and of each element the row that it is from, `i64`: of equal ones, or several NaN, the first; -1 where a segment has no
+/// rows. The gradient goes to that element alone.
+///
+/// # Collective
+/// Twice [`segment_sum`] and once [`index_select`] of its result, all by one route; where gradients are wanted, also what
+/// [`gather`](super::gather) of an element per cell takes.
+///
+/// # Errors
+/// As [`segment_max`].
+pub fn segment_max_with_indices(
+    exec: &dyn Exec,
+    x: &Value,
+    ids: &Value,
+    count: usize,
+) -> Result<(Value, Value)> {
+    winners(
+        exec,
+        "segment_max_with_indices",
+        x,
+        ids,
+        count,
+        ReduceOp::Max,
+    )
+}
+
+/// [`segment_min`], and of each element the row that it is from, as [`segment_max_with_indices`].
+///
+/// # Collective
+/// As [`segment_max_with_indices`].
+///
+/// # Errors
+/// As [`segment_min`].
+pub fn segment_min_with_indices(
+    exec: &dyn Exec,
+    x: &Value,
+    ids: &Value,
+    count: usize,
+) -> Result<(Value, Value)> {
+    winners(
+        exec,
+        "segment_min_with_indices",
+        x,
+        ids,
+        count,
+        ReduceOp::Min,
+    )
+}
+
+/// Extremes of segments, and the first rows that have them.
+fn winners(
+    exec: &dyn Exec,
+    op: &'static str,
+    x: &Value,
+    ids: &Value,
+    count: usize,
+    how: ReduceOp,
+) -> Result<(Value, Value)> {
+    let layout = x.layout().with_partial_reduced();
+    let x = &exec.redistribute(x, &layout)?;
+    let own = &x.detach();
+    let best = folded(exec, op, own, ids, count, how)?;
+    let there = index_select(exec, &best, 0, ids)?;
+    // A NaN is its segment's extreme.
+    let has_it = logical_or(exec, &eq(exec, own, &there)?, &isnan(exec, own)?)?;
+    let rows = Array::from_fn(x.array().cx(), &layout, |i| i[0] as i64);
+    let rows = Value::new(rows.in_op(op)?);
+    let beyond = number(op, &rows, x.shape()[0] as f64)?;
+    let named = where_(exec, &has_it, &rows, &beyond)?;
+    let first = folded(exec, op, &named, ids, count, ReduceOp::Min)?;
+    let none = ge(exec, &first, &beyond)?;
+    let indices = masked_fill(exec, &first, &none, -1.0)?.detach();
+    if x.slot().is_none() {
+        return Ok((best, indices));
+    }
+    // On a tape, it is the element of `x` at the index, which has a derivative.
+    let place = masked_fill(exec, &first, &none, ABSENT as f64)?;
+    let picked = pick(exec, x, 0, &place)?;
+    Ok((where_(exec, &none, &best, &picked)?, indices))
 }
 
 /// `exp(x)` divided by its sum over the rows of the same segment, element by element: attention over the edges of each node. It has

@@ -1,0 +1,88 @@
+//! Indices of a dim that stand several times, each as often as a number says.
+
+use super::index_select;
+use crate::error::InOp;
+use crate::families::decided;
+use crate::families::elementwise::cast;
+use crate::families::reduce::sum;
+use crate::families::scan::cumsum;
+use crate::families::search::searchsorted;
+use crate::families::shape::extent;
+use crate::host::is_whole;
+use crate::{Exec, OpError, Result, Value};
+use shard_comm::DType;
+use shard_redistribute::Array;
+use shard_spec::{Layout, Partition};
+
+const NAME: &str = "repeat_interleave";
+
+/// More copies of an index than this are refused.
+const MOST: usize = 1 << 52;
+
+/// Every index of dim `dim` as often as `counts` says, `[extent]`, one behind the other; `total` is how many that are in all, if it is
+/// known. The dim stays divided over the mesh axes that divide it, evenly.
+///
+/// # Collective
+/// All members of the mesh; without a total, all ranks of the program. Two reductions of a number find out whether the counts are
+/// counts, and their sum. Where the dim is sharded, as [`index_select`].
+///
+/// # Errors
+/// A dim out of range; counts that are no list of `i64` or `i32`, one for each index; on all ranks,
+/// [`OutOfRange`](OpError::OutOfRange) for a count below 0, or above the total, and another total than the sum.
+pub fn repeat_interleave_each(
+    exec: &dyn Exec,
+    x: &Value,
+    dim: usize,
+    counts: &Value,
+    total: Option<usize>,
+) -> Result<Value> {
+    let n = extent(NAME, x, dim)?;
+    let wrong = |problem: String, fix| OpError::Shape {
+        op: NAME,
+        problem,
+        shapes: vec![x.shape().to_vec(), counts.shape().to_vec()],
+        fix,
+    };
+    if !is_whole(counts.dtype()) || counts.dtype() == DType::Bool {
+        return Err(OpError::DType {
+            op: NAME,
+            operand: 1,
+            expected: "an integer".into(),
+            got: counts.dtype(),
+        });
+    }
+    if counts.shape() != [n] {
+        let problem = format!("counts are not {n}, one for each index of dim {dim}");
+        return Err(wrong(problem, "give a list of counts, as long as the dim"));
+    }
+    let counts = cast(exec, &counts.detach(), DType::I64)?;
+    decided::within(exec, NAME, &counts, total.unwrap_or(MOST).min(MOST) + 1)?;
+    let all = sum(exec, &counts, &[0], false)?;
+    let total = match total {
+        Some(total) => {
+            let found = decided::read::<i64>(exec, NAME, &all)?;
+            if let Some(found) = found.filter(|&found| found != total as i64) {
+                let problem = format!("a total of {total} for counts that sum to {found}");
+                return Err(wrong(problem, "give the sum of the counts"));
+            }
+            total
+        }
+        None => decided::told::<i64>(exec, NAME, &all)? as usize,
+    };
+    // What stands at a place is the index whose copies are the first to end behind it.
+    let ends = cumsum(exec, &counts, 0)?;
+    let from = searchsorted(exec, &ends, &places(x, dim, total)?, true)?;
+    index_select(exec, x, dim, &from)
+}
+
+/// The numbers from 0 to below `total`, divided over the mesh axes that divide a dim of `x`.
+fn places(x: &Value, dim: usize, total: usize) -> Result<Value> {
+    let mut layout = Layout::builder(x.layout().mesh(), &[total]);
+    if let Some(own) = x.layout().sharding(dim) {
+        let parts = Partition::balanced(total, own.partition.parts());
+        layout = layout.shard(0, &own.axes, parts);
+    }
+    let layout = layout.build().in_op(NAME)?;
+    let places = Array::from_fn(x.array().cx(), &layout, |i| i[0] as i64);
+    Ok(Value::new(places.in_op(NAME)?))
+}
