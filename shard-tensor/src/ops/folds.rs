@@ -110,6 +110,48 @@ impl ShardTensor {
         Ok((self.lift(distances), self.lift(indices)))
     }
 
+    /// [`nearest`](Self::nearest) in each of several clouds by itself, as a batch of them has it: the nearest `k` points of each query's own
+    /// cloud. `clouds` says of which cloud each query and each point is: two lists of `i64` or `i32`, in any order. Where a cloud has fewer
+    /// points, rows end with infinite distances and indices of -1.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let points = mesh.from_fn([5, 1], [shard(0)], |i| i[0] as f64)?;
+    ///     let cloud = mesh.distribute(&array![0_i64, 0, 0, 1, 1], [shard(0)])?;
+    ///     let (_, indices) = points.nearest_by_cloud(&points, 3, [&cloud, &cloud])?;
+    ///     indices.to_array::<i64>()
+    /// })?;
+    /// let expected = array![[0, 1, 2], [1, 0, 2], [2, 1, 0], [3, 4, -1], [4, 3, -1]];
+    /// assert_eq!(found[0], expected.into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`nearest`](Self::nearest), whatever clouds the points are of, with eight bytes more for each.
+    ///
+    /// # Errors
+    /// If shapes or types do not fit; what the communicator reports.
+    #[track_caller]
+    pub fn nearest_by_cloud(
+        &self,
+        points: &Self,
+        k: usize,
+        clouds: [&Self; 2],
+    ) -> Result<(Self, Self)> {
+        let _call = Calling::of("nearest_by_cloud");
+        let exec = self.context().tape();
+        let [queries, points, own, others] = [self, points, clouds[0], clouds[1]].map(Self::value);
+        let clouds = neighbors::Clouds {
+            queries: &own,
+            points: &others,
+        };
+        let (distances, indices) =
+            neighbors::nearest_by_cloud(exec, &queries, &points, clouds, k, FoldBy::Auto)?;
+        Ok((self.lift(distances), self.lift(indices)))
+    }
+
     /// All of `points` `[points, dim]` at most `radius` away from each of these queries `[queries, dim]`, as pairs in the order of
     /// (query, point): a single device's, under any layout. How many there are is up to the data; each rank holds those of its
     /// queries.
@@ -139,11 +181,47 @@ impl ShardTensor {
         let exec = self.context().tape();
         let (queries, points) = (self.value(), points.value());
         let found = neighbors::radius_search(exec, &queries, &points, radius, FoldBy::Auto)?;
-        Ok(RadiusPairs {
-            pairs: self.lift(found.pairs),
-            distances: self.lift(found.distances),
-            counts: self.lift(found.counts),
-        })
+        Ok(self.pairs(found))
+    }
+
+    /// [`radius_search`](Self::radius_search) in each of several clouds by itself. `clouds` says of which cloud each query and each point
+    /// is, as for [`nearest_by_cloud`](Self::nearest_by_cloud).
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let points = mesh.from_fn([5, 1], [shard(0)], |i| i[0] as f64)?;
+    ///     let cloud = mesh.distribute(&array![0_i64, 0, 0, 1, 1], [shard(0)])?;
+    ///     points.radius_search_by_cloud(&points, 1.0, [&cloud, &cloud])?.counts.to_array::<i64>()
+    /// })?;
+    /// assert_eq!(found[0].as_slice(), Some(&[2, 3, 2, 2, 2][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`radius_search`](Self::radius_search), whatever clouds the points are of, with eight bytes more for each.
+    ///
+    /// # Errors
+    /// As [`radius_search`](Self::radius_search).
+    #[track_caller]
+    pub fn radius_search_by_cloud(
+        &self,
+        points: &Self,
+        radius: f64,
+        clouds: [&Self; 2],
+    ) -> Result<RadiusPairs> {
+        let _call = Calling::of("radius_search_by_cloud");
+        let exec = self.context().tape();
+        let [queries, points, own, others] = [self, points, clouds[0], clouds[1]].map(Self::value);
+        let clouds = neighbors::Clouds {
+            queries: &own,
+            points: &others,
+        };
+        let ring = FoldBy::Auto;
+        let found =
+            neighbors::radius_search_by_cloud(exec, &queries, &points, clouds, radius, ring)?;
+        Ok(self.pairs(found))
     }
 
     /// The nearest `cap` of the `points` `[points, dim]` at most `radius` away from each of these queries `[queries, dim]`,
@@ -195,11 +273,58 @@ impl ShardTensor {
         let (queries, points) = (self.value(), points.value());
         let ring = FoldBy::Auto;
         let found = neighbors::radius_search_capped(exec, &queries, &points, radius, cap, ring)?;
-        Ok(RadiusTable {
+        Ok(self.table(found))
+    }
+
+    /// [`radius_search_capped`](Self::radius_search_capped) in each of several clouds by itself. `clouds` says of which cloud each query and
+    /// each point is, as for [`nearest_by_cloud`](Self::nearest_by_cloud).
+    ///
+    /// # Collective
+    /// As [`nearest_by_cloud`](Self::nearest_by_cloud).
+    ///
+    /// # Errors
+    /// As [`radius_search`](Self::radius_search).
+    #[track_caller]
+    pub fn radius_search_capped_by_cloud(
+        &self,
+        points: &Self,
+        radius: f64,
+        cap: usize,
+        clouds: [&Self; 2],
+    ) -> Result<RadiusTable> {
+        let _call = Calling::of("radius_search_capped_by_cloud");
+        let exec = self.context().tape();
+        let [queries, points, own, others] = [self, points, clouds[0], clouds[1]].map(Self::value);
+        let clouds = neighbors::Clouds {
+            queries: &own,
+            points: &others,
+        };
+        let found = neighbors::radius_search_capped_by_cloud(
+            exec,
+            &queries,
+            &points,
+            clouds,
+            radius,
+            cap,
+            FoldBy::Auto,
+        )?;
+        Ok(self.table(found))
+    }
+
+    fn pairs(&self, found: neighbors::RadiusPairs) -> RadiusPairs {
+        RadiusPairs {
+            pairs: self.lift(found.pairs),
+            distances: self.lift(found.distances),
+            counts: self.lift(found.counts),
+        }
+    }
+
+    fn table(&self, found: neighbors::RadiusTable) -> RadiusTable {
+        RadiusTable {
             distances: self.lift(found.distances),
             indices: self.lift(found.indices),
             counts: self.lift(found.counts),
-        })
+        }
     }
 }
 
@@ -229,6 +354,47 @@ impl ShardTensor {
         let _call = Calling::of("farthest_points");
         self.run(|exec, points| {
             neighbors::farthest_points(exec, points, count, start, FoldBy::Auto)
+        })
+    }
+
+    /// [`farthest_points`](Self::farthest_points) of each of so many clouds by itself, `[clouds, count]`, beginning with its first point: point
+    /// `i` is of cloud `ids[i]`, ids as those of [`segment_sum`](Self::segment_sum). Where a cloud has fewer points than `count`, its samples
+    /// end with -1.
+    ///
+    /// A share of each cloud, PyTorch Geometric's `ratio`, are the first so many of each row:
+    ///
+    /// ```
+    /// use shard_tensor::{DType, launch, ndarray::array, replicate, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let points = mesh.from_fn([6, 1], [shard(0)], |i| i[0] as f64)?;
+    ///     let ids = mesh.distribute(&array![0_i64, 0, 0, 0, 2, 2], [shard(0)])?;
+    ///     let far = points.farthest_points_by_cloud(&ids, 3, 3)?;
+    ///     let half = ids.bincount(None, 3)?.to(DType::F32)?.mul_scalar(0.5)?.ceil()?;
+    ///     let place = mesh.arange(3, replicate())?;
+    ///     let halves = far.masked_select(&place.unsqueeze(0)?.lt(&half.unsqueeze(1)?)?)?;
+    ///     Ok((far.to_array::<i64>()?, halves.to_array::<i64>()?))
+    /// })?;
+    /// assert_eq!(found[0].0, array![[0, 3, 1], [-1, -1, -1], [4, 5, -1]].into_dyn());
+    /// assert_eq!(found[0].1.as_slice(), Some(&[0, 3, 4][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`farthest_points`](Self::farthest_points), with numbers for each cloud.
+    ///
+    /// # Errors
+    /// As [`farthest_points`](Self::farthest_points); for ids that are not one for each point; on all ranks, for an id out of range on any.
+    #[track_caller]
+    pub fn farthest_points_by_cloud(
+        &self,
+        ids: &Self,
+        clouds: usize,
+        count: usize,
+    ) -> Result<Self> {
+        let _call = Calling::of("farthest_points_by_cloud");
+        self.run2(ids, |exec, points, ids| {
+            neighbors::farthest_points_by_cloud(exec, points, ids, clouds, count, FoldBy::Auto)
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Calls with whatever arguments chance gives them, as a careless user might: on any number of ranks the same comes out, or an error
 //! of the same class, and never a panic.
 
+use shard_tensor::ndarray::SliceInfoElem;
 use shard_tensor::nn::{self, Module};
 use shard_tensor::{
     Attention, AxisPlacement, Causal, ClassLoss, Conv, ConvTranspose, DType, EdgeMap, ErrorClass,
@@ -232,9 +233,33 @@ const MOVES: &[(&str, Call)] = &[
     }),
     ("chunk", |c, m| c.any(m)?.chunk(c.size(), c.dim())),
     ("roll", |c, m| one(c.any(m)?.roll(c.dim(), c.offset()))),
+    ("roll of several", |c, m| {
+        let shifts = [c.offset(), c.offset()];
+        one(c.any(m)?.roll([c.dim(), c.dim()], shifts))
+    }),
+    ("slices", |c, m| {
+        let x = c.any(m)?;
+        let range = |c: &mut Chance| SliceInfoElem::Slice {
+            start: c.offset(),
+            end: c.flag().then(|| c.offset()),
+            step: c.offset(),
+        };
+        let other = match c.below(3) {
+            0 => SliceInfoElem::NewAxis,
+            1 => SliceInfoElem::Index(c.offset()),
+            _ => range(c),
+        };
+        one(x.slices([range(c), other]))
+    }),
     ("repeat", |c, m| one(c.any(m)?.repeat(c.dim(), c.size()))),
     ("repeat_interleave", |c, m| {
         one(c.any(m)?.repeat_interleave(c.dim(), c.size()))
+    }),
+    ("repeat_interleave_each", |c, m| {
+        let (x, n) = (c.any(m)?, c.extent());
+        let counts = c.indices(m, &[n], 3)?;
+        let total = c.size();
+        one(x.repeat_interleave_each(c.dim(), &counts, c.maybe(total)))
     }),
     ("reshape", |c, m| {
         let x = c.any(m)?;
@@ -324,11 +349,28 @@ const FOLDS: &[(&str, Call)] = &[
         let y = c.like(m, &x)?;
         two(x.nearest(&y, c.size()))
     }),
+    ("nearest_by_cloud", |c, m| {
+        let x = c.of(m, 2)?;
+        let (y, n) = (c.like(m, &x)?, c.extent());
+        let [own, others] = [x.shape()[0], n].map(|n| c.indices(m, &[n], 3));
+        let k = c.size();
+        two(x.nearest_by_cloud(&y, k, [&own?, &others?]))
+    }),
+    ("farthest_points_by_cloud", |c, m| {
+        let (x, n) = (c.of(m, 2)?, c.extent());
+        let ids = c.indices(m, &[n], 3)?;
+        one(x.farthest_points_by_cloud(&ids, c.size(), c.size()))
+    }),
     ("segment_sum", |c, m| {
         let (x, count) = (c.any(m)?, c.size());
         let n = x.shape().first().copied().unwrap_or(0);
         let ids = c.indices(m, &[n], count.min(5))?;
         one(x.segment_sum(&ids, count))
+    }),
+    ("segment_max_with_indices", |c, m| {
+        let (x, n) = (c.any(m)?, c.extent());
+        let ids = c.indices(m, &[n], 3)?;
+        two(x.segment_max_with_indices(&ids, c.size()))
     }),
     ("segment_softmax", |c, m| {
         let (x, n) = (c.any(m)?, c.extent());

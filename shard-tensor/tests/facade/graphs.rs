@@ -4,7 +4,8 @@ use ndarray::{Array1, Array2, array};
 use shard_tensor::nn::{Linear, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::{
-    Context, DType, DeviceMesh, ErrorClass, Launch, Placements, Result, ShardTensor, launch, shard,
+    Context, DType, DeviceMesh, ErrorClass, Launch, Placements, Result, ShardTensor, launch,
+    replicate, shard,
 };
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -274,5 +275,220 @@ trait Finite: Sized {
 impl Finite for ShardTensor {
     fn map_finite(self) -> Result<Self> {
         self.clamp(-1e3, 1e3)
+    }
+}
+
+const GONE: f64 = f64::INFINITY;
+
+/// Points of clouds 0, 2 and 3, queries of these and of one without points, under layouts of both; what SciPy's trees of each cloud give.
+#[test]
+fn neighbours_in_clouds_are_those_of_each() {
+    let at = |step: f64, from: f64| {
+        move |i: &[usize]| (step * (3 * i[0] + i[1]) as f64 + from).sin() * 0.5 + 0.5
+    };
+    let of_point =
+        |i: &[usize]| [0, 2, 3][usize::from(i[0] >= 14) + usize::from(i[0] >= 16)] as f64;
+    let of_query = |i: &[usize]| [3, 0, 1, 2, 0, 3, 3, 0][i[0]] as f64;
+    let indices = array![
+        [19_i64, 26, 28, 21],
+        [8, 1, 6, 13],
+        [-1, -1, -1, -1],
+        [14, 15, -1, -1],
+        [8, 1, 6, 13],
+        [16, 23, 25, 18],
+        [19, 26, 28, 21],
+        [8, 1, 6, 13]
+    ];
+    let distances = array![
+        [
+            0.2215226053923644,
+            0.2512850191591268,
+            0.29396426614610754,
+            0.3196690629248055
+        ],
+        [
+            0.12453364029238544,
+            0.14422578825160198,
+            0.4644287817157258,
+            0.49406299509304796
+        ],
+        [GONE, GONE, GONE, GONE],
+        [0.3560832721455877, 1.0508394775449046, GONE, GONE],
+        [
+            0.12855309679291158,
+            0.14911685352972637,
+            0.4577204035949831,
+            0.4874119710336793
+        ],
+        [
+            0.21147858127514485,
+            0.2376809968673115,
+            0.2998106950971465,
+            0.3306913740065962
+        ],
+        [
+            0.19978560134471493,
+            0.2289973859442693,
+            0.3165227934270471,
+            0.34205101091934087
+        ],
+        [
+            0.13278069778160484,
+            0.15413041965885454,
+            0.4509260581855857,
+            0.4806716336251684
+        ]
+    ];
+    let layouts: [[Placements; 2]; 5] = [
+        [shard(0).into(), shard(0).into()],
+        [replicate().into(), [shard(0).sizes([1, 0, 29])].into()],
+        [[shard(0).sizes([3, 5, 0])].into(), replicate().into()],
+        [shard(1).into(), shard(1).into()],
+        [[shard(0).striped()].into(), [shard(0).zigzag()].into()],
+    ];
+    for [of_queries, of_points] in &layouts {
+        let done = Launch::new(3).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(3)?;
+            let queries = mesh
+                .from_fn([8, 3], of_queries, at(0.7, 2.0))?
+                .requires_grad()?;
+            let points = mesh
+                .from_fn([30, 3], of_points, at(0.9, 1.0))?
+                .requires_grad()?;
+            let own = mesh.from_fn([8], shard(0), of_query)?.to(DType::I64)?;
+            let others = mesh.from_fn([30], shard(0), of_point)?.to(DType::I32)?;
+            let clouds = [&own, &others];
+            let (far, near) = queries.nearest_by_cloud(&points, 4, clouds)?;
+            assert_eq!(near.to_array::<i64>()?, indices.clone().into_dyn());
+            let far_whole = far.to_array::<f64>()?;
+            let close = |(a, b): (&f64, &f64)| a == b || (a - b).abs() < 1e-14;
+            assert!(far_whole.iter().zip(&distances).all(close), "{far_whole}");
+            // Gradients are those of the distances written out.
+            let gone = far.isinf()?;
+            let rows = points
+                .index_select(0, &near.flatten()?)?
+                .reshape([8, 4, 3])?;
+            let apart = (queries.unsqueeze(1)? - rows)
+                .square()?
+                .sum(2, false)?
+                .sqrt()?;
+            let weights = mesh.from_fn([8, 4], shard(0), |i| (4 * i[0] + i[1]) as f64)?;
+            let mut found = Vec::new();
+            for distances in [&far, &apart] {
+                let weighted = distances.masked_fill(&gone, 0.0)? * &weights;
+                let grads = weighted.sum_all()?.backward()?;
+                for x in [&queries, &points] {
+                    found.push(grads.get(x)?.unwrap().to_array::<f64>()?);
+                }
+            }
+            for (searched, written) in [(0, 2), (1, 3)] {
+                let apart = &found[searched] - &found[written];
+                assert!(apart.iter().all(|apart| apart.abs() < 1e-11), "{apart}");
+            }
+            let within = queries.radius_search_by_cloud(&points, 0.5, clouds)?;
+            assert_eq!(
+                within.counts.to_array::<i64>()?.as_slice(),
+                Some(&[4, 4, 0, 1, 4, 4, 4, 4][..])
+            );
+            let some = queries.radius_search_capped_by_cloud(&points, 0.5, 2, clouds)?;
+            assert_eq!(
+                some.counts.to_array::<i64>()?.as_slice(),
+                Some(&[2, 2, 0, 1, 2, 2, 2, 2][..])
+            );
+            // Each cloud by itself: as if there were no others.
+            let all = points
+                .farthest_points_by_cloud(&others, 4, 5)?
+                .to_array::<i64>()?;
+            for (cloud, from, to) in [(0, 0, 14), (2, 14, 16), (3, 16, 30)] {
+                let alone = points
+                    .narrow(0, from..to)?
+                    .farthest_points((to - from).min(5), 0)?;
+                let alone = alone.to_array::<i64>()?;
+                for (i, &sample) in alone.iter().enumerate() {
+                    assert_eq!(all[[cloud, i]], sample + from as i64);
+                }
+            }
+            assert_eq!((all[[1, 0]], all[[2, 1]], all[[2, 2]]), (-1, 15, -1));
+            Ok(())
+        });
+        done.unwrap();
+    }
+}
+
+#[test]
+fn clouds_that_do_not_fit_are_errors_on_all_ranks() {
+    let errors = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let points = mesh.randn([5, 2], [shard(0)])?;
+        let ids = mesh.distribute(&array![0_i64, 1, 3, 1, 0], [shard(0)])?;
+        let few = ids.narrow(0, 0..4)?;
+        let refused = [
+            points.nearest_by_cloud(&points, 1, [&ids, &few]).map(drop),
+            points
+                .nearest_by_cloud(&points, 1, [&points, &ids])
+                .map(drop),
+            points
+                .radius_search_by_cloud(&points, 1.0, [&few, &ids])
+                .map(drop),
+            points.farthest_points_by_cloud(&few, 3, 1).map(drop),
+            points.farthest_points_by_cloud(&ids, 4, 6).map(drop),
+            points.farthest_points_by_cloud(&ids, 3, 1).map(drop),
+        ];
+        let texts = refused.map(|r| r.unwrap_err().to_string());
+        // The group goes on, and more neighbours than there are points are not there.
+        let (far, near) = points.nearest_by_cloud(&points, 9, [&ids, &ids])?;
+        assert_eq!(far.shape(), [5, 9]);
+        assert_eq!(near.to_array::<i64>()?[[2, 1]], -1);
+        Ok(texts)
+    });
+    let errors = errors.unwrap();
+    assert_eq!(errors[0], errors[1]);
+    assert!(errors[0][5].contains("index 3"), "{}", errors[0][5]);
+}
+
+#[test]
+fn winners_of_segments_are_the_first_rows_that_have_them() {
+    for (ranks, rows, ids) in [
+        (1, shard(0), shard(0)),
+        (3, shard(0), shard(0)),
+        (3, shard(1), replicate()),
+        (3, replicate(), shard(0)),
+    ] {
+        let done = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let nan = f64::NAN;
+            let x = array![
+                [1.0, 5.0],
+                [4.0, 2.0],
+                [4.0, nan],
+                [-1.0, nan],
+                [7.0, 0.0],
+                [4.0, 0.0]
+            ];
+            let x = mesh.distribute(&x, rows.clone())?.requires_grad()?;
+            let ids = mesh.distribute(&array![0_i64, 0, 0, -1, 1, 0], ids.clone())?;
+            let (most, where_most) = x.segment_max_with_indices(&ids, 4)?;
+            let expected = array![[1_i64, 2], [4, 4], [-1, -1], [3, 3]];
+            assert_eq!(where_most.to_array::<i64>()?, expected.into_dyn());
+            let most = most.to_array::<f64>()?;
+            assert_eq!((most[[0, 0]], most[[2, 1]]), (4.0, f64::NEG_INFINITY));
+            assert!(most[[0, 1]].is_nan());
+            let (least, where_least) = x.segment_min_with_indices(&ids, 4)?;
+            let expected = array![[0_i64, 2], [4, 4], [-1, -1], [3, 3]];
+            assert_eq!(where_least.to_array::<i64>()?, expected.into_dyn());
+            // Of equal ones the first has the gradient.
+            let (most, _) = x.segment_max_with_indices(&ids, 4)?;
+            let grads = most
+                .narrow(1, 0..1)?
+                .narrow(0, 0..2)?
+                .sum_all()?
+                .backward()?;
+            let grad = grads.get(&x)?.unwrap().to_array::<f64>()?;
+            let column: Vec<f64> = (0..6).map(|i| grad[[i, 0]]).collect();
+            assert_eq!(column, [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]);
+            assert_eq!(least.to_array::<f64>()?[[2, 0]], f64::INFINITY);
+            Ok(())
+        });
+        done.unwrap();
     }
 }

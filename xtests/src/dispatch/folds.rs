@@ -4,13 +4,16 @@ use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::Case;
 use shard_kernels::unary::Unary;
 use shard_ops::attention::{Attention, Causal, attention};
-use shard_ops::elementwise::{add, unary};
+use shard_ops::elementwise::{add, isinf, masked_fill, unary};
 use shard_ops::index::slice;
 use shard_ops::matmul::matmul;
-use shard_ops::neighbors::{nearest, radius_search, radius_search_capped};
+use shard_ops::neighbors::{
+    Clouds, farthest_points_by_cloud, nearest, nearest_by_cloud, radius_search,
+    radius_search_by_cloud, radius_search_capped, radius_search_capped_by_cloud,
+};
 use shard_ops::norm::layer_norm;
 use shard_ops::shape::{permute, reshape};
-use shard_ops::{Exec, FoldBy, Value};
+use shard_ops::{Exec, FoldBy, OpError, Value};
 
 pub(crate) const TABLE: &[Entry] = &[
     Entry {
@@ -41,7 +44,53 @@ pub(crate) const TABLE: &[Entry] = &[
         let found = radius_search(e, queries, points, radius, ring(c)?)?;
         Ok(vec![found.pairs, found.distances, found.counts])
     }),
+    built("knn_by_cloud", |e, c, v| {
+        let ((queries, points), clouds) = among_clouds(c, v)?;
+        let k = c.attributes.size("k", 1)?;
+        let (distances, indices) = nearest_by_cloud(e, queries, points, clouds, k, ring(c)?)?;
+        Ok(vec![finite(e, &distances)?, indices])
+    }),
+    built("radius_search_by_cloud", |e, c, v| {
+        let ((queries, points), clouds) = among_clouds(c, v)?;
+        let (radius, ring) = (c.attributes.float("radius", 1.0)?, ring(c)?);
+        if c.attributes.has("cap") {
+            let cap = c.attributes.size("cap", 0)?;
+            let found =
+                radius_search_capped_by_cloud(e, queries, points, clouds, radius, cap, ring)?;
+            let distances = finite(e, &found.distances)?;
+            return Ok(vec![distances, found.indices, found.counts]);
+        }
+        let found = radius_search_by_cloud(e, queries, points, clouds, radius, ring)?;
+        Ok(vec![found.pairs, found.distances, found.counts])
+    }),
+    built("farthest_points_by_cloud", |e, c, v| {
+        let args = Args::new(c, v);
+        let (points, ids) = (args.need("points")?, args.need("point_clouds")?);
+        let [clouds, count] = [
+            c.attributes.size("clouds", 1)?,
+            c.attributes.size("count", 1)?,
+        ];
+        let far = farthest_points_by_cloud(e, points, ids, clouds, count, ring(c)?)?;
+        Ok(vec![far])
+    }),
 ];
+
+/// Queries and points, and the clouds of both.
+type AmongClouds<'a> = ((&'a Value, &'a Value), Clouds<'a>);
+
+fn among_clouds<'a>(case: &'a Case, values: &'a [Value]) -> Result<AmongClouds<'a>, ApplyError> {
+    let args = Args::new(case, values);
+    let clouds = Clouds {
+        queries: args.need("query_clouds")?,
+        points: args.need("point_clouds")?,
+    };
+    Ok(((args.need("queries")?, args.need("points")?), clouds))
+}
+
+/// Distances, where those of what is not there are zero.
+fn finite(exec: &dyn Exec, distances: &Value) -> Result<Value, OpError> {
+    masked_fill(exec, distances, &isinf(exec, distances)?, 0.0)
+}
 
 /// The cases are small: left alone, blocks would always be gathered.
 fn ring(case: &Case) -> Result<FoldBy, ApplyError> {

@@ -279,9 +279,14 @@ fn rows(add: Add<'_>) {
         "segment_max",
         "segment_min",
         "segment_softmax",
+        "segment_max_with_indices",
+        "segment_min_with_indices",
     ] {
         add(op, json!({"num_segments": 6}), &[x, ids]);
     }
+    let counts = ("counts", Class, &[7][..]);
+    add("repeat_interleave_each", json!({"dim": 0}), &[x, counts]);
+    clouds(add);
     for mask in [&[7, 3][..], &[7, 1]] {
         add("masked_select", json!({}), &[x, ("mask", Truth, mask)]);
     }
@@ -292,6 +297,26 @@ fn rows(add: Add<'_>) {
     add("kthvalue", json!({"dim": 0, "k": 3}), &[x]);
     let ends = ("boundaries", Rising, &[6][..]);
     add("bucketize", json!({"right": true}), &[x, ends]);
+}
+
+/// Neighbours among the points of several clouds, whose numbers stand in no order and of which some have no points.
+fn clouds(add: Add<'_>) {
+    let [queries, points]: [Operand; 2] =
+        [("queries", Float, &[7, 2]), ("points", Float, &[11, 2])];
+    let [own, others]: [Operand; 2] = [
+        ("query_clouds", Class, &[7]),
+        ("point_clouds", Class, &[11]),
+    ];
+    let all = [queries, points, own, others];
+    for ring in ["always", "never"] {
+        add("knn_by_cloud", json!({"k": 3, "ring": ring}), &all);
+        let within = json!({"radius": 1.0, "ring": ring});
+        add("radius_search_by_cloud", within, &all);
+        let within = json!({"radius": 1.0, "cap": 2, "ring": ring});
+        add("radius_search_by_cloud", within, &all);
+        let samples = json!({"clouds": 6, "count": 4, "ring": ring});
+        add("farthest_points_by_cloud", samples, &[points, others]);
+    }
 }
 
 /// A few maps in a row, and joined tensors.
@@ -359,6 +384,7 @@ pub(super) fn case(
             | "isinf"
             | "isfinite"
             | "nonzero"
+            | "farthest_points_by_cloud"
             | "argsort"
             | "bucketize"
             | "unique"

@@ -1,9 +1,12 @@
 //! Neighbour search on random layouts: every way and one rank agree bit for bit, gradients but for the rounding of sums.
 
 use proptest::prelude::*;
-use shard_autograd::{GradAs, GradCheck, Recorder, gradcheck};
+use shard_autograd::{GradAs, GradCheck, Recorder, gradcheck, gradgradcheck};
 use shard_comm::DType;
-use shard_ops::neighbors::{farthest_points, nearest, radius_search, radius_search_capped};
+use shard_ops::elementwise::{isinf, masked_fill};
+use shard_ops::neighbors::{
+    Clouds, farthest_points, nearest, nearest_by_cloud, radius_search, radius_search_capped,
+};
 use shard_ops::testing::Rng;
 use shard_ops::testing::{place, tensor};
 use shard_ops::{FoldBy, OpError, Value};
@@ -423,11 +426,30 @@ fn distances_within_a_radius_are_differentiated() {
                 Ok(vec![near.distances])
             };
             gradcheck(&tape, &search, &x, GradCheck::default()).unwrap();
+            gradgradcheck(&tape, &search, &x, GradCheck::default()).unwrap();
             let search = |exec: &Recorder, x: &[Value]| {
                 let near = radius_search_capped(exec, &x[0], &x[1], 2.0, 3, FoldBy::Ring)?;
                 Ok(vec![near.distances])
             };
             gradcheck(&tape, &search, &x, GradCheck::default()).unwrap();
+            gradgradcheck(&tape, &search, &x, GradCheck::default()).unwrap();
+            // Of clouds with fewer points than are asked for, what is not there has no derivative of any order.
+            let numbers = |n: usize| {
+                let layout = Layout::replicated(&mesh, &[n]);
+                Value::new(Array::from_fn(cx, &layout, |i| (i[0] % 3) as i64).unwrap())
+            };
+            let (own, others) = (numbers(4), numbers(7));
+            let search = |exec: &Recorder, x: &[Value]| {
+                let clouds = Clouds {
+                    queries: &own,
+                    points: &others,
+                };
+                let found = nearest_by_cloud(exec, &x[0], &x[1], clouds, 3, FoldBy::Ring)?;
+                let none = isinf(exec, &found.0)?;
+                Ok(vec![masked_fill(exec, &found.0, &none, 0.0)?])
+            };
+            gradcheck(&tape, &search, &x, GradCheck::default()).unwrap();
+            gradgradcheck(&tape, &search, &x, GradCheck::default()).unwrap();
         });
     }
 }

@@ -53,5 +53,5 @@ pub(crate) use nearest::CompiledNearest;
 pub use nearest::Nearest;
 pub(crate) use radius::CompiledRadius;
 pub use radius::{RadiusRows, RowOrder, WithinRadius, limit};
-pub use search::Search;
+pub use search::{Clouds, Search};
 pub use tree::MAX_TREE_DIM;

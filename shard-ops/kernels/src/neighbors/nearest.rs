@@ -2,7 +2,7 @@
 
 use super::ordered::put_in_order;
 use super::scan::each_near;
-use super::search::{Rows, Search, search};
+use super::search::{Clouds, Rows, Search, search};
 use crate::compiled::compiled;
 use crate::pointwise::vectorized;
 use crate::{Positions, Real, View};
@@ -45,6 +45,7 @@ compiled! { trait CompiledNearest for Real: f32 f64; {
         queries: &View<'_, T>,
         points: &View<'_, T>,
         index: Positions<'_>,
+        clouds: Option<Clouds<'_>>,
     ) = take_in_here;
 } }
 
@@ -100,7 +101,21 @@ impl<T: Real> Nearest<T> {
         points: &View<'_, T>,
         index: Positions<'_>,
     ) {
-        take_in(self, how, queries, points, index);
+        take_in(self, how, queries, points, index, None);
+    }
+
+    /// As [`Nearest::fold`], where each query meets only the points of its own cloud. Clouds may be in any order.
+    ///
+    /// # Panics
+    /// As [`Nearest::fold`]; when clouds are not as many as queries and points.
+    pub fn fold_by_cloud(
+        &mut self,
+        queries: &View<'_, T>,
+        points: &View<'_, T>,
+        index: Positions<'_>,
+        clouds: Clouds<'_>,
+    ) {
+        take_in(self, Search::Auto, queries, points, index, Some(clouds));
     }
 
     /// Fills an empty row with points in order, at most k.
@@ -194,6 +209,7 @@ fn take_in_here<T: Real>(
     queries: &View<'_, T>,
     points: &View<'_, T>,
     index: Positions<'_>,
+    clouds: Option<Clouds<'_>>,
 ) {
     assert!(
         queries.ndim() == 2 && queries.shape()[0] * into.k == into.distances.len(),
@@ -204,12 +220,12 @@ fn take_in_here<T: Real>(
     );
     match into.k {
         0 => {}
-        1..=MOST_SORTED => search(how, queries, points, index, into),
+        1..=MOST_SORTED => search(how, queries, points, index, clouds, into),
         k => {
             // A descending row is a heap with the last neighbour on top.
             into.distances.chunks_exact_mut(k).for_each(<[T]>::reverse);
             into.indexes.chunks_exact_mut(k).for_each(<[i64]>::reverse);
-            search(how, queries, points, index, &mut Heaps(into));
+            search(how, queries, points, index, clouds, &mut Heaps(into));
             into.sort();
         }
     }

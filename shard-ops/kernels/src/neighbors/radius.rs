@@ -2,7 +2,7 @@
 
 use super::nearest::{Nearest, compare};
 use super::scan::each_near;
-use super::search::{Rows, Search, search};
+use super::search::{Clouds, Rows, Search, search};
 use crate::compiled::compiled;
 use crate::{Positions, Real, View};
 
@@ -62,6 +62,7 @@ compiled! { trait CompiledRadius for Real: f32 f64; {
         queries: &View<'_, T>,
         points: &View<'_, T>,
         index: Positions<'_>,
+        clouds: Option<Clouds<'_>>,
     ) = take_in_here;
 
     fn rows<T>(of: WithinRadius<T>, order: RowOrder) -> RadiusRows<T> = rows_here;
@@ -101,7 +102,21 @@ impl<T: Real> WithinRadius<T> {
         points: &View<'_, T>,
         index: Positions<'_>,
     ) {
-        take_in(self, how, queries, points, index);
+        take_in(self, how, queries, points, index, None);
+    }
+
+    /// As [`WithinRadius::fold`], where each query meets only the points of its own cloud. Clouds may be in any order.
+    ///
+    /// # Panics
+    /// As [`WithinRadius::fold`]; when clouds are not as many as queries and points.
+    pub fn fold_by_cloud(
+        &mut self,
+        queries: &View<'_, T>,
+        points: &View<'_, T>,
+        index: Positions<'_>,
+        clouds: Clouds<'_>,
+    ) {
+        take_in(self, Search::Auto, queries, points, index, Some(clouds));
     }
 
     /// Takes in the state of other points for the same queries, radius and cap.
@@ -145,6 +160,7 @@ fn take_in_here<T: Real>(
     queries: &View<'_, T>,
     points: &View<'_, T>,
     index: Positions<'_>,
+    clouds: Option<Clouds<'_>>,
 ) {
     assert!(
         queries.ndim() == 2 && queries.shape()[0] == into.rows.len(),
@@ -152,7 +168,7 @@ fn take_in_here<T: Real>(
         queries.shape(),
         into.rows.len()
     );
-    search(how, queries, points, index, into);
+    search(how, queries, points, index, clouds, into);
 }
 
 fn rows_here<T: Real>(mut of: WithinRadius<T>, order: RowOrder) -> RadiusRows<T> {

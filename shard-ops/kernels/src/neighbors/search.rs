@@ -18,6 +18,15 @@ pub enum Search {
     Tree,
 }
 
+/// The clouds that queries and points are of, a number for each: a query meets the points of its own cloud alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Clouds<'a> {
+    /// Of each query.
+    pub queries: &'a [i64],
+    /// Of each point.
+    pub points: &'a [i64],
+}
+
 /// Collects candidates, in a row per query.
 pub(super) trait Rows<T> {
     /// The last point that counts for query `i`: farther points do not, nor such as far with larger indexes. At NaN while all
@@ -36,7 +45,7 @@ pub(super) fn counts<T: Real>(distance: T, bound: T) -> bool {
     !beyond
 }
 
-/// Offers every point of a block that may count to the rows of the queries.
+/// Offers every point of a block that may count to the rows of the queries, if there are clouds those of the same one.
 ///
 /// `queries` is `[queries, dim]`, `points` `[points, dim]`.
 pub(super) fn search<T: Real>(
@@ -44,6 +53,7 @@ pub(super) fn search<T: Real>(
     queries: &View<'_, T>,
     points: &View<'_, T>,
     index: Positions<'_>,
+    clouds: Option<Clouds<'_>>,
     rows: &mut dyn Rows<T>,
 ) {
     assert!(
@@ -52,8 +62,81 @@ pub(super) fn search<T: Real>(
         queries.shape(),
         points.shape()
     );
+    let index = index.list(points.shape()[0]);
+    let Some(clouds) = clouds else {
+        return search_all(how, queries, points, &index, rows);
+    };
+    assert!(
+        clouds.queries.len() == queries.shape()[0] && clouds.points.len() == points.shape()[0],
+        "neighbours: clouds of {} queries and {} points for {:?} and {:?}",
+        clouds.queries.len(),
+        clouds.points.len(),
+        queries.shape(),
+        points.shape()
+    );
+    let (asking, asked) = (members(clouds.queries), members(clouds.points));
+    let mut theirs = asked.chunk_by(|&a, &b| clouds.points[a] == clouds.points[b]);
+    let mut next = theirs.next();
+    for ours in asking.chunk_by(|&a, &b| clouds.queries[a] == clouds.queries[b]) {
+        let cloud = clouds.queries[ours[0]];
+        while next.is_some_and(|of| clouds.points[of[0]] < cloud) {
+            next = theirs.next();
+        }
+        if let Some(of) = next.filter(|of| clouds.points[of[0]] == cloud) {
+            let index: Vec<i64> = of.iter().map(|&i| index[i]).collect();
+            let [own, other] = [(queries, ours), (points, of)].map(|(of, rows)| picked(of, rows));
+            let [own, other] = [(&own, ours), (&other, of)]
+                .map(|(data, rows)| View::contiguous(data, &[rows.len(), queries.shape()[1]]));
+            search_all(how, &own, &other, &index, &mut Members { rows, of: ours });
+        }
+    }
+}
+
+/// The rows in the order of their clouds.
+fn members(clouds: &[i64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..clouds.len()).collect();
+    // Where clouds stand one after the other already, this is one pass.
+    order.sort_by_key(|&i| clouds[i]);
+    order
+}
+
+/// Some rows of a table, one after the other.
+fn picked<T: Real>(table: &View<'_, T>, rows: &[usize]) -> Vec<T> {
+    let [down, across] = [table.strides()[0], table.strides()[1]];
+    let mut picked = Vec::with_capacity(rows.len() * table.shape()[1]);
+    for &row in rows {
+        let from = table.offset().wrapping_add_signed(row as isize * down);
+        let at = |d: usize| table.data()[from.wrapping_add_signed(d as isize * across)];
+        picked.extend((0..table.shape()[1]).map(at));
+    }
+    picked
+}
+
+/// The rows of some queries.
+struct Members<'a, T> {
+    rows: &'a mut dyn Rows<T>,
+    of: &'a [usize],
+}
+
+impl<T> Rows<T> for Members<'_, T> {
+    fn last(&self, i: usize) -> (T, i64) {
+        self.rows.last(self.of[i])
+    }
+
+    fn offer(&mut self, i: usize, distances: &[T], index: &[i64]) -> (T, i64) {
+        self.rows.offer(self.of[i], distances, index)
+    }
+}
+
+/// Offers every point of a block that may count to the rows of the queries.
+fn search_all<T: Real>(
+    how: Search,
+    queries: &View<'_, T>,
+    points: &View<'_, T>,
+    index: &[i64],
+    rows: &mut dyn Rows<T>,
+) {
     let (n, dim) = (points.shape()[0], points.shape()[1]);
-    let index = index.list(n);
     if n == 0 || queries.shape()[0] == 0 {
         return;
     }
@@ -63,7 +146,7 @@ pub(super) fn search<T: Real>(
         Search::Tree => true,
         Search::Auto => tree_pays(count, n),
     };
-    let tree = tree.then(|| Tree::new(points, &index)).flatten();
+    let tree = tree.then(|| Tree::new(points, index)).flatten();
     let queries = queries.to_vec();
     if let Some(tree) = tree {
         vectorized(Through {
@@ -76,7 +159,7 @@ pub(super) fn search<T: Real>(
         let columns = Columns::new(points);
         vectorized(All {
             columns: &columns,
-            index: &index,
+            index,
             queries: &queries,
             count,
             rows,

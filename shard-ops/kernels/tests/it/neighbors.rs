@@ -491,3 +491,60 @@ fn farthest_points_match_the_definition_however_they_are_divided() {
         }
     }
 }
+
+/// What a search among clouds finds is what one finds among the points of each query's cloud alone.
+fn clouds_are_searched_alone<T: Real>(seed: u64) {
+    let mut rng = Rng::new(seed);
+    for _ in 0..100 {
+        let case = Case::<T>::random(&mut rng, 700, 3);
+        let clouds = rng.within(1, 4);
+        let mut drawn =
+            |n: usize| -> Vec<i64> { (0..n).map(|_| rng.within(0, clouds) as i64 - 1).collect() };
+        let (own, others) = (drawn(case.count()), drawn(case.index.len()));
+        let k = [3, 80][seed as usize % 2];
+        let mut nearest = Nearest::new(case.count(), k);
+        let mut within = WithinRadius::new(case.count(), T::of(1.5), None);
+        // In two blocks.
+        let half = case.index.len() / 2;
+        for at in [half..case.index.len(), 0..half] {
+            let rows = &case.points[at.start * case.dim..at.end * case.dim];
+            let points = View::contiguous(rows, &[at.len(), case.dim]);
+            let clouds = Clouds {
+                queries: &own,
+                points: &others[at.clone()],
+            };
+            let index = Positions::List(&case.index[at]);
+            nearest.fold_by_cloud(&case.queries(), &points, index, clouds);
+            within.fold_by_cloud(&case.queries(), &points, index, clouds);
+        }
+        let cloud_of = |index: i64| others[case.index.iter().position(|&i| i == index).unwrap()];
+        let (squared, indexes) = nearest.into_parts();
+        let within = within.finish(RowOrder::Index);
+        for (query, &cloud) in own.iter().enumerate() {
+            let mut near = case.sorted(query);
+            near.retain(|&(_, index)| cloud_of(index) == cloud);
+            let row = query * k..(query + 1) * k;
+            let found = near.len().min(k);
+            assert_eq!(
+                indexes[row.clone()][..found],
+                near[..found].iter().map(|p| p.1).collect::<Vec<_>>()
+            );
+            assert!(indexes[row.clone()][found..].iter().all(|&i| i == i64::MAX));
+            assert_eq!(
+                bits(&squared[row][..found]),
+                bits(&near[..found].iter().map(|p| p.0).collect::<Vec<_>>())
+            );
+            near.retain(|&(squared, _)| squared.sqrt() <= T::of(1.5));
+            let mut near: Vec<i64> = near.iter().map(|p| p.1).collect();
+            near.sort_unstable();
+            let hits = within.offsets[query]..within.offsets[query + 1];
+            assert_eq!(within.indexes[hits], near);
+        }
+    }
+}
+
+#[test]
+fn a_query_meets_the_points_of_its_cloud() {
+    clouds_are_searched_alone::<f64>(11);
+    clouds_are_searched_alone::<f32>(12);
+}

@@ -16,7 +16,7 @@ const NAME: &str = "resolve_indices";
 
 impl Resolve {
     /// Indices of a dim of `n`.
-    pub(super) fn apply(exec: &dyn Exec, index: &Value, n: usize) -> Result<Value> {
+    pub(crate) fn apply(exec: &dyn Exec, index: &Value, n: usize) -> Result<Value> {
         let layout = Layout::replicated(index.layout().mesh(), &[n]);
         let cx = index.array().cx();
         let dim = Array::from_parts(cx, &layout, None, DType::Bool).in_op(NAME)?;

@@ -36,6 +36,8 @@ struct Params {
     third: CudaView,
     g: CudaView,
     by_points: CudaView,
+    query_clouds: CudaView,
+    point_clouds: CudaView,
     query_at: Positions,
     point_at: Positions,
     distances: u64,
@@ -46,6 +48,7 @@ struct Params {
     limit: f64,
     k: i64,
     bounded: i64,
+    by_cloud: i64,
     is_part: i64,
 }
 
@@ -76,6 +79,16 @@ impl Search {
         new.params.points = call.input(1)?;
         new.params.query_at = new.lists.positions(call, &boxes[0].held[0])?;
         new.params.point_at = new.lists.positions(call, &boxes[1].held[0])?;
+        Ok(new)
+    }
+
+    /// As [`of`](Self::of), with the clouds that may follow the two.
+    fn with_clouds(call: &CudaCall<'_>) -> Result<Self> {
+        let mut new = Self::of(call)?;
+        if call.inputs.len() > 2 {
+            new.params.by_cloud = 1;
+            (new.params.query_clouds, new.params.point_clouds) = (call.input(2)?, call.input(3)?);
+        }
         Ok(new)
     }
 
@@ -132,7 +145,7 @@ impl Search {
 
 /// Adds a block of points to rows of `k`; after the last block, writes the rows.
 fn fold(call: &mut CudaCall<'_>, k: usize, limit: Option<f64>) -> Result<()> {
-    let mut search = Search::of(call)?;
+    let mut search = Search::with_clouds(call)?;
     search.params.k = k as i64;
     search.params.bounded = i64::from(limit.is_some());
     search.params.limit = limit.unwrap_or_default();
@@ -295,7 +308,7 @@ impl CudaKernel for RadiusOp {
         if let Some(cap) = self.cap {
             return fold(call, cap, Some(limit));
         }
-        let mut search = Search::of(call)?;
+        let mut search = Search::with_clouds(call)?;
         search.params.limit = limit;
         let found = call.state.take().and_then(|s| s.downcast::<Hits>().ok());
         let mut blocks = found.map_or_else(Vec::new, |found| found.blocks);
@@ -360,6 +373,13 @@ impl CudaKernel for Step {
             let held = search.lists.positions(call, &boxes[i].held[d]);
             held.map(|held| search.params.point_at = held)
         };
+        let clouds = |search: &mut Search, i: usize| -> Result<()> {
+            if call.inputs.len() > i {
+                search.params.by_cloud = 1;
+                search.params.point_clouds = call.input(i)?;
+            }
+            Ok(())
+        };
         match self {
             Self::Unsampled => search.params.queries = call.input(0)?,
             Self::Coordinates => {
@@ -371,14 +391,16 @@ impl CudaKernel for Step {
                 search.params.queries = call.input(0)?;
                 (search.params.second, search.params.third) = (call.input(1)?, call.input(2)?);
                 search.params.g = call.input(3)?;
+                clouds(&mut search, 4)?;
                 positions(&mut search, 0, 1)?;
             }
-            Self::Best => {
+            Self::Best { .. } => {
                 search.params.second = call.input(0)?;
+                clouds(&mut search, 1)?;
                 positions(&mut search, 0, 0)?;
             }
             Self::Take => {
-                // This op's list has indices, and no coordinates are read.
+                // These lists have indices, and no coordinates are read.
                 search.dtype = DType::F64;
                 (search.params.second, search.params.third) = (call.input(0)?, call.input(1)?);
             }
@@ -389,7 +411,9 @@ impl CudaKernel for Step {
             Self::Unsampled => search.each(call, "unsampled", n),
             Self::Coordinates => search.each(call, "coordinates", n),
             Self::Lower => search.each(call, "lower", n),
-            Self::Best => search.blocks(call, "best", 1, call.gpu.block().min(1024)),
+            Self::Best { clouds } => {
+                search.blocks(call, "best", *clouds as u32, call.gpu.block().min(1024))
+            }
             Self::Take => search.each(call, "take", n),
         }
     }

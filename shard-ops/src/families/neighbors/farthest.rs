@@ -3,19 +3,23 @@
 //! Each sample costs two small reductions where points are sharded: the largest distance with its index, and the coordinates
 //! of the point that has it. Both are rules with a reduced factor; nothing here communicates by itself.
 
-use super::shape_error;
+use super::{one_id_each, shape_error};
 use crate::error::InOp;
-use crate::families::shape::permute;
+use crate::families::indexing::resolve::Resolve;
+use crate::families::shape::{permute, reshape};
 use crate::families::types::float_types;
 use crate::host::{positions, with_float};
-use crate::{Access, Exec, FoldBy, HostCall, Meta, Op, Reduction, Result, Rule, Value, key_of};
+use crate::{
+    Access, Exec, FoldBy, HostCall, Meta, Op, Reduction, Result, Rule, RuleBuilder, Value, key_of,
+};
 use shard_comm::{Call, DType, Element, Monoid};
 use shard_kernels::neighbors::{farthest, lower, unsampled};
-use shard_kernels::{Real, View};
+use shard_kernels::{Positions, Real, View};
 use shard_redistribute::Array;
 use shard_spec::Layout;
 use smallvec::smallvec;
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Points with more coordinates than this stay where they are by default.
@@ -66,35 +70,89 @@ pub fn farthest_points(
     start: usize,
     ring: FoldBy,
 ) -> Result<Value> {
+    check(points, count, Some(start))?;
+    let cx = points.array().cx();
+    let first = |i: &[usize]| if i[1] == 0 { 0.0 } else { start as f64 };
+    let known = cx.record(Call::new(NAME).with(start as u128));
+    let best = Array::from_fn(cx, &Layout::replicated(cx.mesh(), &[1, 2]), first);
+    let best = Value::new(best.map(|best| best.with_number(known)).in_op(NAME)?);
+    let taken = sampled(exec, points, None, 1, Some(best), count, ring)?;
+    reshape(exec, &taken, &[count])
+}
+
+/// As [`farthest_points`] in each of so many clouds by itself, `[clouds, count]`: point `i` is of cloud `ids[i]`. Ids need not be
+/// sorted, and negative ones count from the end. Each cloud begins with its first point. Where a cloud has fewer points than `count`, its
+/// samples end with -1.
+///
+/// # Collective
+/// As [`farthest_points`]: each sample of all clouds takes two reductions, of 2 and of `dim` numbers for each cloud. Ids go where their
+/// points are.
+///
+/// # Errors
+/// Points that are not a table of f32 or f64; ids of another shape, or not i64 or i32; more samples than points; on all ranks, an id out
+/// of range on any.
+pub fn farthest_points_by_cloud(
+    exec: &dyn Exec,
+    points: &Value,
+    ids: &Value,
+    clouds: usize,
+    count: usize,
+    ring: FoldBy,
+) -> Result<Value> {
+    check(points, count, None)?;
+    one_id_each(NAME, [points, ids])?;
+    let ids = Resolve::apply(exec, ids, clouds)?;
+    sampled(exec, points, Some(ids), clouds, None, count, ring)
+}
+
+/// The samples of clouds, `[clouds, count]`, beginning with these or with the first points.
+fn sampled(
+    exec: &dyn Exec,
+    points: &Value,
+    ids: Option<Value>,
+    clouds: usize,
+    first: Option<Value>,
+    count: usize,
+    ring: FoldBy,
+) -> Result<Value> {
     let points = points.detach();
-    check(&points, count, start)?;
     let cx = points.array().cx().clone();
-    let whole = |shape: &[usize]| Layout::replicated(cx.mesh(), shape);
-    let constant = |array| -> Result<Value> { Ok(Value::new(InOp::in_op(array, NAME)?)) };
-    let mut taken = constant(Array::from_fn(&cx, &whole(&[count]), |_| -1_i64))?;
-    if count == 0 {
+    let none = Layout::replicated(cx.mesh(), &[clouds, count]);
+    let none = Array::from_fn(&cx, &none, |_| -1_i64);
+    let mut taken = Value::new(none.in_op(NAME)?);
+    if count == 0 || clouds == 0 {
         return Ok(taken);
     }
-    let points = exec.redistribute(&points, &home(points.layout(), ring)?)?;
+    let points = exec.redistribute(&points, &home(points.layout(), points.layout(), ring)?)?;
+    let ids = match ids {
+        Some(ids) => {
+            Some(exec.redistribute(&ids, &home(points.layout(), ids.layout(), FoldBy::Ring)?)?)
+        }
+        None => None,
+    };
+    let with_ids = |operands: &[&Value], step| {
+        let operands: Vec<&Value> = operands.iter().copied().chain(&ids).collect();
+        exec.apply1(Arc::new(step), &operands)
+    };
     // One dim after the other, as vectorised loops need it.
     let points = permute(exec, &points, &[1, 0])?;
     let mut nearest = exec.apply1(Arc::new(Step::Unsampled), &[&points])?;
-    let first = |i: &[usize]| if i[0] == 0 { 0.0 } else { start as f64 };
-    let known = cx.record(Call::new(NAME).with(start as u128));
-    let best = Array::from_fn(&cx, &whole(&[2]), first);
-    let mut best = constant(best.map(|best| best.with_number(known)))?;
+    let mut best = match first {
+        Some(first) => first,
+        None => with_ids(&[&nearest], Step::Best { clouds })?,
+    };
     for sample in 1..=count {
         taken = exec.apply1(Arc::new(Step::Take), &[&taken, &best])?;
         if sample < count {
             let at = exec.apply1(Arc::new(Step::Coordinates), &[&points, &best])?;
-            nearest = exec.apply1(Arc::new(Step::Lower), &[&points, &nearest, &at, &best])?;
-            best = exec.apply1(Arc::new(Step::Best), &[&nearest])?;
+            nearest = with_ids(&[&points, &nearest, &at, &best], Step::Lower)?;
+            best = with_ids(&[&nearest], Step::Best { clouds })?;
         }
     }
     Ok(taken)
 }
 
-fn check(points: &Value, count: usize, start: usize) -> Result<()> {
+fn check(points: &Value, count: usize, start: Option<usize>) -> Result<()> {
     let meta = [Meta {
         shape: points.shape().iter().copied().collect(),
         dtype: points.dtype(),
@@ -110,41 +168,42 @@ fn check(points: &Value, count: usize, start: usize) -> Result<()> {
             "ask for at most as many samples as there are points",
         );
     }
-    if count > 0 && start >= n {
-        return wrong(
+    match start.filter(|&start| count > 0 && start >= n) {
+        Some(start) => wrong(
             format!("a start at point {start} of {n}"),
             "start at one of the points",
-        );
+        ),
+        None => Ok(()),
     }
-    Ok(())
 }
 
-/// The layout of the points while samples are taken.
-fn home(points: &Layout, ring: FoldBy) -> Result<Layout> {
+/// The layout of the points while samples are taken, and of what is `of` them.
+fn home(points: &Layout, of: &Layout, ring: FoldBy) -> Result<Layout> {
     let stays = match ring {
         FoldBy::Ring | FoldBy::Split => true,
         FoldBy::Gather => false,
         FoldBy::Auto | FoldBy::Heads => points.numel() > STAY_ABOVE,
     };
-    let mut builder = Layout::builder(points.mesh(), points.shape());
+    let mut builder = Layout::builder(points.mesh(), of.shape());
     if let (Some(sharding), true) = (points.sharding(0), stays) {
         builder = builder.shard(0, &sharding.axes, sharding.partition.clone());
     }
     builder.build().in_op(NAME)
 }
 
-/// The ops of one sample. Their inputs are given in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The ops of one sample of each cloud. Their inputs are given in order; `Lower` and `Best` may have one more, the points' clouds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Step {
     /// The squared distances before the first sample. Input: the points.
     Unsampled,
-    /// The coordinates of the best point: zeros on ranks that do not hold it, summed. Inputs: the points and the best.
+    /// The coordinates of the best points: zeros on ranks that do not hold them, summed. Inputs: the points and the best.
     Coordinates,
-    /// The distances after one more sample. Inputs: the points, the distances, the sample, and the best.
+    /// The distances after one more sample. Inputs: the points, the distances, the samples, and the best.
     Lower,
-    /// The largest distance and its index, in f64, which holds every index. Input: the distances.
-    Best,
-    /// The list of samples with the best one appended and the first one dropped. Inputs: the list and the best.
+    /// The largest distance in each cloud and its index, `[clouds, 2]`, in f64, which holds every index. Input: the distances.
+    Best { clouds: usize },
+    /// The lists of samples with the best ones appended and the first ones dropped; -1 where a cloud has no further point. Inputs: the
+    /// lists and the best.
     Take,
 }
 
@@ -154,21 +213,22 @@ impl Op for Step {
             Self::Unsampled => "farthest_points_unsampled",
             Self::Coordinates => "farthest_points_coordinates",
             Self::Lower => "farthest_points_lower",
-            Self::Best => "farthest_points_best",
+            Self::Best { .. } => "farthest_points_best",
             Self::Take => "farthest_points_take",
         }
     }
 
     fn key(&self) -> u128 {
-        key_of(self.name(), &())
+        key_of(self.name(), self)
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let (first, whole) = (&inputs[0], Access::WHOLE);
         let mut rule = Rule::builder(self.name(), inputs).any_order();
+        // How many points there are of how many coordinates, or samples of how many clouds.
         let [n, dim] = match (self, &first.shape[..]) {
-            (Self::Best, &[n]) => [n, 0],
-            (Self::Take, &[count]) => [0, count],
+            (Self::Best { .. }, &[n]) => [n, 0],
+            (Self::Take, &[clouds, count]) => [clouds, count],
             (_, &[dim, n]) => [n, dim],
             _ => {
                 let problem = "operands of other ranks".into();
@@ -182,29 +242,35 @@ impl Op for Step {
         };
         let each = Access::factor(rule.factor(n));
         let points = vec![whole.clone(), each.clone()];
-        let rule = match self {
+        let table = vec![whole.clone(), whole];
+        let rule = match *self {
             Self::Unsampled => rule
                 .input(points)
                 .output(vec![each], smallvec![n], first.dtype),
             Self::Coordinates => rule
                 .input(points)
-                .input(vec![whole.clone()])
-                .output(vec![whole], smallvec![dim], first.dtype)
+                .input(table.clone())
+                .output(table, smallvec![inputs[1].shape[0], dim], first.dtype)
                 .reduction(Reduction::Now(Monoid::SUM)),
-            Self::Lower => rule
-                .input(points)
-                .input(vec![each.clone()])
-                .input(vec![whole.clone()])
-                .input(vec![whole])
-                .output(vec![each], smallvec![n], first.dtype),
-            Self::Best => rule
-                .input(vec![each])
-                .output(vec![whole], smallvec![2], DType::F64)
-                .reduction(Reduction::Now(Monoid::ArgMax)),
-            Self::Take => rule
-                .input(vec![whole.clone()])
-                .input(vec![whole.clone()])
-                .output(vec![whole], smallvec![dim], DType::I64),
+            Self::Lower => with_clouds(
+                rule.input(points)
+                    .input(vec![each.clone()])
+                    .input(table.clone())
+                    .input(table),
+                inputs.len() > 4,
+                &each,
+            )
+            .output(vec![each], smallvec![n], first.dtype),
+            Self::Best { clouds } => {
+                with_clouds(rule.input(vec![each.clone()]), inputs.len() > 1, &each)
+                    .output(table, smallvec![clouds, 2], DType::F64)
+                    .reduction(Reduction::Now(Monoid::ArgMax))
+            }
+            Self::Take => rule.input(table.clone()).input(table.clone()).output(
+                table,
+                smallvec![n, dim],
+                DType::I64,
+            ),
         };
         rule.build()
     }
@@ -229,34 +295,94 @@ impl Step {
                 call.output::<T>(0).data_mut().copy_from_slice(&nearest);
             }
             Self::Coordinates => {
-                let index = call.input::<f64>(1).get(&[1]) as usize;
-                let at = call.cx.inputs[0].held[1].position(index);
-                let coordinate = |d| at.map_or(T::zero(), |at| first.get(&[d, at]));
-                for (d, x) in call.output::<T>(0).data_mut().iter_mut().enumerate() {
-                    *x = coordinate(d);
+                let (best, held) = (call.input::<f64>(1), &call.cx.inputs[0].held[1]);
+                let at: Vec<_> = (0..best.shape()[0])
+                    .map(|cloud| held.position(best.get(&[cloud, 1]) as usize))
+                    .collect();
+                let mut output = call.output::<T>(0);
+                let rows = output.data_mut().chunks_exact_mut(first.shape()[0].max(1));
+                for (row, at) in rows.zip(at) {
+                    for (d, x) in row.iter_mut().enumerate() {
+                        *x = at.map_or(T::zero(), |at| first.get(&[d, at]));
+                    }
                 }
             }
             Self::Lower => {
-                let (nearest, sample) = (call.input::<T>(1), call.input::<T>(2).to_vec());
-                let index = call.input::<f64>(3).get(&[1]) as usize;
-                let taken = call.cx.inputs[0].held[1].position(index);
+                let (nearest, samples) = (call.input::<T>(1), call.input::<T>(2).to_vec());
+                let (best, ids) = (call.input::<f64>(3), ids(call, 4));
+                let taken: Vec<_> = (0..best.shape()[0])
+                    .map(|cloud| best.get(&[cloud, 1]) as usize)
+                    .filter_map(|index| call.cx.inputs[0].held[1].position(index))
+                    .collect();
+                let [dim, n] = [0, 1].map(|d| first.shape()[d]);
                 let mut output = call.output::<T>(0);
-                output.data_mut().copy_from_slice(&elements(&nearest));
-                lower(&first, &sample, output.data_mut());
-                if let Some(at) = taken {
-                    output.data_mut()[at] = T::neg_infinity();
+                let output = output.data_mut();
+                output.copy_from_slice(&elements(&nearest));
+                for (cloud, run) in runs(ids.as_deref(), n) {
+                    let points = first.sub_box(&[0, run.start], &[dim, run.len()]);
+                    let sample = &samples[cloud * dim..][..dim];
+                    lower(&points, sample, &mut output[run]);
+                }
+                for at in taken {
+                    output[at] = T::neg_infinity();
                 }
             }
-            Self::Best | Self::Take => {
-                let index = positions(&call.cx.inputs[0], 0);
-                let best = match farthest(&elements(&first), index.get()) {
-                    Some((distance, index)) => [distance.wide(), index as f64],
-                    None => [f64::NEG_INFINITY, f64::INFINITY],
-                };
-                call.output::<f64>(0).data_mut().copy_from_slice(&best);
+            Self::Best { clouds } => {
+                let (index, ids) = (positions(&call.cx.inputs[0], 0), ids(call, 1));
+                let (index, distances) = (index.get(), elements(&first));
+                let mut best = vec![(f64::NEG_INFINITY, f64::INFINITY); clouds];
+                for (cloud, run) in runs(ids.as_deref(), distances.len()) {
+                    let listed: Vec<i64>;
+                    let index = match ids {
+                        Some(_) => {
+                            listed = run.clone().map(|i| index.at(i)).collect();
+                            Positions::List(&listed)
+                        }
+                        None => index,
+                    };
+                    if let Some((distance, index)) = farthest(&distances[run], index) {
+                        let (distance, index) = (distance.wide(), index as f64);
+                        let held = best[cloud];
+                        if distance > held.0 || (distance == held.0 && index < held.1) {
+                            best[cloud] = (distance, index);
+                        }
+                    }
+                }
+                let mut output = call.output::<f64>(0);
+                let pairs = output.data_mut().chunks_exact_mut(2);
+                for (pair, (distance, index)) in pairs.zip(best) {
+                    pair.copy_from_slice(&[distance, index]);
+                }
             }
+            Self::Take => unreachable!("lists of samples have no type to choose"),
         }
     }
+}
+
+/// The rule's next operand, if there is one: the points' clouds.
+fn with_clouds(rule: RuleBuilder, has: bool, each: &Access) -> RuleBuilder {
+    match has {
+        true => rule.input(vec![each.clone()]),
+        false => rule,
+    }
+}
+
+/// The points' clouds, if they are operand `i`.
+fn ids(call: &HostCall<'_, '_>, i: usize) -> Option<Vec<i64>> {
+    (call.inputs.len() > i).then(|| call.input::<i64>(i).to_vec())
+}
+
+/// The clouds of `n` points, and which consecutive points are of them.
+fn runs(ids: Option<&[i64]>, n: usize) -> Vec<(usize, Range<usize>)> {
+    let Some(ids) = ids else {
+        return vec![(0, 0..n)];
+    };
+    let mut end = 0;
+    let runs = ids.chunk_by(|a, b| a == b).map(|run| {
+        end += run.len();
+        (run[0] as usize, end - run.len()..end)
+    });
+    runs.collect()
 }
 
 /// The elements, copied only if they are not contiguous.
@@ -265,10 +391,17 @@ fn elements<'a, T: Real>(view: &View<'a, T>) -> Cow<'a, [T]> {
 }
 
 fn take(call: &mut HostCall<'_, '_>) {
-    let (list, best) = (call.input::<i64>(0).to_vec(), call.input::<f64>(1));
-    let last = best.get(&[1]) as i64;
-    let samples = list.into_iter().skip(1).chain([last]);
-    for (to, index) in call.output::<i64>(0).data_mut().iter_mut().zip(samples) {
-        *to = index;
+    let (lists, best) = (call.input::<i64>(0), call.input::<f64>(1));
+    let [clouds, count] = [0, 1].map(|d| lists.shape()[d]);
+    let mut output = call.output::<i64>(0);
+    let rows = output.data_mut().chunks_exact_mut(count.max(1));
+    for (cloud, row) in (0..clouds).zip(rows) {
+        for (i, to) in row.iter_mut().enumerate() {
+            *to = match i + 1 < count {
+                true => lists.get(&[cloud, i + 1]),
+                false if best.get(&[cloud, 0]) == f64::NEG_INFINITY => -1,
+                false => best.get(&[cloud, 1]) as i64,
+            };
+        }
     }
 }

@@ -4,16 +4,22 @@
 //! ring while the block before is searched, or are gathered if that is small. Mesh axes that shard the points and not the
 //! queries shard the queries too. Neighbours are ordered by (distance, index) or by index, and distances are computed in one
 //! fixed way, so the result is the single device's bit for bit, ties included, under any layout.
+//!
+//! Points may be of several clouds. A query meets those of its own, and the numbers of the clouds go along with queries and blocks.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod farthest;
 mod nearest;
 pub(crate) mod radius;
+mod second;
 
-pub use farthest::farthest_points;
-pub use nearest::nearest;
-pub use radius::{RadiusPairs, RadiusTable, radius_search, radius_search_capped};
+pub use farthest::{farthest_points, farthest_points_by_cloud};
+pub use nearest::{nearest, nearest_by_cloud};
+pub use radius::{
+    RadiusPairs, RadiusTable, radius_search, radius_search_by_cloud, radius_search_capped,
+    radius_search_capped_by_cloud,
+};
 #[cfg(feature = "cuda")]
 pub(crate) use {
     farthest::Step,
@@ -21,22 +27,84 @@ pub(crate) use {
     radius::{PairsGrad, RadiusOp},
 };
 
+use crate::families::elementwise::cast;
 use crate::families::types::float_types;
-use crate::{Access, HostCall, Meta, OpError, Result, RuleBuilder};
+use crate::{Access, Exec, HostCall, Meta, OpError, Result, RuleBuilder, Value};
 use shard_comm::{DType, Element};
+use shard_kernels::neighbors::Clouds as Held;
 use shard_kernels::{Real, View, ViewMut};
 use std::borrow::Cow;
 
-/// Queries and points, and the type of both.
+/// Which cloud each query and each point is of: numbers of any kind, `i64` or `i32`, in any order. A query meets the points whose number
+/// is its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Clouds<'a> {
+    /// Of the queries, `[queries]`.
+    pub queries: &'a Value,
+    /// Of the points, `[points]`.
+    pub points: &'a Value,
+}
+
+impl Clouds<'_> {
+    /// The numbers of the clouds of these queries and points, `i64`.
+    fn numbers(
+        &self,
+        exec: &dyn Exec,
+        op: &'static str,
+        tables: [&Value; 2],
+    ) -> Result<[Value; 2]> {
+        one_id_each(op, [tables[0], self.queries])?;
+        one_id_each(op, [tables[1], self.points])?;
+        let number = |of: &Value| cast(exec, &of.detach(), DType::I64);
+        Ok([number(self.queries)?, number(self.points)?])
+    }
+}
+
+/// Refuses ids that are not one whole number for each point.
+fn one_id_each(op: &'static str, [points, ids]: [&Value; 2]) -> Result<()> {
+    if !matches!(ids.dtype(), DType::I64 | DType::I32) {
+        return Err(OpError::DType {
+            op,
+            operand: 1,
+            expected: "i64 or i32".into(),
+            got: ids.dtype(),
+        });
+    }
+    match ids.ndim() == 1 && points.shape().first() == ids.shape().first() {
+        true => Ok(()),
+        false => Err(OpError::Shape {
+            op,
+            problem: "points need the number of one cloud each".into(),
+            shapes: vec![points.shape().to_vec(), ids.shape().to_vec()],
+            fix: "give numbers of one dim, as many as points",
+        }),
+    }
+}
+
+/// The clouds that a rank holds of the queries and of a block of points, if there are such operands behind those two.
+struct HeldClouds([Vec<i64>; 2]);
+
+impl HeldClouds {
+    fn of(call: &HostCall<'_, '_>) -> Option<Self> {
+        (call.inputs.len() > 2).then(|| Self([2, 3].map(|i| call.input::<i64>(i).to_vec())))
+    }
+
+    fn get(&self) -> Held<'_> {
+        let [queries, points] = &self.0;
+        Held { queries, points }
+    }
+}
+
+/// Queries and points, and the type of both. Their clouds may follow.
 fn tables<'a>(op: &'static str, inputs: &'a [Meta]) -> Result<(&'a Meta, &'a Meta, DType)> {
-    let [queries, points] = inputs else {
+    let ([queries, points] | [queries, points, _, _]) = inputs else {
         return Err(OpError::Arity {
             op,
-            expected: "queries and points".into(),
+            expected: "queries and points, and clouds of both or of none".into(),
             got: inputs.len(),
         });
     };
-    let dtype = float_types(op, inputs)?;
+    let dtype = float_types(op, &inputs[..2])?;
     let tables = queries.shape.len() == 2 && points.shape.len() == 2;
     if !tables || queries.shape[1] != points.shape[1] {
         return Err(shape_error(
@@ -69,6 +137,20 @@ fn accesses(rule: &mut RuleBuilder, queries: &Meta, points: &Meta) -> [Vec<Acces
         instead: Some(rows),
     };
     [vec![Access::factor(rows), rest.clone()], vec![ring, rest]]
+}
+
+/// A rule of queries and points that are indexed so, and of their clouds if there are four operands.
+fn with_operands(
+    rule: RuleBuilder,
+    inputs: &[Meta],
+    [queries, points]: [Vec<Access>; 2],
+) -> RuleBuilder {
+    let clouds = [&queries, &points].map(|dims| vec![dims[0].clone()]);
+    let rule = rule.input(queries).input(points);
+    match inputs.len() {
+        2 => rule,
+        _ => clouds.into_iter().fold(rule, RuleBuilder::input),
+    }
 }
 
 /// Gradients of distances `|q - p|`, summed block by block: by the queries over all blocks, by the points of this block.

@@ -1,6 +1,9 @@
 //! The k nearest points of every query.
 
-use super::{Sums, accesses, shape_error, tables};
+use super::second::Pairs;
+use super::{Clouds, HeldClouds, Sums, accesses, shape_error, tables, with_operands};
+use crate::error::InOp;
+use crate::families::shape::reshape;
 use crate::families::types::float_types;
 use crate::host::{positions, with_float};
 use crate::{
@@ -10,13 +13,14 @@ use crate::{
 use shard_comm::{DType, Element};
 use shard_kernels::Real;
 use shard_kernels::neighbors::Nearest;
+use shard_redistribute::Array;
 use shard_spec::ReduceOp;
 use smallvec::smallvec;
 use std::sync::Arc;
 
 /// The `k` points `[points, dim]` nearest to every query `[queries, dim]`: their Euclidean distances `[queries, k]`, ascending,
-/// and their indices, `i64`. Among equal distances the lower index comes first. Only the distances can be differentiated; the
-/// distance of a point to itself has gradient zero.
+/// and their indices, `i64`. Among equal distances the lower index comes first. Only the distances can be differentiated, to
+/// any order; the distance of a point to itself has gradient zero.
 ///
 /// # Collective
 /// All members of the mesh. If points are sharded, each rank receives all points but its own, in as many rounds as there are
@@ -57,7 +61,36 @@ pub fn nearest(
     k: usize,
     ring: FoldBy,
 ) -> Result<(Value, Value)> {
-    let mut found = exec.apply(Arc::new(NearestOp { k, ring }), &[queries, points])?;
+    found(exec, NearestOp { k, ring }, &[queries, points])
+}
+
+/// As [`nearest`] among the points of each query's own cloud. Where that has fewer than `k`, the row ends with infinite distances and
+/// indices of -1.
+///
+/// # Collective
+/// As [`nearest`]: blocks of points go round, or are gathered, whatever clouds they are of, with eight bytes more for each point. Each
+/// query is compared with its own cloud alone.
+///
+/// # Errors
+/// Shapes or types that do not fit each other, but for the `k`, which may be any.
+pub fn nearest_by_cloud(
+    exec: &dyn Exec,
+    queries: &Value,
+    points: &Value,
+    clouds: Clouds<'_>,
+    k: usize,
+    ring: FoldBy,
+) -> Result<(Value, Value)> {
+    let [own, others] = clouds.numbers(exec, NAME, [queries, points])?;
+    found(
+        exec,
+        NearestOp { k, ring },
+        &[queries, points, &own, &others],
+    )
+}
+
+fn found(exec: &dyn Exec, op: NearestOp, operands: &[&Value]) -> Result<(Value, Value)> {
+    let mut found = exec.apply(Arc::new(op), operands)?;
     let got = found.len();
     match (found.pop(), found.pop()) {
         (Some(indices), Some(distances)) => Ok((distances, indices.detach())),
@@ -88,7 +121,7 @@ impl Op for NearestOp {
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let (queries, points, dtype) = tables(NAME, inputs)?;
-        if self.k > points.shape[0] {
+        if self.k > points.shape[0] && inputs.len() == 2 {
             return Err(shape_error(
                 NAME,
                 inputs,
@@ -97,11 +130,10 @@ impl Op for NearestOp {
             ));
         }
         let mut rule = Rule::builder(NAME, inputs).any_order().fold_by(self.ring);
-        let [rows, blocks] = accesses(&mut rule, queries, points);
+        let read = accesses(&mut rule, queries, points);
         let shape = smallvec![queries.shape[0], self.k];
-        let found = vec![rows[0].clone(), Access::WHOLE];
-        rule.input(rows)
-            .input(blocks)
+        let found = vec![read[0][0].clone(), Access::WHOLE];
+        with_operands(rule, inputs, read)
             .output(found.clone(), shape, dtype)
             .output(found, smallvec![queries.shape[0], self.k], DType::I64)
             .flops(distance_flops(points))
@@ -124,7 +156,7 @@ impl Op for NearestOp {
     }
 
     fn keeps(&self) -> Keeps {
-        Keeps::ALL
+        Keeps::inputs(&[0, 1]).and_outputs(&[0, 1])
     }
 
     fn vjp(
@@ -134,17 +166,18 @@ impl Op for NearestOp {
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
         let Some(g) = &cotangents[0] else {
-            return Ok(vec![None, None]);
+            return Ok(vec![None; saved.inputs.len()]);
         };
         let op = Arc::new(NearestGrad { ring: self.ring });
-        let [queries, points] = saved.inputs else {
-            unreachable!("the rule has two inputs")
+        let [queries, points, clouds @ ..] = saved.inputs else {
+            unreachable!("the rule has two inputs or more")
         };
         let [distances, indices] = saved.outputs else {
             unreachable!("the rule has two outputs")
         };
         let grads = exec.apply(op, &[queries, points, distances, indices, g])?;
-        Ok(grads.into_iter().map(Some).collect())
+        let clouds = clouds.iter().map(|_| None);
+        Ok(grads.into_iter().map(Some).chain(clouds).collect())
     }
 }
 
@@ -157,7 +190,12 @@ impl NearestOp {
             Some(Ok(state)) => *state,
             _ => Nearest::new(queries.shape()[0], self.k),
         };
-        nearest.fold(&queries, &points, index.get());
+        match HeldClouds::of(call) {
+            Some(clouds) => {
+                nearest.fold_by_cloud(&queries, &points, index.get(), clouds.get());
+            }
+            None => nearest.fold(&queries, &points, index.get()),
+        }
         if call.cx.fold.last {
             write_rows(call, nearest);
         } else {
@@ -238,6 +276,36 @@ impl Op for NearestGrad {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => fold_grad::<T>(call));
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let [queries, points, distances, indices, g] = saved.inputs else {
+            unreachable!("the rule has five inputs")
+        };
+        let (shape, all) = (distances.shape(), [distances.layout().numel()]);
+        let list = |of: &Value| reshape(exec, of, &all);
+        let point = list(indices)?;
+        let k = shape[1].max(1);
+        let query = Array::from_fn(point.array().cx(), point.layout(), |i| (i[0] / k) as i64);
+        let pairs = Pairs {
+            tables: [queries, points],
+            query: Value::new(query.in_op(self.name())?),
+            point,
+            distance: list(distances)?,
+            g: list(g)?,
+        };
+        let Some(second) = pairs.second(self.name(), exec, cotangents)? else {
+            return Ok(vec![None; 5]);
+        };
+        let table = |of: &Value| Ok(Some(reshape(exec, of, shape)?));
+        let (by_distance, by_g) = (table(&second.by_distance)?, table(&second.by_g)?);
+        let [by_queries, by_points] = second.by_tables.map(Some);
+        Ok(vec![by_queries, by_points, by_distance, None, by_g])
     }
 }
 

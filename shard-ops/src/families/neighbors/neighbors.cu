@@ -8,12 +8,13 @@ struct Neighbors {
     View first, second, third;       // distances, indices and counts, or what stands for them
     View g;                          // the cotangent of the distances
     View by_points;                  // (points, DIM)
+    View query_clouds, point_clouds; // which cloud each is of, if by_cloud
     Positions query_at, point_at;
     u64 distances, indices;          // of rows of k: squared distances of T, and indices
     u64 offsets, starts;             // where each query's hits of a block begin, and where they go
     u64 by_queries;                  // gradients of the queries, rows of DIM
     f64 limit;                       // no point counts that is farther, by squared distance
-    i64 k, bounded, is_part;
+    i64 k, bounded, by_cloud, is_part;
 };
 
 #define SOME(n) ((n) > 0 ? (n) : 1)
@@ -44,6 +45,8 @@ DEVICE void offer(T* row, i64* index, i64 k, T d, i64 i) {
 
 DEVICE T coordinate(const View& v, i64 i, i64 d) { return element<T>(v, i * v.strides[0] + d * v.strides[1]); }
 
+DEVICE i64 cloud_of(const View& clouds, i64 i) { return element<i64>(clouds, i * clouds.strides[0]); }
+
 DEVICE T squared(const Neighbors& p, i64 query, i64 point) {
     T sum = 0;
     for (i32 d = 0; d < DIM; d++) {
@@ -64,9 +67,11 @@ KERNEL(start, Neighbors) {
 // A thread has a query; tiles of points stream past.
 BLOCK_KERNEL(fold, Neighbors) {
     SHARED(T, tile, SOME(TILE * DIM));
+    SHARED(i64, clouds, TILE);
     const i64 query = (i64)blockIdx.x * blockDim.x + threadIdx.x, n = p.points.shape[0];
     const bool mine = query < p.queries.shape[0];
     T at_query[SOME(DIM)];
+    const i64 own = mine && p.by_cloud ? cloud_of(p.query_clouds, query) : 0;
     if (mine)
         for (i32 d = 0; d < DIM; d++) at_query[d] = coordinate(p.queries, query, d);
     T* row = SQUARED + query * p.k;
@@ -74,9 +79,12 @@ BLOCK_KERNEL(fold, Neighbors) {
     for (i64 first = 0; first < n; first += TILE) {
         const i64 count = n - first < TILE ? n - first : TILE;
         for (i64 e = threadIdx.x; e < count * DIM; e += blockDim.x) tile[e] = coordinate(p.points, first + e / SOME(DIM), e % SOME(DIM));
+        if (p.by_cloud)
+            for (i64 j = threadIdx.x; j < count; j += blockDim.x) clouds[j] = cloud_of(p.point_clouds, first + j);
         SYNC();
         if (mine)
             for (i64 j = 0; j < count; j++) {
+                if (p.by_cloud && clouds[j] != own) continue;
                 T sum = 0;
                 for (i32 d = 0; d < DIM; d++) {
                     const T apart = at_query[d] - tile[j * DIM + d];
@@ -123,12 +131,17 @@ KERNEL(count, Neighbors) {
     }
 }
 
+// Whether a query meets a point, and that is within the limit.
+DEVICE bool hits_point(const Neighbors& p, i64 query, i64 point, T distance) {
+    return distance <= (T)p.limit && (!p.by_cloud || cloud_of(p.query_clouds, query) == cloud_of(p.point_clouds, point));
+}
+
 // Writes to offsets, one after the other, how many points of a block are within the limit of each query.
 KERNEL(count_hits, Neighbors) {
     const i64 n = p.queries.shape[0];
     for (i64 i = first_thread(); i < n; i += threads()) {
         i64 count = 0;
-        for (i64 j = 0; j < p.points.shape[0]; j++) count += squared(p, i, j) <= (T)p.limit;
+        for (i64 j = 0; j < p.points.shape[0]; j++) count += hits_point(p, i, j, squared(p, i, j));
         ((i64*)p.offsets)[i] = count;
     }
 }
@@ -140,7 +153,7 @@ KERNEL(hits, Neighbors) {
         i64 to = ((const i64*)p.offsets)[i];
         for (i64 j = 0; j < p.points.shape[0]; j++) {
             const T d = squared(p, i, j);
-            if (d <= (T)p.limit) {
+            if (hits_point(p, i, j, d)) {
                 SQUARED[to] = d;
                 INDEX[to++] = at(p.point_at, j);
             }
@@ -292,30 +305,38 @@ KERNEL(unsampled, Neighbors) {
 }
 
 KERNEL(coordinates, Neighbors) {
-    const i64 best = (i64)element<f64>(p.second, p.second.strides[0]), held = find(p.point_at, p.queries.shape[1], best);
-    for (i64 d = first_thread(); d < p.queries.shape[0]; d += threads())
-        element<T>(p.first, d * p.first.strides[0]) = held < 0 ? T(0) : coordinate(p.queries, d, held);
-}
-
-KERNEL(lower, Neighbors) {
-    const i64 n = p.queries.shape[1], taken = find(p.point_at, n, (i64)element<f64>(p.g, p.g.strides[0]));
+    const i64 dim = p.queries.shape[0], n = numel(p.first);
     for (i64 i = first_thread(); i < n; i += threads()) {
-        T sum = 0;
-        for (i64 d = 0; d < p.queries.shape[0]; d++) {
-            const T apart = coordinate(p.queries, d, i) - element<T>(p.third, d * p.third.strides[0]);
-            sum = sum + apart * apart;
-        }
-        const T near = element<T>(p.second, i * p.second.strides[0]);
-        element<T>(p.first, i * p.first.strides[0]) = i == taken ? T(-INFINITE) : sum < near ? sum : near;
+        const f64 best = element<f64>(p.second, i / dim * p.second.strides[0] + p.second.strides[1]);
+        // The index is infinite where a cloud has no point.
+        const i64 held = best < 9007199254740992.0 ? find(p.point_at, p.queries.shape[1], (i64)best) : -1;
+        element<T>(p.first, place(p.first, i)) = held < 0 ? T(0) : coordinate(p.queries, i % dim, held);
     }
 }
 
-// The largest of the distances in second and its index, in f64. No distance is NaN.
+KERNEL(lower, Neighbors) {
+    const i64 n = p.queries.shape[1];
+    for (i64 i = first_thread(); i < n; i += threads()) {
+        const i64 cloud = p.by_cloud ? cloud_of(p.point_clouds, i) : 0;
+        T sum = 0;
+        for (i64 d = 0; d < p.queries.shape[0]; d++) {
+            const T apart = coordinate(p.queries, d, i) - coordinate(p.third, cloud, d);
+            sum = sum + apart * apart;
+        }
+        const T near = element<T>(p.second, i * p.second.strides[0]);
+        const bool taken = (f64)at(p.point_at, i) == element<f64>(p.g, cloud * p.g.strides[0] + p.g.strides[1]);
+        element<T>(p.first, i * p.first.strides[0]) = taken ? T(-INFINITE) : sum < near ? sum : near;
+    }
+}
+
+// The largest of each cloud's distances in second and its index, in f64; a block has a cloud. No distance is NaN.
 BLOCK_KERNEL(best, Neighbors) {
     SHARED(f64, values, 1024);
     SHARED(f64, indices, 1024);
+    const i64 cloud = blockIdx.x;
     f64 value = -INFINITE, index = INFINITE;
     for (i64 i = threadIdx.x; i < p.second.shape[0]; i += blockDim.x) {
+        if (p.by_cloud && cloud_of(p.point_clouds, i) != cloud) continue;
         const T d = element<T>(p.second, i * p.second.strides[0]);
         const f64 x = (f64)d, own = (f64)at(p.point_at, i);
         if (x > value || (x == value && own < index)) { value = x; index = own; }
@@ -326,15 +347,20 @@ BLOCK_KERNEL(best, Neighbors) {
     if (threadIdx.x == 0) {
         for (u32 t = 1; t < blockDim.x; t++)
             if (values[t] > value || (values[t] == value && indices[t] < index)) { value = values[t]; index = indices[t]; }
-        element<f64>(p.first, 0) = value;
-        element<f64>(p.first, p.first.strides[0]) = index;
+        element<f64>(p.first, cloud * p.first.strides[0]) = value;
+        element<f64>(p.first, cloud * p.first.strides[0] + p.first.strides[1]) = index;
     }
 }
 
-// The list in second without its first entry, with the best of third appended.
+// The lists in second without their first entries, with the best of third appended, or -1 where there is none.
 KERNEL(take, Neighbors) {
-    const i64 n = p.first.shape[0];
-    for (i64 i = first_thread(); i < n; i += threads())
-        element<i64>(p.first, i * p.first.strides[0]) =
-            i + 1 < n ? element<i64>(p.second, (i + 1) * p.second.strides[0]) : (i64)element<f64>(p.third, p.third.strides[0]);
+    const i64 n = numel(p.first), count = p.first.shape[1];
+    for (i64 i = first_thread(); i < n; i += threads()) {
+        const i64 cloud = i / count, j = i % count;
+        i64 next = -1;
+        if (j + 1 < count) next = element<i64>(p.second, cloud * p.second.strides[0] + (j + 1) * p.second.strides[1]);
+        else if (element<f64>(p.third, cloud * p.third.strides[0]) > -INFINITE)
+            next = (i64)element<f64>(p.third, cloud * p.third.strides[0] + p.third.strides[1]);
+        element<i64>(p.first, place(p.first, i)) = next;
+    }
 }

@@ -1,7 +1,10 @@
 //! All points within a radius of every query.
 
 use super::nearest::{NearestGrad, distance_flops, merge_parts, write_rows};
-use super::{Sums, accesses, shape_error, tables};
+use super::second::Pairs;
+use super::{Clouds, HeldClouds, Sums, accesses, shape_error, tables, with_operands};
+use crate::families::index::slice;
+use crate::families::shape::squeeze;
 use crate::families::types::float_types;
 use crate::host::{Held, positions, with_float};
 use crate::{
@@ -79,12 +82,27 @@ pub fn radius_search(
     radius: f64,
     ring: FoldBy,
 ) -> Result<RadiusPairs> {
-    let [pairs, distances, counts] = search(exec, queries, points, radius, None, ring)?;
-    Ok(RadiusPairs {
-        pairs: pairs.detach(),
-        distances,
-        counts: counts.detach(),
-    })
+    pairs(exec, RadiusOp::new(radius, None, ring), &[queries, points])
+}
+
+/// As [`radius_search`] among the points of each query's own cloud.
+///
+/// # Collective
+/// As [`radius_search`], with eight bytes more for each point.
+///
+/// # Errors
+/// As [`radius_search`]; clouds of another shape, or not i64 or i32.
+pub fn radius_search_by_cloud(
+    exec: &dyn Exec,
+    queries: &Value,
+    points: &Value,
+    clouds: Clouds<'_>,
+    radius: f64,
+    ring: FoldBy,
+) -> Result<RadiusPairs> {
+    let [own, others] = clouds.numbers(exec, NAME, [queries, points])?;
+    let op = RadiusOp::new(radius, None, ring);
+    pairs(exec, op, &[queries, points, &own, &others])
 }
 
 /// The first `cap` of the points at most `radius` away from each query, nearest first, equal distances by index. Like
@@ -103,7 +121,42 @@ pub fn radius_search_capped(
     cap: usize,
     ring: FoldBy,
 ) -> Result<RadiusTable> {
-    let [distances, indices, counts] = search(exec, queries, points, radius, Some(cap), ring)?;
+    let op = RadiusOp::new(radius, Some(cap), ring);
+    table(exec, op, &[queries, points])
+}
+
+/// As [`radius_search_capped`] among the points of each query's own cloud.
+///
+/// # Collective
+/// As [`nearest_by_cloud`](super::nearest_by_cloud).
+///
+/// # Errors
+/// As [`radius_search_by_cloud`].
+pub fn radius_search_capped_by_cloud(
+    exec: &dyn Exec,
+    queries: &Value,
+    points: &Value,
+    clouds: Clouds<'_>,
+    radius: f64,
+    cap: usize,
+    ring: FoldBy,
+) -> Result<RadiusTable> {
+    let [own, others] = clouds.numbers(exec, NAME, [queries, points])?;
+    let op = RadiusOp::new(radius, Some(cap), ring);
+    table(exec, op, &[queries, points, &own, &others])
+}
+
+fn pairs(exec: &dyn Exec, op: RadiusOp, operands: &[&Value]) -> Result<RadiusPairs> {
+    let [pairs, distances, counts] = search(exec, op, operands)?;
+    Ok(RadiusPairs {
+        pairs: pairs.detach(),
+        distances,
+        counts: counts.detach(),
+    })
+}
+
+fn table(exec: &dyn Exec, op: RadiusOp, operands: &[&Value]) -> Result<RadiusTable> {
+    let [distances, indices, counts] = search(exec, op, operands)?;
     Ok(RadiusTable {
         distances,
         indices: indices.detach(),
@@ -111,16 +164,8 @@ pub fn radius_search_capped(
     })
 }
 
-fn search(
-    exec: &dyn Exec,
-    queries: &Value,
-    points: &Value,
-    radius: f64,
-    cap: Option<usize>,
-    ring: FoldBy,
-) -> Result<[Value; 3]> {
-    let op = Arc::new(RadiusOp { radius, cap, ring });
-    let found = exec.apply(op, &[queries, points])?;
+fn search(exec: &dyn Exec, op: RadiusOp, operands: &[&Value]) -> Result<[Value; 3]> {
+    let found = exec.apply(Arc::new(op), operands)?;
     found.try_into().map_err(|found: Vec<_>| OpError::Arity {
         op: NAME,
         expected: "three outputs".into(),
@@ -158,9 +203,9 @@ impl Op for RadiusOp {
             ));
         }
         let mut rule = Rule::builder(NAME, inputs).any_order().fold_by(self.ring);
-        let [query, block] = accesses(&mut rule, queries, points);
-        let (each, count) = (query[0].clone(), queries.shape[0]);
-        let rule = rule.input(query).input(block);
+        let read = accesses(&mut rule, queries, points);
+        let (each, count) = (read[0][0].clone(), queries.shape[0]);
+        let rule = with_operands(rule, inputs, read);
         let rule = match (self.cap, &each) {
             (None, Access::Factor { factor, .. }) => {
                 let rows = Access::Rows {
@@ -209,7 +254,7 @@ impl Op for RadiusOp {
     }
 
     fn keeps(&self) -> Keeps {
-        Keeps::INPUTS.and_outputs(&[0, 1])
+        Keeps::inputs(&[0, 1]).and_outputs(&[0, 1])
     }
 
     fn vjp(
@@ -218,13 +263,16 @@ impl Op for RadiusOp {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let ([queries, points], [first, second, counts]) = (saved.inputs, saved.outputs) else {
-            unreachable!("the rule has two inputs and three outputs")
+        let [queries, points, clouds @ ..] = saved.inputs else {
+            unreachable!("the rule has two inputs or more")
+        };
+        let [first, second, counts] = saved.outputs else {
+            unreachable!("the rule has three outputs")
         };
         let ring = self.ring;
         let g = &cotangents[usize::from(self.cap.is_none())];
         let (Some(g), op) = (g, NearestGrad { ring }) else {
-            return Ok(vec![None, None]);
+            return Ok(vec![None; saved.inputs.len()]);
         };
         let grads = if self.cap.is_some() {
             exec.apply(Arc::new(op), &[queries, points, first, second, g])?
@@ -236,7 +284,8 @@ impl Op for RadiusOp {
             };
             exec.apply(Arc::new(op), &[queries, points, first, second, g])?
         };
-        Ok(grads.into_iter().map(Some).collect())
+        let clouds = clouds.iter().map(|_| None);
+        Ok(grads.into_iter().map(Some).chain(clouds).collect())
     }
 }
 
@@ -248,6 +297,10 @@ struct Found<T> {
 }
 
 impl RadiusOp {
+    fn new(radius: f64, cap: Option<usize>, ring: FoldBy) -> Self {
+        Self { radius, cap, ring }
+    }
+
     fn fold<T: Real + Element>(&self, call: &mut HostCall<'_, '_>) {
         let (queries, points) = (call.input::<T>(0), call.input::<T>(1));
         let index = positions(&call.cx.inputs[1], 0);
@@ -256,7 +309,12 @@ impl RadiusOp {
             Some(Ok(state)) => *state,
             _ => WithinRadius::new(queries.shape()[0], T::of(self.radius), self.cap),
         };
-        within.fold(&queries, &points, index.get());
+        match HeldClouds::of(call) {
+            Some(clouds) => {
+                within.fold_by_cloud(&queries, &points, index.get(), clouds.get());
+            }
+            None => within.fold(&queries, &points, index.get()),
+        }
         if !call.cx.fold.last {
             *call.state = Some(Box::new(within));
             return;
@@ -355,6 +413,31 @@ impl Op for PairsGrad {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => fold_pairs_grad::<T>(call));
+    }
+
+    fn vjp(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>> {
+        let [queries, points, pairs, distances, g] = saved.inputs else {
+            unreachable!("the rule has five inputs")
+        };
+        let column = |i| squeeze(exec, &slice(exec, pairs, 1, i, 1, 1)?, 1);
+        let pairs = Pairs {
+            tables: [queries, points],
+            query: column(0)?,
+            point: column(1)?,
+            distance: distances.clone(),
+            g: g.clone(),
+        };
+        let Some(second) = pairs.second(PAIRS_GRAD, exec, cotangents)? else {
+            return Ok(vec![None; 5]);
+        };
+        let [by_queries, by_points] = second.by_tables.map(Some);
+        let (by_distance, by_g) = (Some(second.by_distance), Some(second.by_g));
+        Ok(vec![by_queries, by_points, None, by_distance, by_g])
     }
 }
 

@@ -246,6 +246,27 @@ fn among_points(device: DeviceKind, ranks: usize, by: FoldBy) -> Vec<(Vec<i64>, 
         for of in [&near.indices, &near.counts] {
             indices.extend(of.array().buffer().unwrap().to_vec::<i64>().unwrap());
         }
+        // The same in three clouds, of which one has no points and one no queries, and numbers of two that stand in no order.
+        let numbers = |at: fn(usize) -> usize| {
+            let layout = Layout::builder(mesh, &[17])
+                .shard(0, &[0], Partition::zigzag(17, ranks))
+                .build()
+                .unwrap();
+            Value::new(Array::from_fn(cx, &layout, |i| at(i[0]) as i64).unwrap())
+        };
+        let (own, others) = (numbers(|i| i % 3), numbers(|i| (i * 5) % 4 * (i % 2)));
+        let clouds = neighbors::Clouds {
+            queries: &own,
+            points: &others,
+        };
+        let far = neighbors::farthest_points_by_cloud(engine, &points, &others, 5, 9, by).unwrap();
+        let (_, found) =
+            neighbors::nearest_by_cloud(engine, &points, &points, clouds, 3, by).unwrap();
+        let within =
+            neighbors::radius_search_by_cloud(engine, &points, &points, clouds, 1.5, by).unwrap();
+        for of in [&far, &found, &within.pairs, &within.counts] {
+            indices.extend(of.array().buffer().unwrap().to_vec::<i64>().unwrap());
+        }
         // Pairs, and the gradient of half the sum of their squared distances.
         let all = neighbors::radius_search(engine, &points, &points, 1.5, by).unwrap();
         indices.extend(all.pairs.array().buffer().unwrap().to_vec::<i64>().unwrap());
