@@ -19,6 +19,7 @@ pub(crate) mod plan;
 mod pool;
 mod position;
 mod sequential;
+mod spectral;
 mod tree;
 
 pub use attention::{MultiheadAttention, NeighborhoodAttention};
@@ -34,6 +35,7 @@ pub use plan::Plan;
 pub use pool::{AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, LpPool, MaxPool, MaxUnpool};
 pub use position::{PositionEmbedding, Rotary, SinCos};
 pub use sequential::{Dropout, Map, Sequential};
+pub use spectral::SpectralConv;
 pub use tree::{Leaf, LeafMut, ModelExt, Training, Tree, under};
 
 use crate::{Mesh, Placements, Result, Shape, ShardTensor};
