@@ -287,7 +287,7 @@ impl ShardTensor {
         self.run(|exec, x| index::repeat_interleave(exec, x, dim, times))
     }
 
-    /// Every index of a dim as often as `counts` says, a list of `i64` or `i32`, one behind the other. `total` is their sum, PyTorch's
+    /// Every index of a dim as often as `counts` says, a list of integers, one behind the other. `total` is their sum, PyTorch's
     /// `output_size`; where it is `None` all ranks find it out.
     ///
     /// ```

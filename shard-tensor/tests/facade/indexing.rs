@@ -278,6 +278,7 @@ fn counts_that_do_not_fit_are_errors_on_all_ranks() {
             x.repeat_interleave_each(0, &counts([1, -1, 2, 2])?, None),
             x.repeat_interleave_each(0, &counts([1 << 62; 4])?, Some(0)),
             x.repeat_interleave_each(0, &counts([1 << 62; 4])?, None),
+            x.repeat_interleave_each(0, &counts([1 << 51; 4])?, None),
             x.repeat_interleave_each(0, &fits.narrow(0, 0..3)?, Some(3)),
             x.repeat_interleave_each(0, &x, Some(4)),
             x.repeat_interleave_each(1, &fits, Some(4)),

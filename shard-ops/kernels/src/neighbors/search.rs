@@ -45,7 +45,7 @@ pub(super) fn counts<T: Real>(distance: T, bound: T) -> bool {
     !beyond
 }
 
-/// Offers every point of a block that may count to the rows of the queries, if there are clouds those of the same one.
+/// Offers every point of a block that may count to the rows of the queries; of several clouds those of the query's own.
 ///
 /// `queries` is `[queries, dim]`, `points` `[points, dim]`.
 pub(super) fn search<T: Real>(

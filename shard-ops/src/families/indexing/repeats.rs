@@ -16,7 +16,7 @@ use shard_spec::{Layout, Partition};
 
 const NAME: &str = "repeat_interleave";
 
-/// More copies of an index than this are refused.
+/// More copies of an index than this, or of all, are refused: up to here `f64` counts exactly, where integers would wrap.
 const MOST: usize = 1 << 52;
 
 /// Every index of dim `dim` as often as `counts` says, `[extent]`, one behind the other; `total` is how many that are in all, if it is
@@ -27,7 +27,7 @@ const MOST: usize = 1 << 52;
 /// counts, and their sum. Where the dim is sharded, as [`index_select`].
 ///
 /// # Errors
-/// A dim out of range; counts that are no list of `i64` or `i32`, one for each index; on all ranks,
+/// A dim out of range; counts that are no list of integers, one for each index; on all ranks,
 /// [`OutOfRange`](OpError::OutOfRange) for a count below 0, or above the total, and another total than the sum.
 pub fn repeat_interleave_each(
     exec: &dyn Exec,
@@ -55,19 +55,24 @@ pub fn repeat_interleave_each(
         let problem = format!("counts are not {n}, one for each index of dim {dim}");
         return Err(wrong(problem, "give a list of counts, as long as the dim"));
     }
-    let counts = cast(exec, &counts.detach(), DType::I64)?;
+    let counts = exec.redistribute(&counts.detach(), &counts.layout().with_partial_reduced())?;
+    let counts = cast(exec, &counts, DType::I64)?;
     decided::within(exec, NAME, &counts, total.unwrap_or(MOST).min(MOST) + 1)?;
-    let all = sum(exec, &counts, &[0], false)?;
-    let total = match total {
-        Some(total) => {
-            let found = decided::read::<i64>(exec, NAME, &all)?;
-            if let Some(found) = found.filter(|&found| found != total as i64) {
-                let problem = format!("a total of {total} for counts that sum to {found}");
-                return Err(wrong(problem, "give the sum of the counts"));
-            }
-            total
+    let all = sum(exec, &cast(exec, &counts, DType::F64)?, &[0], false)?;
+    let found = match total {
+        Some(_) => decided::read::<f64>(exec, NAME, &all)?,
+        None => Some(decided::told::<f64>(exec, NAME, &all)?),
+    };
+    let total = match (total, found) {
+        (_, Some(found)) if found > MOST as f64 => {
+            return Err(wrong(format!("{found} copies"), "ask for fewer"));
         }
-        None => decided::told::<i64>(exec, NAME, &all)? as usize,
+        (Some(total), Some(found)) if found as usize != total => {
+            let problem = format!("a total of {total} for counts that sum to {found}");
+            return Err(wrong(problem, "give the sum of the counts"));
+        }
+        (Some(total), _) => total,
+        (None, found) => found.unwrap_or_default() as usize,
     };
     // What stands at a place is the index whose copies are the first to end behind it.
     let ends = cumsum(exec, &counts, 0)?;
