@@ -13,7 +13,8 @@ use shard_spec::Layout;
 /// same weights serve all of them. It has no bias: a [`Conv`](super::Conv) of one point, which is added to it, has one.
 ///
 /// Weights are complex, `[outputs, inputs, modes..., 2]` with real and imaginary parts last: frequencies of either sign, so
-/// twice as many as modes, positive ones first, but of the last dim, which has those from 0 on. [`Plan::colwise`](super::Plan::colwise) and
+/// twice as many as modes, positive ones first, but of the last dim, which has those from 0 on. The `n_modes` of neuraloperator are twice
+/// the modes, and of the last dim two less than that. [`Plan::colwise`](super::Plan::colwise) and
 /// [`Plan::rowwise`](super::Plan::rowwise) divide them by outputs and inputs, as those of linear layers.
 ///
 /// ```

@@ -112,7 +112,8 @@ impl ShardTensor {
 
     /// [`nearest`](Self::nearest) in each of several clouds by itself, as a batch of them has it: the nearest `k` points of each query's own
     /// cloud. `clouds` says of which cloud each query and each point is: two lists of `i64` or `i32`, in any order. Where a cloud has fewer
-    /// points, rows end with infinite distances and indices of -1.
+    /// points, rows end with infinite distances and indices of -1. Clouds of one size, `[clouds, points, dim]`, are reshaped to
+    /// `[clouds * points, dim]`.
     ///
     /// ```
     /// use shard_tensor::{launch, ndarray::array, shard};

@@ -292,7 +292,9 @@ fn counts_that_do_not_fit_are_errors_on_all_ranks() {
     });
     let errors = errors.unwrap();
     assert!(errors.iter().all(|on_rank| *on_rank == errors[0]));
-    assert!(errors[0][0].contains("sum to 4"), "{}", errors[0][0]);
+    for error in &errors[0][..2] {
+        assert!(error.contains("sum to 4"), "{error}");
+    }
     assert!(errors[0][3].contains("-1"), "{}", errors[0][3]);
 }
 
