@@ -358,7 +358,7 @@ impl ShardTensor {
         })
     }
 
-    /// [`farthest_points`](Self::farthest_points) of each of so many clouds by itself, `[clouds, count]`, beginning with its first point: point
+    /// [`farthest_points`](Self::farthest_points) of each of so many clouds by itself, `[clouds, count]`, beginning with its first point that is finite: point
     /// `i` is of cloud `ids[i]`, ids as those of [`segment_sum`](Self::segment_sum). Where a cloud has fewer points than `count`, its samples
     /// end with -1.
     ///

@@ -81,7 +81,7 @@ pub fn farthest_points(
 }
 
 /// As [`farthest_points`] in each of so many clouds by itself, `[clouds, count]`: point `i` is of cloud `ids[i]`. Ids need not be
-/// sorted, and negative ones count from the end. Each cloud begins with its first point. Where a cloud has fewer points than `count`, its
+/// sorted, and negative ones count from the end. Each cloud begins with its first point that is finite. Where a cloud has fewer points than `count`, its
 /// samples end with -1.
 ///
 /// # Collective
