@@ -305,7 +305,8 @@ impl ShardTensor {
     ///
     /// # Collective
     /// All members of the mesh; without a total, all ranks of the program. Two reductions of a number; where the dim is sharded, as
-    /// [`index_select`](Self::index_select).
+    /// [`index_select`](Self::index_select); where the counts are, what [`cumsum`](Self::cumsum) and [`searchsorted`](Self::searchsorted) of as
+    /// many numbers take.
     ///
     /// # Errors
     /// For a dim out of range, and counts that are no list of whole numbers, one for each index; on all ranks, for a count below 0, and

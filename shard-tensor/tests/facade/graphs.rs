@@ -492,3 +492,31 @@ fn winners_of_segments_are_the_first_rows_that_have_them() {
         done.unwrap();
     }
 }
+
+#[test]
+fn ranks_outside_of_the_mesh_know_what_the_data_decides() {
+    let shapes = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.randn([5, 2], [shard(0)])?.requires_grad()?;
+        let counts = mesh.distribute(&array![1_i64, 0, 2, 2, 1], [shard(0)])?;
+        let (far, near) = x.nearest_by_cloud(&x, 2, [&counts, &counts])?;
+        let pairs = x.radius_search_by_cloud(&x, 9.0, [&counts, &counts])?.pairs;
+        let (most, rows) = x.segment_max_with_indices(&counts, 4)?;
+        let made = [
+            x.repeat_interleave_each(0, &counts, None)?,
+            x.repeat_interleave_each(0, &counts, Some(6))?,
+            x.farthest_points_by_cloud(&counts, 3, 2)?,
+            x.slices(ndarray::s![1.., 0])?,
+            x.roll([0, 1], [1, 1])?,
+        ];
+        let grads = (far.square()?.sum_all()? + made[0].sum_all()?).backward()?;
+        assert_eq!(grads.get(&x)?.unwrap().shape(), [5, 2]);
+        let all = [near, pairs, most, rows].into_iter().chain(made);
+        Ok(all.map(|t| t.shape().to_vec()).collect::<Vec<_>>())
+    });
+    let shapes = shapes.unwrap();
+    // Each of two clouds of two points has four pairs, and one point has one.
+    assert_eq!(shapes[0][1], [9, 2]);
+    assert_eq!((&shapes[0][4], &shapes[0][6]), (&vec![6, 2], &vec![3, 2]));
+    assert!(shapes.iter().all(|of_rank| *of_rank == shapes[0]));
+}

@@ -113,6 +113,18 @@ fn calls() -> Vec<Call> {
         }),
         ("samples", |_, m| points(m)?.farthest_points(HUGE, 0)),
         ("start", |_, m| points(m)?.farthest_points(1, HUGE)),
+        ("neighbours in clouds", |_, m| {
+            let (x, ids) = (points(m)?, m.with_dtype(DType::I64).arange(5, [shard(0)])?);
+            Ok(x.nearest_by_cloud(&x, HUGE, [&ids, &ids])?.0)
+        }),
+        ("clouds", |_, m| {
+            let ids = m.with_dtype(DType::I64).arange(5, [shard(0)])?;
+            points(m)?.farthest_points_by_cloud(&ids, HUGE, 5)
+        }),
+        ("copies", |x, m| {
+            let counts = m.with_dtype(DType::I64).arange(7, [replicate()])?;
+            x.repeat_interleave_each(2, &counts, Some(HUGE))
+        }),
         ("mixed types", |x, _| x.add(&x.to(DType::F32)?)),
         ("zeros", |_, m| m.zeros([HUGE, HUGE], [replicate()])),
         ("placement", |_, m| m.zeros([3], [shard(HUGE)])),

@@ -24,7 +24,8 @@ const MOST: usize = 1 << 52;
 ///
 /// # Collective
 /// All members of the mesh; without a total, all ranks of the program. Two reductions of a number find out whether the counts are
-/// counts, and their sum. Where the dim is sharded, as [`index_select`].
+/// counts, and their sum. Where the dim is sharded, as [`index_select`]; where the counts are, what [`cumsum`] and [`searchsorted`] of as
+/// many numbers take.
 ///
 /// # Errors
 /// A dim out of range; counts that are no list of integers, one for each index; on all ranks,
