@@ -262,6 +262,8 @@ pub struct Rule {
     pub(crate) as_stored: SmallVec<[usize; 2]>,
     /// Whether kernels round outputs that are whole themselves.
     pub(crate) rounds: bool,
+    /// Whether outputs of operands of 16 bits stay `f32`.
+    pub(crate) unrounded: bool,
     pub(crate) body: Body,
 }
 
@@ -305,6 +307,7 @@ impl Rule {
             room: 0,
             as_stored: SmallVec::new(),
             rounds: false,
+            unrounded: false,
             body: Body::Kernel,
         })
     }
@@ -576,6 +579,12 @@ impl RuleBuilder {
     /// Says that the op [merges](crate::Op::merge) its outputs over parts of the dim that is folded block by block.
     pub fn merges(mut self) -> Self {
         self.0.merges = true;
+        self
+    }
+
+    /// Says that results of operands of 16 bits stay `f32`, as they are computed: what goes on with them rounds once.
+    pub(crate) fn unrounded(mut self, unrounded: bool) -> Self {
+        self.0.unrounded = unrounded;
         self
     }
 

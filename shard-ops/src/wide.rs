@@ -33,7 +33,7 @@ pub(crate) fn rule(op: &dyn Op, inputs: &[Meta], room: usize, on: DeviceKind) ->
                 let mut rule = narrowing(rule, inputs, stored, room);
                 let halves = op.halves(stored, inputs, on);
                 rule.as_stored = halves.reads.into();
-                rule.rounds = halves.writes;
+                rule.rounds = halves.writes && !rule.unrounded;
                 Ok(rule)
             }
             // The type that the caller gave is what the message should name.
@@ -91,7 +91,7 @@ fn narrowing(mut rule: Rule, inputs: &[Meta], stored: DType, room: usize) -> Rul
     rule.room = room;
     // Terms of sums over ranks, each rounded to 16 bits, would be rounded once more each.
     rule.linearity = Linearity::None;
-    let narrow = |dtype: DType| (dtype == DType::F32).then_some(stored);
+    let narrow = |dtype: DType| (dtype == DType::F32 && !rule.unrounded).then_some(stored);
     rule.narrows = (rule.outputs.iter())
         .map(|output| narrow(output.meta.dtype))
         .collect();

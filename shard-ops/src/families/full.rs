@@ -1,7 +1,7 @@
 //! What ops that are made of several do with floats of 16 bits: they go their way as `f32`, and what comes of them is rounded once. Steps
 //! that rounded would lose digits that the next ones need, and large sums altogether: `f16` ends at 65504.
 
-use super::elementwise::cast;
+use super::elementwise::{cast, cast_op};
 use crate::{Exec, Result, Value};
 use shard_comm::DType;
 use smallvec::SmallVec;
@@ -45,6 +45,48 @@ pub(super) fn rounded_once<const N: usize>(
 ) -> Result<Value> {
     let full = Widened::of(exec, &values, &[], false)?;
     full.rounded(exec, f(std::array::from_fn(|i| full.value(i)))?)
+}
+
+/// As [`rounded_once`], of any number of values.
+pub(super) fn all_rounded_once(
+    exec: &dyn Exec,
+    values: &[&Value],
+    f: impl FnOnce(&[&Value]) -> Result<Value>,
+) -> Result<Value> {
+    let full = Widened::of(exec, values, &[], false)?;
+    let wide: SmallVec<[&Value; 3]> = full.values.iter().collect();
+    full.rounded(exec, f(&wide)?)
+}
+
+/// As [`rounded_once`], of the gradients that a vjp gives.
+pub(super) fn each_rounded_once<const N: usize>(
+    exec: &dyn Exec,
+    values: [&Value; N],
+    f: impl FnOnce([&Value; N]) -> Result<Vec<Option<Value>>>,
+) -> Result<Vec<Option<Value>>> {
+    let full = Widened::of(exec, &values, &[], false)?;
+    let found = f(std::array::from_fn(|i| full.value(i)))?.into_iter();
+    found
+        .map(|found| found.map(|found| full.rounded(exec, found)).transpose())
+        .collect()
+}
+
+/// Values of which sums over ranks have been taken, for an op whose steps read them more than once and would each take them.
+///
+/// # Collective
+/// All members of the mesh; a partial operand is reduced.
+///
+/// # Errors
+/// What the communicator or the device reports.
+pub(super) fn sums<const N: usize>(exec: &dyn Exec, values: [&Value; N]) -> Result<[Value; N]> {
+    let mut taken = values.map(Value::clone);
+    for value in &mut taken {
+        if value.layout().is_partial() {
+            // A conversion is the identity that is not linear.
+            *value = exec.apply1(cast_op(value.dtype()), &[value])?;
+        }
+    }
+    Ok(taken)
 }
 
 /// Values, of 16 bits as `f32`.

@@ -5,6 +5,7 @@ use super::elementwise::{
     add, cast, div, ge, le, logical_and, maximum, minimum, mul_scalar, number, sub, sub_scalar,
     where_,
 };
+use super::full::sums;
 use super::index::slice;
 use super::indexing::bincount_within;
 use super::reduce::{amax, amin, sum};
@@ -259,11 +260,12 @@ fn too_many(op: &'static str, x: &Value) -> OpError {
     }
 }
 
-/// The elements as a list, 16-bit floats as `f32`.
+/// The elements as a list, 16-bit floats as `f32`, after sums over ranks.
 fn widened(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    let [x] = sums(exec, [&x.detach()])?;
     let list = match x.ndim() {
-        1 => x.detach(),
-        _ => reshape(exec, &x.detach(), &[numel(x.shape())])?,
+        1 => x.clone(),
+        _ => reshape(exec, &x, &[numel(x.shape())])?,
     };
     match x.dtype() {
         DType::F16 | DType::BF16 => cast(exec, &list, DType::F32),

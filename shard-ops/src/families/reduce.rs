@@ -4,13 +4,13 @@
 //! A reduced dim that is sharded makes the result partial: each rank reduces its own part, and nothing moves
 //! until the result is used.
 
-use super::broadcast::expand_like;
+use super::broadcast::{expand_like, sum_in_full};
 pub use super::broadcast::{sum, sum_to};
 use super::elementwise::{
     Map, cast, div, eq, isinf, logical_and, logical_not, logical_or, masked_fill, mul, mul_scalar,
     ne, number, unary, where_,
 };
-use super::full::{in_full, rounded_once};
+use super::full::rounded_once;
 use super::over_dims::OverDims;
 use crate::host::is_whole;
 use crate::{Exec, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved, Value};
@@ -69,11 +69,14 @@ pub fn mean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result
             got: x.dtype(),
         });
     }
-    in_full(exec, [x], |[x]| {
-        let total = sum(exec, x, dims, keepdim)?;
-        let count: usize = dims.iter().map(|&d| x.shape()[d]).product();
-        mul_scalar(exec, &total, 1.0 / count as f64)
-    })
+    let x = &exec.in_full(x)?;
+    let total = sum_in_full(exec, x, dims, keepdim)?;
+    let count: usize = dims.iter().map(|&d| x.shape()[d]).product();
+    cast(
+        exec,
+        &mul_scalar(exec, &total, 1.0 / count as f64)?,
+        x.dtype(),
+    )
 }
 
 /// The sum of the squares over dims, of floats, as a step of an op of this name: the [`sum`] of squares that are nowhere written.
@@ -170,8 +173,11 @@ impl Op for Reduce {
             }
             let best = self.0.with_kept_dims(exec, &saved.outputs[0].detach(), x)?;
             let hit = eq(exec, &x.detach(), &expand_like(exec, &best, x)?)?;
-            let ties = cast(exec, &sum(exec, &hit, &self.0.dims, true)?, x.dtype())?;
-            let share = expand_like(exec, &div(exec, &dy, &ties)?, x)?;
+            let ties = sum(exec, &hit, &self.0.dims, true)?;
+            let share = rounded_once(exec, [&dy], |[dy]| {
+                div(exec, dy, &cast(exec, &ties, dy.dtype())?)
+            })?;
+            let share = expand_like(exec, &share, x)?;
             // NaN is the largest and the smallest, and equals nothing.
             let nan = ne(exec, &best, &best)?;
             let (no, yes) = (

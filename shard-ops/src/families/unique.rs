@@ -2,6 +2,7 @@
 //! that a tensor has at an index of a dim.
 
 use super::elementwise::{cast, logical_or, ne, sub_scalar};
+use super::full::sums;
 use super::index::{roll, slice};
 use super::indexing::{bincount_within, index_select};
 use super::reduce::any;
@@ -67,7 +68,8 @@ pub fn unique_all(exec: &dyn Exec, x: &Value) -> Result<Unique> {
 /// # Errors
 /// What the communicator reports.
 pub fn unique_consecutive(exec: &dyn Exec, x: &Value) -> Result<Unique> {
-    let list = reshape(exec, &x.detach(), &[numel(x.shape())])?;
+    let [x] = &sums(exec, [&x.detach()])?;
+    let list = reshape(exec, x, &[numel(x.shape())])?;
     let firsts = firsts(exec, &list)?;
     let values = masked_select(exec, &list, &firsts)?.detach();
     let runs = Runs::of(exec, &firsts, values.shape()[0])?;

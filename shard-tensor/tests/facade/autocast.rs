@@ -203,12 +203,14 @@ fn operands_of_16_bits_are_copied_in_blocks() {
         let window = Options::new().padding(1);
         const MIB: usize = 1 << 20;
         type Case<'a> = (&'a str, usize, &'a dyn Fn() -> Result<ShardTensor>);
-        let cases: [Case<'_>; 7] = [
+        let cases: [Case<'_>; 9] = [
             ("add", 1, &|| x.add(&y)),
             ("gelu", 1, &|| x.gelu()),
             ("softmax", 1, &|| x.softmax(1)),
             ("sum of all", 1, &|| x.sum_all()),
             ("sum of rows", 1, &|| x.sum([0], false)),
+            ("mean of all", 1, &|| x.mean_all()),
+            ("mean of rows", 1, &|| x.mean([1], true)),
             ("matmul", 4, &|| x.matmul(&y)),
             ("conv", 4, &|| image.conv(&weight, None, window.clone())),
         ];

@@ -1,8 +1,8 @@
 //! Ops that are made of several, of floats of 16 bits: results and gradients are those of `f32`, rounded once.
 
 use shard_tensor::{
-    ClassLoss, DType, Interpolation, Launch, LossReduction, Placements, Pool, Result, ShardTensor,
-    shard,
+    ClassLoss, ConvTranspose, DType, Interpolation, Launch, LossReduction, Placements, Pool,
+    Result, SampleEdge, SampleMode, Sampling, ScatterReduce, ShardTensor, shard,
 };
 
 const SHAPE: [usize; 2] = [4, 6];
@@ -14,6 +14,11 @@ fn large(i: usize) -> f64 {
 
 fn other(i: usize) -> f64 {
     260.0 + 2.0 * ((i * 11 + 5) % 24) as f64
+}
+
+/// Numbers of either sign, whose sums cancel.
+fn signed(i: usize) -> f64 {
+    ((i * 37 + 11) % 64) as f64 / 32.0 - 0.984375
 }
 
 /// Probabilities.
@@ -178,6 +183,95 @@ fn maps_and_pools_of_16_bits_are_rounded_once() {
     check_of("local_response_norm", &[2, 3, 6, 8], &[large], &|x| {
         x[0].local_response_norm(3, 0.5, 0.75, 2.0)
     });
+}
+
+#[test]
+fn gradients_of_maps_of_two_numbers_are_rounded_once() {
+    type Pair = fn(&ShardTensor, &ShardTensor) -> Result<ShardTensor>;
+    let maps: [(&str, Pair, Numbers, Numbers); 10] = [
+        ("mul", |a, b| a.mul(b), signed, share),
+        ("div", |a, b| a.div(b), signed, share),
+        ("pow", |a, b| a.pow(b), share, signed),
+        ("fmod", |a, b| a.fmod(b), large, share),
+        ("atan2", |a, b| a.atan2(b), signed, share),
+        ("hypot", |a, b| a.hypot(b), signed, share),
+        ("xlogy", |a, b| a.xlogy(b), signed, share),
+        ("logaddexp", |a, b| a.logaddexp(b), signed, share),
+        ("logaddexp2", |a, b| a.logaddexp2(b), signed, share),
+        ("prelu", |a, b| a.prelu(&b.reshape([6])?), signed, share),
+    ];
+    for (name, map, a, b) in maps {
+        if name != "prelu" {
+            check(name, &[a, b], &|x| map(&x[0], &x[1]));
+        }
+        // Broadcast, so that gradients are sums.
+        check(name, &[a, b], &|x| map(&x[0], &x[1].narrow(0, 1..2)?));
+    }
+}
+
+#[test]
+fn products_of_16_bits_are_rounded_once() {
+    let square = [4, 4];
+    for (beta, alpha) in [(1.0, 1.0), (0.5, -1.0), (0.3, 0.7), (0.0, 1.5)] {
+        check_of("addmm", &square, &[signed, share, signed], &|x| {
+            x[0].addmm(&x[1], &x[2], beta, alpha)
+        });
+    }
+    check_of("einsum", &square, &[signed, share, signed], &|x| {
+        ShardTensor::einsum("ij,jk,kl->il", &[&x[0], &x[1], &x[2]])
+    });
+    check_of("einsum of a sum", &square, &[signed, share], &|x| {
+        ShardTensor::einsum("ij,jk->k", &[&x[0], &x[1]])
+    });
+    check_of("cross", &[4, 3], &[signed, share], &|x| {
+        x[0].cross(&x[1], 1)
+    });
+    check_of("conv_transpose", &[3, 3, 3, 3], &[signed, share], &|x| {
+        let bias = x[1].detach().select(3, 0)?.select(0, 0)?.select(0, 0)?;
+        let bias = bias.redistribute(Placements::replicated())?;
+        x[0].conv_transpose(&x[1], Some(&bias), ConvTranspose::new())
+    });
+}
+
+#[test]
+fn scans_and_samples_of_16_bits_are_rounded_once() {
+    for dim in [0, 1] {
+        check("cumprod", &[signed], &|x| x[0].cumprod(dim));
+        check("logcumsumexp", &[signed], &|x| x[0].logcumsumexp(dim));
+    }
+    check("amax", &[|i| (i % 3) as f64], &|x| x[0].amax([0, 1], false));
+    check("scatter_reduce", &[signed, share], &|x| {
+        let index = x[1].detach().mul_scalar(4.0)?.to(DType::I64)?;
+        x[0].scatter_reduce(0, &index, &x[1], ScatterReduce::Mean, true)
+    });
+    let sampling = Sampling {
+        mode: SampleMode::Linear,
+        edge: SampleEdge::Zeros,
+        aligned: false,
+    };
+    check_of("grid_sample", &[4, 3, 3, 2], &[signed, signed], &|x| {
+        x[0].grid_sample(&x[1], sampling)
+    });
+}
+
+#[test]
+fn running_statistics_of_16_bits_are_rounded_once() {
+    for of_mean in [true, false] {
+        check_of("batch_norm", &[4, 3, 5], &[signed, share], &|x| {
+            let kept = |i| {
+                let numbers = x[1].detach().select(2, i)?.select(0, i)?;
+                numbers.redistribute(Placements::replicated())
+            };
+            let (mean, var) = (kept(0)?, kept(1)?);
+            let (_, moved) =
+                x[0].detach()
+                    .batch_norm(Some((&mean, &var)), [None, None], true, 0.3, 1e-5)?;
+            let (mean, var) = moved.unwrap();
+            // What the check differentiates is the tensor itself.
+            let zero = x[0].select(2, 0)?.select(0, 0)?.mul_scalar(0.0)?;
+            if of_mean { mean } else { var }.add(&zero)
+        });
+    }
 }
 
 /// What rounding on the way would lose altogether.

@@ -770,3 +770,65 @@ fn what_is_multiplied_by_a_beta_of_0_does_not_count() {
     });
     assert_alike!(found, [10.0; 3]);
 }
+
+/// Ops of several steps take the sum of an operand once, whatever reads it after.
+#[test]
+fn sums_of_operands_are_taken_once() {
+    const NONE: LossReduction = LossReduction::None;
+    type Apply = fn(&ShardTensor, &ShardTensor) -> Result<ShardTensor>;
+    let ops: [(&str, Apply); 17] = [
+        ("lerp, start", |x, y| x.lerp(y, y)),
+        ("lerp, end", |x, y| y.lerp(x, y)),
+        ("lerp, weight", |x, y| y.lerp(y, x)),
+        ("bce", |x, y| x.binary_cross_entropy(y, None, NONE)),
+        ("bce, target", |x, y| y.binary_cross_entropy(x, None, NONE)),
+        ("bce of logits", |x, y| {
+            x.binary_cross_entropy_with_logits(y, None, Some(y), NONE)
+        }),
+        ("bce of logits, target", |x, y| {
+            y.binary_cross_entropy_with_logits(x, None, Some(y), NONE)
+        }),
+        ("kl_div", |x, y| y.kl_div(x, true, NONE)),
+        ("gaussian", |x, y| {
+            y.gaussian_nll_loss(y, x, true, 1e-6, NONE)
+        }),
+        ("poisson", |x, y| {
+            x.poisson_nll_loss(y, false, true, 1e-8, NONE)
+        }),
+        ("poisson, target", |x, y| {
+            y.poisson_nll_loss(x, true, true, 1e-8, NONE)
+        }),
+        ("norm", |x, _| x.norm(0.0, 1, false)),
+        ("normalize", |x, _| x.normalize(3.0, 1, 1e-12)),
+        ("cosine_similarity", |x, y| x.cosine_similarity(y, 1, 1e-8)),
+        ("local_response_norm", |x, _| {
+            x.local_response_norm(3, 0.5, 0.75, 2.0)
+        }),
+        ("softmax of columns", |x, _| x.softmax(0)),
+        ("histc", |x, _| x.histc(3, 0.0..1.0)),
+    ];
+    for tracked in [false, true] {
+        launch(2, |ctx| {
+            let mesh = ctx.mesh_of(2)?.with_dtype(DType::F64);
+            let share = |i: &[usize]| (1 + (i[1] * 5 + i[2] * 3) % 14) as f64 / 32.0;
+            let terms = mesh.from_fn([2, 6, 4], shard(0), share)?;
+            let y = terms.select(0, 0)?.redistribute(replicate())?;
+            let terms = if tracked {
+                terms.requires_grad()?
+            } else {
+                terms
+            };
+            for (name, op) in &ops {
+                let x = terms.sum(0, false)?;
+                assert!(x.layout().is_partial());
+                let before = ctx.ledger().snapshot();
+                op(&x, &y)?;
+                let moved = ctx.ledger().since(&before).bytes;
+                // What the other rank has, and no more.
+                assert_eq!(moved, 6 * 4 * 8, "{name}, tracked: {tracked}");
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}

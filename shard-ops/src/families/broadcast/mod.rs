@@ -3,6 +3,7 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
+use super::elementwise::cast;
 use super::over_dims::OverDims;
 use super::shape::reshape;
 use crate::host::with_element;
@@ -58,6 +59,23 @@ pub fn expand_like(exec: &dyn Exec, x: &Value, like: &Value) -> Result<Value> {
 /// A dim out of range or named twice; a 16-bit float.
 pub fn sum(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
     let op = Sum(OverDims::new("sum", ReduceOp::Sum, dims, keepdim));
+    exec.apply1(Arc::new(op), &[x])
+}
+
+/// As [`sum`], of floats of 16 bits in `f32`: for what goes on with it and rounds once. No copy of the operand is made.
+///
+/// # Collective
+/// As [`sum`].
+///
+/// # Errors
+/// As [`sum`].
+pub(super) fn sum_in_full(
+    exec: &dyn Exec,
+    x: &Value,
+    dims: &[usize],
+    keepdim: bool,
+) -> Result<Value> {
+    let op = Sum(OverDims::in_full("sum", dims, keepdim));
     exec.apply1(Arc::new(op), &[x])
 }
 
@@ -204,7 +222,9 @@ impl Op for Sum {
     ) -> Result<Vec<Option<Value>>> {
         saved.pull_back(cotangents, |dy, x| {
             let x = &saved.inputs[x];
-            expand_like(exec, &self.0.with_kept_dims(exec, dy, x)?, x)
+            // Of a sum that stayed `f32` the cotangent is rounded where it is small.
+            let dy = cast(exec, dy, x.dtype())?;
+            expand_like(exec, &self.0.with_kept_dims(exec, &dy, x)?, x)
         })
     }
 }

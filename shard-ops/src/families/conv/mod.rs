@@ -10,7 +10,8 @@
 pub(crate) mod cuda;
 
 use crate::error::InOp;
-use crate::families::elementwise::add;
+use crate::families::elementwise::{add, cast};
+use crate::families::full::rounded_once;
 use crate::families::index::pad;
 use crate::families::reduce::sum;
 use crate::families::shape::reshape;
@@ -162,7 +163,14 @@ pub fn conv_transpose(
 ) -> Result<Value> {
     let (geometry, spatial, behind) = Geometry::transposed(x, w, options)?;
     check_bias(TRANSPOSED, bias, w.shape()[1] * geometry.groups)?;
-    let mut y = exec.apply1(Arc::new(ConvInputGrad { geometry, spatial }), &[x, w])?;
+    // Types that differ are for the ops to refuse.
+    let in_full = bias.is_some_and(|bias| [x, w].iter().all(|v| v.dtype() == bias.dtype()));
+    let op = ConvInputGrad {
+        geometry,
+        spatial,
+        in_full,
+    };
+    let mut y = exec.apply1(Arc::new(op), &[x, w])?;
     if behind.iter().any(|&n| n > 0) {
         let mut pads = vec![(0, 0), (0, 0)];
         pads.extend(behind.iter().map(|&n| (0, n as isize)));
@@ -171,7 +179,11 @@ pub fn conv_transpose(
     let Some(bias) = bias else { return Ok(y) };
     let mut shape = vec![1; y.ndim()];
     shape[1] = bias.shape()[0];
-    add(exec, &y, &reshape(exec, bias, &shape)?)
+    let biased = |bias: &Value| add(exec, &y, &reshape(exec, bias, &shape)?);
+    match in_full {
+        true => rounded_once(exec, [bias], |[bias]| biased(bias)),
+        false => biased(bias),
+    }
 }
 
 /// The numbers of a convolution, one per spatial dim.
@@ -492,6 +504,8 @@ impl Op for Conv {
 pub(crate) struct ConvInputGrad {
     pub(crate) geometry: Geometry,
     spatial: Dims,
+    /// Whether the result of floats of 16 bits is `f32`.
+    in_full: bool,
 }
 
 fn apply_conv(exec: &dyn Exec, geometry: &Geometry, x: &Value, w: &Value) -> Result<Value> {
@@ -512,6 +526,7 @@ fn input_grad(
     let op = ConvInputGrad {
         geometry: geometry.clone(),
         spatial: spatial.iter().copied().collect(),
+        in_full: false,
     };
     exec.apply1(Arc::new(op), &[dy, w])
 }
@@ -526,7 +541,8 @@ impl Op for ConvInputGrad {
     }
 
     fn key(&self) -> u128 {
-        key_of("conv_input_grad", &(&self.geometry, &self.spatial))
+        let what = (&self.geometry, &self.spatial, self.in_full);
+        key_of("conv_input_grad", &what)
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -559,6 +575,7 @@ impl Op for ConvInputGrad {
             .flops(self.geometry.flops())
             .reduction(Reduction::Partial(ReduceOp::Sum))
             .linearity(Linearity::Each(smallvec![0, 1]))
+            .unrounded(self.in_full)
             .build()
     }
 
@@ -598,7 +615,10 @@ impl Op for ConvInputGrad {
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
         let (dy, w) = (&saved.inputs[0], &saved.inputs[1]);
-        saved.pull_back(cotangents, |g, operand| match operand {
+        // Gradients are products of operands of one type, which may not be that of a result in full.
+        let rounded = |g: &Value| cast(exec, g, dy.dtype());
+        let g = cotangents[0].as_ref().map(rounded).transpose()?;
+        saved.pull_back(&[g], |g, operand| match operand {
             0 => apply_conv(exec, &self.geometry, g, w),
             _ => weight_grad(exec, &self.geometry, g, dy),
         })

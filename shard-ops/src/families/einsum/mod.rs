@@ -12,6 +12,7 @@ mod equation;
 
 use self::contract::{Letters, pair};
 use self::equation::Equation;
+use crate::families::full::all_rounded_once;
 use crate::families::reduce::sum;
 use crate::families::shape::{permute, reshape};
 use crate::families::triangle::diagonal;
@@ -20,7 +21,8 @@ use smallvec::SmallVec;
 
 /// The sum of products that an equation such as `"bij,bjk->bik"` describes, by PyTorch's rules: letters that the result lacks
 /// are summed, a letter that stands twice in an operand is its diagonal, `...` stands for any dims, which broadcast, and without
-/// `->` the result has the letters that stand once, in alphabetical order.
+/// `->` the result has the letters that stand once, in alphabetical order. Floats of 16 bits that take several products go through them as
+/// `f32` and are rounded once.
 ///
 /// # Collective
 /// All members of the mesh. Operands that shard the same letters alike do not move. A sharded letter that is summed makes the
@@ -30,16 +32,42 @@ use smallvec::SmallVec;
 /// An equation that cannot be read or does not fit the operands; types that differ.
 pub fn einsum(exec: &dyn Exec, equation: &str, operands: &[&Value]) -> Result<Value> {
     let read = Equation::read(equation, operands)?;
+    match takes_steps(&read) {
+        true => all_rounded_once(exec, operands, |operands| {
+            product(exec, equation, &read, operands)
+        }),
+        false => product(exec, equation, &read, operands),
+    }
+}
+
+/// Whether several ops that round make the product: more operands than two, or sums of one of two before.
+fn takes_steps(read: &Equation) -> bool {
+    let alone = |i: usize| {
+        let others = (0..read.operands.len()).filter(move |&j| j != i);
+        let needed = |l: &u32| {
+            read.result.contains(l) || others.clone().any(|j| read.operands[j].contains(l))
+        };
+        !read.operands[i].iter().all(needed)
+    };
+    match read.operands.len() {
+        0 | 1 => false,
+        2 => alone(0) || alone(1),
+        _ => true,
+    }
+}
+
+/// The product that was read, of operands two by two.
+fn product(exec: &dyn Exec, equation: &str, read: &Equation, operands: &[&Value]) -> Result<Value> {
     let mut terms: Vec<Term> = (operands.iter().zip(&read.operands))
-        .map(|(&x, letters)| Term::of(exec, x, letters, &read))
+        .map(|(&x, letters)| Term::of(exec, x, letters, read))
         .collect::<Result<_>>()?;
     while terms.len() > 1 {
-        let (first, second) = cheapest(&terms, &read);
-        let right = terms.remove(second).alone(exec, &terms, &read)?;
+        let (first, second) = cheapest(&terms, read);
+        let right = terms.remove(second).alone(exec, &terms, read)?;
         terms.push(right);
-        let left = terms.remove(first).alone(exec, &terms, &read)?;
+        let left = terms.remove(first).alone(exec, &terms, read)?;
         let Some(right) = terms.pop() else { break };
-        let letters = kept(&left, &right, &terms, &read);
+        let letters = kept(&left, &right, &terms, read);
         let value = pair(
             exec,
             (&left.value, &left.letters),
@@ -49,7 +77,7 @@ pub fn einsum(exec: &dyn Exec, equation: &str, operands: &[&Value]) -> Result<Va
         terms.push(Term { value, letters });
     }
     match terms.pop() {
-        Some(last) => last.alone(exec, &[], &read)?.ordered(exec, &read.result),
+        Some(last) => last.alone(exec, &[], read)?.ordered(exec, &read.result),
         None => Err(equation::refusal(equation, "no operands", operands)),
     }
 }

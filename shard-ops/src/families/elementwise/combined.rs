@@ -2,7 +2,7 @@
 
 use super::number::rounded;
 use super::{Arithmetic, add, add_scalar, eq, lt, mul, mul_scalar, ne, number, sub, unary, where_};
-use crate::families::full::rounded_once;
+use crate::families::full::{rounded_once, sums};
 use crate::families::index::{roll, slice};
 use crate::families::shape::reshape;
 use crate::host::is_whole;
@@ -61,7 +61,8 @@ pub fn isfinite(exec: &dyn Exec, x: &Value) -> Result<Value> {
 /// # Errors
 /// As [`add`].
 pub fn lerp(exec: &dyn Exec, a: &Value, b: &Value, weight: &Value) -> Result<Value> {
-    rounded_once(exec, [a, b, weight], |[a, b, weight]| {
+    rounded_once(exec, [a, b, weight], |operands| {
+        let [a, b, weight] = &sums(exec, operands)?;
         let near = lt(exec, &weight.detach(), &number("lerp", weight, 0.5)?)?;
         let part = where_(exec, &near, weight, &add_scalar(exec, weight, -1.0)?)?;
         let way = mul(exec, &part, &sub(exec, b, a)?)?;
@@ -188,11 +189,9 @@ pub fn cross(exec: &dyn Exec, a: &Value, b: &Value, dim: usize) -> Result<Value>
         });
     };
     // a[i] b[i + 1] - a[i + 1] b[i] is element i + 2 of the product.
-    let next = [roll(exec, a, of_a, -1)?, roll(exec, b, of_b, -1)?];
-    let product = rounded_once(
-        exec,
-        [a, b, &next[0], &next[1]],
-        |[a, b, next_a, next_b]| sub(exec, &mul(exec, a, next_b)?, &mul(exec, next_a, b)?),
-    )?;
-    roll(exec, &product, dim, -1)
+    rounded_once(exec, [a, b], |[a, b]| {
+        let (next_a, next_b) = (roll(exec, a, of_a, -1)?, roll(exec, b, of_b, -1)?);
+        let product = sub(exec, &mul(exec, a, &next_b)?, &mul(exec, &next_a, b)?)?;
+        roll(exec, &product, dim, -1)
+    })
 }

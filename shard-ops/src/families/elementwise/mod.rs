@@ -20,7 +20,7 @@ pub(crate) use self::mask::masked;
 pub use self::mask::{masked_fill, where_};
 pub use self::number::number;
 use super::broadcast::sum_to;
-use super::full::rounded_once;
+use super::full::{each_rounded_once, rounded_once};
 use super::types::{float_types, number_types};
 use crate::host::{is_whole, with_float, with_whole};
 use crate::rule::broadcast;
@@ -334,7 +334,7 @@ impl Op for Map {
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
         let x = &saved.inputs[0];
-        let chain = |order: usize, g: &Value| -> Result<Value> {
+        let chain = |order: usize, x: &Value, g: &Value| -> Result<Value> {
             match (self.map.form(), order) {
                 // They need no operand, and pass partial sums.
                 (Form::Linear, 1) => unary(exec, g, self.map),
@@ -353,9 +353,11 @@ impl Op for Map {
             }
         };
         saved.pull_back(cotangents, |dy, operand| match (self.order, operand) {
-            (0, _) => chain(1, dy),
-            (order, 0) => chain(order + 1, &mul(exec, &saved.inputs[1], dy)?),
-            (order, _) => chain(order, dy),
+            (0, _) => chain(1, x, dy),
+            (order, 0) => rounded_once(exec, [x, &saved.inputs[1], dy], |[x, g, dy]| {
+                chain(order + 1, x, &mul(exec, g, dy)?)
+            }),
+            (order, _) => chain(order, x, dy),
         })
     }
 }
@@ -477,98 +479,133 @@ impl Op for Arithmetic {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let (a, b) = (&saved.inputs[0], &saved.inputs[1]);
-        saved.pull_back(cotangents, |dy, operand| {
-            let full = match (self.kind, operand) {
-                (Binary::Add, _) | (Binary::Sub, 0) => dy.clone(),
-                (Binary::Sub, _) => neg(exec, dy)?,
-                (Binary::Mul, 0) => mul(exec, dy, b)?,
-                (Binary::Mul, _) => mul(exec, dy, a)?,
-                (Binary::Div, 0) => exec.apply1(Arc::new(*self), &[dy, b])?,
-                // The square of the divisor may be zero or infinite where neither quotient is.
-                (Binary::Div, _) => {
-                    let twice = div(exec, &div(exec, a, b)?, b)?;
-                    neg(exec, &mul(exec, dy, &twice)?)?
-                }
-                // To the power 0 everything is 1: the exponent is raised there, so that 0 does not meet an infinity.
-                (Binary::Pow, 0) => {
-                    let zero = flag(exec, &is_zero(exec, b)?, b)?;
-                    let less = add(exec, &add_scalar(exec, b, -1.0)?, &zero)?;
-                    mul(exec, dy, &mul(exec, b, &pow(exec, a, &less)?)?)?
-                }
-                // Powers of 0 are 0 for exponents above 0: the logarithm is taken of 1 there, for the same reason.
-                (Binary::Pow, _) => {
-                    let up = ge(exec, &b.detach(), &neg(exec, &b.detach())?)?;
-                    let flat = flag(exec, &logical_and(exec, &is_zero(exec, a)?, &up)?, a)?;
-                    let log = unary(exec, &add(exec, a, &flat)?, Unary::Log)?;
-                    mul(exec, dy, &mul(exec, &pow(exec, a, b)?, &log)?)?
-                }
-                (Binary::Remainder | Binary::Fmod, 0) => dy.clone(),
-                (Binary::Remainder, _) => {
-                    let times = floor_div(exec, &a.detach(), &b.detach())?;
-                    neg(exec, &mul(exec, dy, &times)?)?
-                }
-                (Binary::Fmod, _) => {
-                    let times = unary(exec, &div(exec, &a.detach(), &b.detach())?, Unary::Trunc)?;
-                    neg(exec, &mul(exec, dy, &times)?)?
-                }
-                (Binary::FloorDiv, _) => return Ok(None),
-                (Binary::Atan2, _) => {
-                    let slope = rounded_once(exec, [a, b, dy], |[a, b, dy]| {
-                        let square = |x| unary(exec, x, Unary::Square);
-                        let length = add(exec, &square(a)?, &square(b)?)?;
-                        let of = if operand == 0 { b } else { a };
-                        mul(exec, dy, &div(exec, of, &length)?)
-                    })?;
-                    if operand == 0 {
-                        slope
-                    } else {
-                        neg(exec, &slope)?
-                    }
-                }
-                (Binary::Hypot, _) => mul(
-                    exec,
-                    dy,
-                    &div(exec, &saved.inputs[operand], &hypot(exec, a, b)?)?,
-                )?,
-                // Where the product is 0 by decree, so is its slope.
-                (Binary::Xlogy, 0) => {
-                    let below = le(exec, &b.detach(), &number::rounded("xlogy", b, 0.0)?)?;
-                    let decreed = logical_and(exec, &is_zero(exec, a)?, &below)?;
-                    let slope = mul(exec, dy, &unary(exec, b, Unary::Log)?)?;
-                    masked_fill(exec, &slope, &decreed, 0.0)?
-                }
-                (Binary::Xlogy, _) => mul(exec, dy, &div(exec, a, b)?)?,
-                (Binary::LogAddExp | Binary::LogAddExp2, _) => {
-                    let other = if operand == 0 { b } else { a };
-                    let mut by = sub(exec, &saved.inputs[operand], other)?;
-                    if self.kind == Binary::LogAddExp2 {
-                        by = mul_scalar(exec, &by, std::f64::consts::LN_2)?;
-                    }
-                    mul(exec, dy, &unary(exec, &by, Unary::Sigmoid)?)?
-                }
-                (Binary::Prelu, of) => {
-                    let above = gt(exec, &a.detach(), &number::rounded("prelu", a, 0.0)?)?;
-                    let slope = mul(exec, dy, if of == 0 { b } else { a })?;
-                    match of {
-                        0 => where_(exec, &above, dy, &slope)?,
-                        _ => masked_fill(exec, &slope, &above, 0.0)?,
-                    }
-                }
-                (Binary::Maximum, 0) => shared(exec, dy, a, b, gt)?,
-                (Binary::Maximum, _) => shared(exec, dy, b, a, gt)?,
-                (Binary::Minimum, 0) => shared(exec, dy, a, b, lt)?,
-                (Binary::Minimum, _) => shared(exec, dy, b, a, lt)?,
-                _ => {
-                    return Err(OpError::NoVjp {
-                        op: self.name(),
-                        operand,
-                    });
-                }
-            };
-            sum_to(exec, &full, saved.inputs[operand].shape()).map(Some)
-        })
+        let Some(dy) = &cotangents[0] else {
+            return Ok(vec![None; saved.needs.len()]);
+        };
+        let back = |[a, b, dy]: [&Value; 3]| {
+            saved.pull_back(&[Some(dy.clone())], |dy, operand| {
+                let slope = self.slope(exec, [a, b], dy, operand)?;
+                let of = saved.inputs[operand].shape();
+                slope.map(|slope| sum_to(exec, &slope, of)).transpose()
+            })
+        };
+        let operands = [&saved.inputs[0], &saved.inputs[1], dy];
+        match self.takes_steps(saved, dy) {
+            true => each_rounded_once(exec, operands, back),
+            false => back(operands),
+        }
     }
+}
+
+impl Arithmetic {
+    /// Whether a gradient that is wanted is made by several ops that round. Sums, and what passes whole or not at all, are one.
+    fn takes_steps(&self, saved: &Saved<'_>, dy: &Value) -> bool {
+        let takes = |operand: usize| match (self.kind, operand) {
+            (Binary::Mul | Binary::Prelu, _) | (Binary::Div, 0) => {
+                saved.inputs[operand].shape() != dy.shape()
+            }
+            (Binary::Div | Binary::Remainder | Binary::Fmod, 1) => true,
+            (Binary::Pow | Binary::Atan2 | Binary::Hypot | Binary::Xlogy, _) => true,
+            (Binary::LogAddExp | Binary::LogAddExp2, _) => true,
+            _ => false,
+        };
+        (saved.needs.iter().enumerate()).any(|(operand, &needed)| needed && takes(operand))
+    }
+
+    /// What an operand's cotangent is, before what broadcasting added is summed out; `None` if there is no derivative.
+    fn slope(
+        &self,
+        exec: &dyn Exec,
+        [a, b]: [&Value; 2],
+        dy: &Value,
+        operand: usize,
+    ) -> Result<Option<Value>> {
+        let [own, other] = if operand == 0 { [a, b] } else { [b, a] };
+        let slope = match (self.kind, operand) {
+            (Binary::Add, _) | (Binary::Sub, 0) => dy.clone(),
+            (Binary::Sub, _) => neg(exec, dy)?,
+            (Binary::Mul, _) => mul(exec, dy, other)?,
+            (Binary::Div, 0) => exec.apply1(Arc::new(*self), &[dy, b])?,
+            // The square of the divisor may be zero or infinite where neither quotient is.
+            (Binary::Div, _) => {
+                let twice = div(exec, &div(exec, a, b)?, b)?;
+                neg(exec, &mul(exec, dy, &twice)?)?
+            }
+            (Binary::Pow, _) => power_slope(exec, [a, b], dy, operand)?,
+            (Binary::Remainder | Binary::Fmod, 0) => dy.clone(),
+            (Binary::Remainder, _) => {
+                let times = floor_div(exec, &a.detach(), &b.detach())?;
+                neg(exec, &mul(exec, dy, &times)?)?
+            }
+            (Binary::Fmod, _) => {
+                let times = unary(exec, &div(exec, &a.detach(), &b.detach())?, Unary::Trunc)?;
+                neg(exec, &mul(exec, dy, &times)?)?
+            }
+            (Binary::FloorDiv, _) => return Ok(None),
+            (Binary::Atan2, _) => {
+                let square = |x| unary(exec, x, Unary::Square);
+                let length = add(exec, &square(a)?, &square(b)?)?;
+                let slope = mul(exec, dy, &div(exec, other, &length)?)?;
+                match operand {
+                    0 => slope,
+                    _ => neg(exec, &slope)?,
+                }
+            }
+            (Binary::Hypot, _) => mul(exec, dy, &div(exec, own, &hypot(exec, a, b)?)?)?,
+            // Where the product is 0 by decree, so is its slope.
+            (Binary::Xlogy, 0) => {
+                let below = le(exec, &b.detach(), &number::rounded("xlogy", b, 0.0)?)?;
+                let decreed = logical_and(exec, &is_zero(exec, a)?, &below)?;
+                let slope = mul(exec, dy, &unary(exec, b, Unary::Log)?)?;
+                masked_fill(exec, &slope, &decreed, 0.0)?
+            }
+            (Binary::Xlogy, _) => mul(exec, dy, &div(exec, a, b)?)?,
+            (Binary::LogAddExp | Binary::LogAddExp2, _) => {
+                let mut by = sub(exec, own, other)?;
+                if self.kind == Binary::LogAddExp2 {
+                    by = mul_scalar(exec, &by, std::f64::consts::LN_2)?;
+                }
+                mul(exec, dy, &unary(exec, &by, Unary::Sigmoid)?)?
+            }
+            (Binary::Prelu, of) => {
+                let above = gt(exec, &a.detach(), &number::rounded("prelu", a, 0.0)?)?;
+                let slope = mul(exec, dy, other)?;
+                match of {
+                    0 => where_(exec, &above, dy, &slope)?,
+                    _ => masked_fill(exec, &slope, &above, 0.0)?,
+                }
+            }
+            (Binary::Maximum, _) => shared(exec, dy, own, other, gt)?,
+            (Binary::Minimum, _) => shared(exec, dy, own, other, lt)?,
+            _ => {
+                return Err(OpError::NoVjp {
+                    op: self.name(),
+                    operand,
+                });
+            }
+        };
+        Ok(Some(slope))
+    }
+}
+
+/// The slope of a power in its base or its exponent, times `dy`.
+fn power_slope(exec: &dyn Exec, [a, b]: [&Value; 2], dy: &Value, operand: usize) -> Result<Value> {
+    let slope = match operand {
+        // To the power 0 everything is 1: the exponent is raised there, so that 0 does not meet an infinity.
+        0 => {
+            let zero = flag(exec, &is_zero(exec, b)?, b)?;
+            let less = add(exec, &add_scalar(exec, b, -1.0)?, &zero)?;
+            mul(exec, b, &pow(exec, a, &less)?)?
+        }
+        // Powers of 0 are 0 for exponents above 0: the logarithm is taken of 1 there, for the same reason.
+        _ => {
+            let up = ge(exec, &b.detach(), &neg(exec, &b.detach())?)?;
+            let flat = flag(exec, &logical_and(exec, &is_zero(exec, a)?, &up)?, a)?;
+            let log = unary(exec, &add(exec, a, &flat)?, Unary::Log)?;
+            mul(exec, &pow(exec, a, b)?, &log)?
+        }
+    };
+    mul(exec, dy, &slope)
 }
 
 /// Where an element is 0.

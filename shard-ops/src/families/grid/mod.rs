@@ -13,6 +13,7 @@ pub use affine::affine_grid;
 pub use shard_kernels::grid::{SampleEdge, SampleMode, Sampling};
 
 use crate::elementwise::mul;
+use crate::families::full::rounded_once;
 use crate::families::indexing::pick_in_each;
 use crate::families::reduce::sum;
 use crate::families::shape::{permute, reshape, unsqueeze};
@@ -51,6 +52,13 @@ pub fn grid_sample(exec: &dyn Exec, x: &Value, grid: &Value, sampling: Sampling)
             got: grid.dtype(),
         });
     }
+    rounded_once(exec, [x, grid], |[x, grid]| {
+        sampled(exec, x, grid, sampling)
+    })
+}
+
+fn sampled(exec: &dyn Exec, x: &Value, grid: &Value, sampling: Sampling) -> Result<Value> {
+    let nd = x.ndim() - 2;
     let taps = GridTaps {
         sampling,
         plane: x.shape()[2..].iter().copied().collect(),

@@ -9,7 +9,7 @@ use crate::elementwise::{
 };
 use crate::error::InOp;
 use crate::families::decided;
-use crate::families::full::rounded_once;
+use crate::families::full::{rounded_once, sums};
 use crate::families::shape::reshape;
 use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value};
@@ -168,6 +168,7 @@ fn winners(
 /// As [`segment_mean`].
 pub fn segment_softmax(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
     rounded_once(exec, [x], |[x]| {
+        let [x] = &sums(exec, [x])?;
         let largest = folded(
             exec,
             "segment_softmax",
@@ -178,8 +179,8 @@ pub fn segment_softmax(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) ->
         )?;
         let shifted = sub(exec, x, &index_select(exec, &largest, 0, ids)?)?;
         let raised = unary(exec, &shifted, Unary::Exp)?;
-        let sums = folded(exec, "segment_softmax", &raised, ids, count, ReduceOp::Sum)?;
-        div(exec, &raised, &index_select(exec, &sums, 0, ids)?)
+        let total = folded(exec, "segment_softmax", &raised, ids, count, ReduceOp::Sum)?;
+        div(exec, &raised, &index_select(exec, &total, 0, ids)?)
     })
 }
 

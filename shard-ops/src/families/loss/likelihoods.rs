@@ -5,7 +5,7 @@ use crate::families::elementwise::{
     add, add_scalar, div, eq, gt, logical_not, lt, masked, masked_fill, mul, mul_scalar, neg,
     number, sub, unary, where_,
 };
-use crate::families::full::{in_full, in_full_with};
+use crate::families::full::{in_full, in_full_with, sums};
 use crate::{Exec, Result, Value};
 use shard_kernels::unary::Unary;
 use std::f64::consts::PI;
@@ -25,7 +25,8 @@ pub fn binary_cross_entropy(
     weight: Option<&Value>,
     reduction: LossReduction,
 ) -> Result<Value> {
-    in_full_with(exec, [p, target], [weight], |[p, target], [weight]| {
+    in_full_with(exec, [p, target], [weight], |operands, [weight]| {
+        let [p, target] = &sums(exec, operands)?;
         let hit = cut_log(exec, p)?;
         let miss = cut_log(exec, &complement(exec, p)?)?;
         let hits = mul(exec, target, &hit)?;
@@ -51,19 +52,11 @@ pub fn binary_cross_entropy_with_logits(
     reduction: LossReduction,
 ) -> Result<Value> {
     let others = [weight, positive];
-    in_full_with(
-        exec,
-        [x, target],
-        others,
-        |[x, target], [weight, positive]| {
-            reduced(
-                exec,
-                of_logits(exec, x, target, positive)?,
-                weight,
-                reduction,
-            )
-        },
-    )
+    in_full_with(exec, [x, target], others, |operands, [weight, positive]| {
+        let [x, target] = &sums(exec, operands)?;
+        let errors = of_logits(exec, x, target, positive)?;
+        reduced(exec, errors, weight, reduction)
+    })
 }
 
 fn of_logits(
@@ -101,6 +94,7 @@ pub fn kl_div(
     reduction: LossReduction,
 ) -> Result<Value> {
     in_full(exec, [x, target], |[x, target]| {
+        let [target] = &sums(exec, [target])?;
         let errors = match log_target {
             true => {
                 let p = unary(exec, target, Unary::Exp)?;
@@ -135,6 +129,7 @@ pub fn gaussian_nll_loss(
     reduction: LossReduction,
 ) -> Result<Value> {
     in_full(exec, [x, target, var], |[x, target, var]| {
+        let [var] = &sums(exec, [var])?;
         let var = at_least(exec, var, eps)?;
         let square = unary(exec, &sub(exec, x, target)?, Unary::Square)?;
         let log = unary(exec, &var, Unary::Log)?;
@@ -164,7 +159,8 @@ pub fn poisson_nll_loss(
     eps: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
-    in_full(exec, [x, target], |[x, target]| {
+    in_full(exec, [x, target], |operands| {
+        let [x, target] = &sums(exec, operands)?;
         let errors = of_count(exec, x, target, log_input, full, eps)?;
         reduced(exec, errors, None, reduction)
     })

@@ -11,7 +11,8 @@ mod rule;
 pub(super) use self::cuda::multiply;
 
 use self::rule::Blocks;
-use crate::families::elementwise::add;
+use crate::families::elementwise::{add, cast, isfinite, logical_not, masked_fill, mul_scalar};
+use crate::families::full::rounded_once;
 use crate::families::reduce::{sum, sum_to};
 use crate::families::shape::{reshape, unsqueeze};
 use crate::host::with_float;
@@ -34,6 +35,11 @@ use std::sync::Arc;
 /// # Errors
 /// Shapes that do not fit; types that differ or are not f32 or f64.
 pub fn matmul(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
+    matmul_of(exec, a, b, false)
+}
+
+/// As [`matmul`]; of floats of 16 bits in `f32`, if it is to be `in_full`.
+fn matmul_of(exec: &dyn Exec, a: &Value, b: &Value, in_full: bool) -> Result<Value> {
     if a.ndim() == 0 || b.ndim() == 0 {
         return Err(OpError::Shape {
             op: "matmul",
@@ -53,7 +59,11 @@ pub fn matmul(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
     } else {
         b.clone()
     };
-    let y = product(exec, &left, &right, false, false)?;
+    let op = MatMul {
+        in_full,
+        ..MatMul::of(false, false)
+    };
+    let y = exec.apply1(Arc::new(op), &[&left, &right])?;
     if !row && !column {
         return Ok(y);
     }
@@ -80,9 +90,8 @@ pub fn linear(exec: &dyn Exec, x: &Value, w: &Value, bias: Option<&Value>) -> Re
         return reshape(exec, &y, &y.shape()[1..]);
     }
     let op = Arc::new(MatMul {
-        transpose_a: false,
-        transpose_b: true,
         bias: bias.is_some(),
+        ..MatMul::of(false, true)
     });
     match bias {
         Some(bias) => exec.apply1(op, &[x, w, bias]),
@@ -117,14 +126,7 @@ pub fn dot(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
 /// # Errors
 /// As [`matmul`].
 pub(crate) fn product(exec: &dyn Exec, a: &Value, b: &Value, ta: bool, tb: bool) -> Result<Value> {
-    exec.apply1(
-        Arc::new(MatMul {
-            transpose_a: ta,
-            transpose_b: tb,
-            bias: false,
-        }),
-        &[a, b],
-    )
+    exec.apply1(Arc::new(MatMul::of(ta, tb)), &[a, b])
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -132,9 +134,20 @@ pub(crate) struct MatMul {
     pub(crate) transpose_a: bool,
     pub(crate) transpose_b: bool,
     pub(crate) bias: bool,
+    /// Whether the result of floats of 16 bits is `f32`.
+    pub(crate) in_full: bool,
 }
 
 impl MatMul {
+    fn of(transpose_a: bool, transpose_b: bool) -> Self {
+        Self {
+            transpose_a,
+            transpose_b,
+            bias: false,
+            in_full: false,
+        }
+    }
+
     fn name() -> &'static str {
         "matmul"
     }
@@ -152,7 +165,7 @@ impl Op for MatMul {
     fn key(&self) -> u128 {
         key_of(
             Self::name(),
-            &(self.transpose_a, self.transpose_b, self.bias),
+            &(self.transpose_a, self.transpose_b, self.bias, self.in_full),
         )
     }
 
@@ -198,7 +211,10 @@ impl Op for MatMul {
     ) -> Result<Vec<Option<Value>>> {
         let (a, b) = (&saved.inputs[0], &saved.inputs[1]);
         let (ta, tb) = (self.transpose_a, self.transpose_b);
-        saved.pull_back(cotangents, |dy, operand| {
+        // Gradients are products of operands of one type, which may not be that of a result in full.
+        let rounded = |dy: &Value| cast(exec, dy, a.dtype());
+        let dy = cotangents[0].as_ref().map(rounded).transpose()?;
+        saved.pull_back(&[dy], |dy, operand| {
             // y = A B: dA = dy Bᵀ; transposed if A came transposed.
             let full = match operand {
                 0 if ta => product(exec, b, dy, tb, true)?,
@@ -298,7 +314,8 @@ pub(super) fn batched<E: Element, T: Real>(
     }
 }
 
-/// `beta * c + alpha * (a @ b)`, with broadcasting. With a `beta` of 0 only the shape of `c` counts, whatever its elements are.
+/// `beta * c + alpha * (a @ b)`, with broadcasting, rounded once. With a `beta` of 0 only the shape of `c` counts, whatever its elements
+/// are.
 ///
 /// # Collective
 /// As [`matmul`].
@@ -313,15 +330,27 @@ pub fn baddbmm(
     beta: f64,
     alpha: f64,
 ) -> Result<Value> {
-    use crate::families::elementwise::{isfinite, logical_not, masked_fill, mul_scalar};
-    let c = match beta == 0.0 {
-        // NaN and infinity times 0 are NaN.
-        true => &masked_fill(exec, c, &logical_not(exec, &isfinite(exec, c)?)?, 0.0)?,
-        false => c,
+    let total = |c: &Value, a: &Value, b: &Value, in_full: bool| -> Result<Value> {
+        let c = match beta == 0.0 {
+            // NaN and infinity times 0 are NaN.
+            true => &masked_fill(exec, c, &logical_not(exec, &isfinite(exec, c)?)?, 0.0)?,
+            false => c,
+        };
+        let product = matmul_of(exec, a, b, in_full)?;
+        add(
+            exec,
+            &mul_scalar(exec, c, beta)?,
+            &mul_scalar(exec, &product, alpha)?,
+        )
     };
-    add(
-        exec,
-        &mul_scalar(exec, c, beta)?,
-        &mul_scalar(exec, &matmul(exec, a, b)?, alpha)?,
-    )
+    let factors = [a, b];
+    // Types that differ are for the product and the sum to refuse.
+    if factors.iter().any(|v| v.dtype() != c.dtype()) {
+        return total(c, a, b, false);
+    }
+    // Factors of 16 bits are read as they are, unless they have gradients: of these a cotangent is a factor, which is multiplied by alpha.
+    match alpha.abs() == 1.0 || factors.iter().all(|v| v.slot().is_none()) {
+        true => rounded_once(exec, [c], |[c]| total(c, a, b, true)),
+        false => rounded_once(exec, [c, a, b], |[c, a, b]| total(c, a, b, false)),
+    }
 }

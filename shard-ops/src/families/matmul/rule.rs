@@ -70,6 +70,7 @@ pub(super) fn rule(op: &MatMul, inputs: &[Meta], blocks: Option<Blocks>) -> Resu
         .flops(2.0)
         .reduction(Reduction::Partial(ReduceOp::Sum))
         .linearity(Linearity::Each(smallvec![0, 1]))
+        .unrounded(op.in_full)
         .build()
 }
 

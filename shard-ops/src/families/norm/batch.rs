@@ -3,6 +3,7 @@
 use super::{Cells, Statistics, normalise_by, statistics};
 use crate::elementwise::{add, add_scalar, cast, div, mul_scalar, number};
 use crate::families::broadcast::expand;
+use crate::families::full::sums;
 use crate::families::index::{cat, slice};
 use crate::families::reduce::mean;
 use crate::families::shape::{reshape, unsqueeze};
@@ -52,6 +53,7 @@ pub fn batch_norm(
                 "give more than one value per channel, or do not train",
             ));
         }
+        let [x] = &sums(exec, [x])?;
         let stats = statistics(exec, x, cells, Statistics::Moments)?;
         let by = (cells, Statistics::Moments);
         let y = normalise_by(exec, x, Some(&stats), by, affine, eps)?;
@@ -106,6 +108,7 @@ pub fn instance_norm_running(
         ));
     }
     let cells = Cells::Groups(x.shape()[1].max(1));
+    let [x] = &sums(exec, [x])?;
     let stats = statistics(exec, x, cells, Statistics::Moments)?;
     let by = (cells, Statistics::Moments);
     let y = normalise_by(exec, x, Some(&stats), by, [weight, bias], eps)?;
@@ -144,12 +147,10 @@ impl Running {
                 2 => mean(exec, new, &[0], false)?,
                 _ => new.clone(),
             };
-            let new = mul_scalar(exec, &cast(exec, &new, old.dtype())?, momentum)?;
-            add(
-                exec,
-                &mul_scalar(exec, &old.detach(), 1.0 - momentum)?,
-                &new,
-            )
+            let new = mul_scalar(exec, &new, momentum)?;
+            let left = cast(exec, &old.detach(), new.dtype())?;
+            let left = mul_scalar(exec, &left, 1.0 - momentum)?;
+            cast(exec, &add(exec, &left, &new)?, old.dtype())
         };
         Ok(Self {
             mean: step(&self.mean, &m)?,

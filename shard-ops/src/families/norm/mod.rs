@@ -14,6 +14,7 @@ pub use batch::{Running, batch_norm, instance_norm_running};
 use self::grad::{GradOp, Part};
 
 use crate::families::elementwise::{add_scalar, cast, mul, sub, unary};
+use crate::families::full::sums;
 use crate::families::reduce::{mean, sum};
 use crate::families::shape::reshape;
 use crate::families::statistics::lie_whole;
@@ -156,11 +157,12 @@ fn normalise(
     eps: f64,
 ) -> Result<Value> {
     let by = (cells, by);
-    let stats = match cells.lie_whole(x) {
-        true => None,
-        false => Some(statistics(exec, x, cells, by.1)?),
-    };
-    normalise_by(exec, x, stats.as_ref(), by, [weight, bias], eps)
+    if cells.lie_whole(x) {
+        return normalise_by(exec, x, None, by, [weight, bias], eps);
+    }
+    let [x] = &sums(exec, [x])?;
+    let stats = statistics(exec, x, cells, by.1)?;
+    normalise_by(exec, x, Some(&stats), by, [weight, bias], eps)
 }
 
 /// The statistics of every cell. The derivative through them is part of the normalisation's vjp.

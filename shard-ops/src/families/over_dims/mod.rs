@@ -35,6 +35,8 @@ pub(super) struct OverDims {
     of: Of,
     pub(super) dims: SmallVec<[usize; 6]>,
     keepdim: bool,
+    /// Whether the result of floats of 16 bits is `f32`.
+    in_full: bool,
 }
 
 impl OverDims {
@@ -45,6 +47,15 @@ impl OverDims {
             of: Of::Itself,
             dims: dims.iter().copied().collect(),
             keepdim,
+            in_full: false,
+        }
+    }
+
+    /// The sum; of floats of 16 bits in `f32`, as it is computed.
+    pub(super) fn in_full(name: &'static str, dims: &[usize], keepdim: bool) -> Self {
+        Self {
+            in_full: true,
+            ..Self::new(name, ReduceOp::Sum, dims, keepdim)
         }
     }
 
@@ -97,7 +108,8 @@ impl OverDims {
     }
 
     pub(super) fn key(&self) -> u128 {
-        key_of(self.name, &(self.of, &self.dims, self.keepdim))
+        let how = (self.keepdim, self.in_full);
+        key_of(self.name, &(self.of, &self.dims, how))
     }
 
     pub(super) fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -147,6 +159,7 @@ impl OverDims {
             .output(out, shape, dtype)
             .reduction(Reduction::Partial(self.op))
             .linearity(linear)
+            .unrounded(self.in_full)
             .build()
     }
 

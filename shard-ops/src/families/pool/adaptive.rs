@@ -26,7 +26,11 @@ pub fn adaptive_avg_pool(exec: &dyn Exec, x: &Value, outputs: &[Option<usize>]) 
     if whole.is_empty() {
         return areas(x);
     }
-    in_full(exec, [x], |[x]| areas(&mean(exec, x, &whole, true)?))
+    // What is left to average over smaller areas was not rounded yet.
+    match whole.len() == outputs.len() {
+        true => mean(exec, x, &whole, true),
+        false => in_full(exec, [x], |[x]| areas(&mean(exec, x, &whole, true)?)),
+    }
 }
 
 /// The largest element of each of this many equal areas, and its flat index in the *global* spatial plane, as

@@ -2,7 +2,7 @@
 
 use super::{PoolOptions, avg_pool};
 use crate::elementwise::{add_scalar, div, eq, masked_fill, mul_scalar, number, unary};
-use crate::families::full::in_full;
+use crate::families::full::{in_full, sums};
 use crate::families::index::pad;
 use crate::families::shape::{reshape, unsqueeze};
 use crate::{Exec, OpError, Result, Value};
@@ -82,6 +82,7 @@ pub fn local_response_norm(
         });
     }
     in_full(exec, [x], |[x]| {
+        let [x] = &sums(exec, [x])?;
         let means = channel_means(exec, &unary(exec, x, Unary::Square)?, size)?;
         let scale = add_scalar(exec, &mul_scalar(exec, &means, alpha)?, k)?;
         div(exec, x, &unary(exec, &scale, power(beta))?)

@@ -1,6 +1,7 @@
 //! Running extremes with their indices, and the derivative, which sums runs of equal indices.
 
 use super::parts::{self, Parts, line_shape};
+use crate::families::full::sums;
 use crate::families::indexing::gather;
 use crate::families::types::number_types;
 use crate::host::{with_float, with_number};
@@ -39,6 +40,7 @@ fn running(exec: &dyn Exec, largest: bool, x: &Value, dim: usize) -> Result<(Val
     let parts = Parts::of(name, x, dim)?;
     let scan = Extremes { largest, parts };
     let found = if scan.parts.has_totals() {
+        let [x] = &sums(exec, [x])?;
         let [values, indices] = two(
             name,
             exec.apply(Arc::new(ExtremeTotals(scan.clone())), &[&x.detach()])?,
@@ -127,8 +129,13 @@ impl Op for Extremes {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        saved.pull_back_to(0, cotangents, |dy| {
-            at_extremes(exec, dy, &saved.outputs[1], self.parts.dim)
+        saved.pull_back(cotangents, |dy, operand| match operand {
+            0 => at_extremes(exec, dy, &saved.outputs[1], self.parts.dim),
+            // The totals are made of the first operand, whose derivative is of both.
+            _ => Err(OpError::NoVjp {
+                op: self.name(),
+                operand,
+            }),
         })
     }
 }

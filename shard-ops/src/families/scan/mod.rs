@@ -13,6 +13,7 @@ mod parts;
 
 pub use self::extreme::{cummax, cummin};
 use self::parts::{Parts, line_shape};
+use super::full::{rounded_once, sums};
 use super::types::number_types;
 use crate::host::{is_whole, with_float, with_whole};
 use crate::{
@@ -70,6 +71,11 @@ pub(super) fn along(
     if !scan.parts.has_totals() {
         return exec.apply1(Arc::new(scan), &[x]);
     }
+    let [x] = &match op {
+        // Terms pass.
+        Scan::Sum => [x.clone()],
+        _ => sums(exec, [x])?,
+    };
     let totals = exec.apply1(Arc::new(Totals(scan.clone())), &[&x.detach()])?;
     let totals = scan.parts.gathered(exec, &totals)?;
     exec.apply1(Arc::new(scan), &[x, &totals])
@@ -187,14 +193,26 @@ impl Op for Running {
         saved.pull_back(cotangents, |dy, operand| {
             // The totals are made of the first operand, whose derivative is of both.
             if operand > 0 {
-                return Ok(None);
+                return Err(OpError::NoVjp {
+                    op: self.name,
+                    operand,
+                });
             }
             let back = |op, x: &Value| along(exec, self.name, op, !self.backwards, x, dim);
-            match self.op {
-                Scan::Sum => back(Scan::Sum, dy),
-                Scan::Prod => gradient::of_products(exec, x, y, dy, dim, self.backwards),
-                Scan::LogSumExp => gradient::of_exponentials(exec, x, y, dy, &back),
+            if self.op == Scan::Sum {
+                return back(Scan::Sum, dy).map(Some);
             }
+            rounded_once(exec, [x, dy], |[x, dy]| {
+                // Of 16 bits the result is found anew: what it lost where it was rounded would be lost to all that is before.
+                let y = match y.dtype() == x.dtype() {
+                    true => y.clone(),
+                    false => along(exec, self.name, self.op, self.backwards, x, dim)?,
+                };
+                match self.op {
+                    Scan::LogSumExp => gradient::of_exponentials(exec, x, &y, dy, &back),
+                    _ => gradient::of_products(exec, x, &y, dy, dim, self.backwards),
+                }
+            })
             .map(Some)
         })
     }

@@ -6,12 +6,13 @@ pub(crate) mod cuda;
 
 use crate::families::broadcast::sum;
 use crate::families::elementwise::{mul, neg, sub, unary};
+use crate::families::full::{rounded_once, sums};
 use crate::families::statistics::{check_dims, lie_whole, states};
 use crate::families::types::float_types;
 use crate::host::{flat, with_float};
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, Precision, Result, Rule, RuleBuilder,
-    Saved, Value, key_of,
+    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule,
+    RuleBuilder, Saved, Value, key_of,
 };
 use shard_comm::Monoid;
 use shard_kernels::softmax as kernels;
@@ -67,6 +68,7 @@ fn apply(exec: &dyn Exec, x: &Value, dims: &[usize], log: bool) -> Result<Value>
     if dims.iter().all(|&d| d >= last) && lie_whole(x, dims, row) {
         return exec.apply1(Arc::new(op(true)), &[x]);
     }
+    let [x] = &sums(exec, [x])?;
     // The derivative through the states is part of the op's vjp.
     let pairs = states(exec, name, Monoid::MaxSumExp, &x.detach(), dims)?.detach();
     exec.apply1(Arc::new(op(false)), &[x, &pairs])
@@ -157,23 +159,32 @@ impl Op for Softmax {
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
         let y = &saved.outputs[0];
-        saved.pull_back_to(0, cotangents, |dy| {
+        saved.pull_back(cotangents, |dy, operand| {
+            // The states are made of the first operand, whose derivative is of both.
+            if operand > 0 {
+                return Err(OpError::NoVjp {
+                    op: self.name(),
+                    operand,
+                });
+            }
             let op = || Arc::new(SoftmaxGrad(self.clone()));
             if self.rows && !exec.records() {
                 return exec.apply1(op(), &[y, dy]);
             }
-            let along = match self.log {
-                true => dy.clone(),
-                false => mul(exec, y, dy)?,
-            };
-            let sums = sum(exec, &along, &self.dims, true)?;
-            if !exec.records() {
-                return exec.apply1(op(), &[y, dy, &sums]);
-            }
-            match self.log {
-                true => sub(exec, dy, &mul(exec, &unary(exec, y, Unary::Exp)?, &sums)?),
-                false => mul(exec, y, &sub(exec, dy, &sums)?),
-            }
+            rounded_once(exec, [y, dy], |[y, dy]| {
+                let along = match self.log {
+                    true => dy.clone(),
+                    false => mul(exec, y, dy)?,
+                };
+                let sums = sum(exec, &along, &self.dims, true)?;
+                if !exec.records() {
+                    return exec.apply1(op(), &[y, dy, &sums]);
+                }
+                match self.log {
+                    true => sub(exec, dy, &mul(exec, &unary(exec, y, Unary::Exp)?, &sums)?),
+                    false => mul(exec, y, &sub(exec, dy, &sums)?),
+                }
+            })
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{check_dims, square_root};
 use crate::families::elementwise::{div, eq, masked_fill, mul, ne, number, unary};
-use crate::families::full::in_full;
+use crate::families::full::{in_full, sums};
 use crate::families::reduce::{amax, amin, square_sum, sum};
 use crate::{Exec, OpError, Result, Value};
 use shard_kernels::unary::Unary;
@@ -66,6 +66,7 @@ fn of_order(
         Order::Infinity => amax(exec, &size(x)?, dims, keepdim),
         Order::NegInfinity => amin(exec, &size(x)?, dims, keepdim),
         Order::Zero => {
+            let [x] = &sums(exec, [x])?;
             let sign = size(&unary(exec, x, Unary::Sign)?)?;
             let nan = ne(exec, &x.detach(), &x.detach())?;
             sum(exec, &masked_fill(exec, &sign, &nan, 1.0)?, dims, keepdim)
@@ -108,6 +109,7 @@ pub fn normalize(
     eps: f64,
 ) -> Result<Value> {
     in_full(exec, [x], |[x]| {
+        let [x] = &sums(exec, [x])?;
         let length = norm(exec, x, order, dims, true)?;
         div(exec, x, &at_least(exec, &length, eps)?)
     })
@@ -128,7 +130,10 @@ pub fn cosine_similarity(
     dim: usize,
     eps: f64,
 ) -> Result<Value> {
-    in_full(exec, [a, b], |[a, b]| cosine(exec, a, b, dim, eps))
+    in_full(exec, [a, b], |operands| {
+        let [a, b] = &sums(exec, operands)?;
+        cosine(exec, a, b, dim, eps)
+    })
 }
 
 fn cosine(exec: &dyn Exec, a: &Value, b: &Value, dim: usize, eps: f64) -> Result<Value> {
