@@ -140,7 +140,7 @@ pub enum Fault {
         /// How it differs over memory of other contents.
         problem: String,
     },
-    /// The vjp gives a list that is none of gradients of the operands.
+    /// The vjp gives a list that is none of gradients of the operands, or lacks one.
     #[error("the vjp of {op}: {problem}")]
     Vjp {
         /// The op.
@@ -180,7 +180,8 @@ pub enum Fault {
 /// Applies an op, and the ops of its derivative, with each factor of their rules sharded, over one and several mesh axes, in
 /// even, uneven and partly empty parts, and with operands as terms of a sum where a rule says that they pass; on 1 to 4 ranks.
 /// All must be as on one rank, gradients included, and the derivative that of the op. On one rank, results must be the same
-/// whatever was in their memory, and the vjp must give an entry for each operand: a gradient of its shape and type, or none.
+/// whatever was in their memory, and the vjp must give an entry for each operand: a gradient of its shape and type, or none where that
+/// would be zero.
 ///
 /// Ranks are threads of this process.
 ///
@@ -227,13 +228,7 @@ impl Validation {
             problem,
         };
         let (gradients, checked) = once.derivative.map_err(of)?;
-        let slopes = checked.map_err(|slope| Fault::Slope {
-            op: format!("{op:?}"),
-            operand: slope.operand,
-            index: slope.index,
-            expected: slope.expected,
-            got: slope.got,
-        })?;
+        let slopes = checked.map_err(|slope| wrong_slope(op, slope))?;
         Ok(Alone {
             samples: once.samples,
             gradients,
@@ -322,6 +317,33 @@ impl Validation {
         };
         let results: Result<Vec<T>, OpError> = run.map_err(failed)?.into_iter().collect();
         results.map_err(Fault::Alone)
+    }
+}
+
+/// What is said of a derivative that is not that of the op.
+fn wrong_slope(op: &Arc<dyn Op>, slope: Slope) -> Fault {
+    let Slope {
+        operand,
+        index,
+        expected,
+        got,
+    } = slope;
+    let op = format!("{op:?}");
+    match got {
+        Some(got) => Fault::Slope {
+            op,
+            operand,
+            index,
+            expected,
+            got,
+        },
+        None => Fault::Vjp {
+            op,
+            problem: format!(
+                "there is no gradient of operand {operand}, where differences of values at {index:?} say {expected:e}; give it, or \
+                 refuse to by NoVjp"
+            ),
+        },
     }
 }
 

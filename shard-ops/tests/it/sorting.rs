@@ -8,7 +8,7 @@ use shard_ops::sort::{argsort, kthvalue, median, sort, sort_by, topk};
 use shard_ops::testing::{Tensor, Validation, validate};
 use shard_ops::{
     Access, Engine, Exec, HostCall, Keeps, MergedRuns, Meta, Op, Result, RouteBy, Routes, Rule,
-    Saved, Value, Values, key_of,
+    Value, Values, key_of,
 };
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition};
@@ -472,10 +472,6 @@ impl Op for Stretch {
 
     fn keeps(&self) -> Keeps {
         Keeps::NOTHING
-    }
-
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Ok(vec![None; 3])
     }
 }
 

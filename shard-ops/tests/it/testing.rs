@@ -148,6 +148,8 @@ enum Back {
     Whole,
     /// A gradient of another shape.
     Flat,
+    /// None.
+    Absent,
     /// The kernel leaves its output as it was, and there is no derivative.
     Unwritten,
     /// It leaves one element.
@@ -197,6 +199,7 @@ impl Op for Back {
                 let whole = Array::from_fn(cx, x.layout(), |_| 2_i64).in_op("back")?;
                 vec![Some(Value::new(whole))]
             }
+            Self::Absent => vec![None],
             Self::Flat => vec![Some(reduce::sum(exec, x, &[0], false)?)],
             Self::Unwritten | Self::Element => {
                 return Err(OpError::NoVjp {
@@ -235,6 +238,10 @@ fn a_vjp_that_gives_no_list_of_gradients_is_found() {
         (
             Back::Flat,
             "the gradient of operand 0 is f64 [3], expected f64 [3, 3]",
+        ),
+        (
+            Back::Absent,
+            "there is no gradient of operand 0, where differences of values at [0, 0] say ",
         ),
     ];
     for (back, said) in said {

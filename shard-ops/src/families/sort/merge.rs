@@ -4,8 +4,7 @@ use super::{check, factors, lines};
 use crate::families::indexing::with_foldable;
 use crate::host::positions;
 use crate::{
-    Access, Exec, HostCall, Keeps, MergedRuns, Meta, Op, OpError, Result, RouteBy, Routes, Rule,
-    Saved, Value, key_of,
+    Access, HostCall, Keeps, MergedRuns, Meta, Op, OpError, Result, RouteBy, Routes, Rule, key_of,
 };
 use shard_comm::{DType, Element};
 use shard_kernels::cuts::heads;
@@ -76,10 +75,6 @@ impl Op for MergeRuns {
 
     fn keeps(&self) -> Keeps {
         Keeps::NOTHING
-    }
-
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Ok(vec![None; 3])
     }
 }
 

@@ -372,10 +372,6 @@ impl Op for SortRuns {
     fn keeps(&self) -> Keeps {
         Keeps::NOTHING
     }
-
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
-        Ok(vec![None])
-    }
 }
 
 impl SortRuns {
