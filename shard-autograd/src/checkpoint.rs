@@ -50,7 +50,8 @@ pub fn checkpoint(
             if let Some(version) = slot.node.version() {
                 leaves.push((slot.clone(), version));
             }
-            if !known.contains(&slot.id()) {
+            // Of a frozen leaf only its version counts.
+            if !slot.frozen && !known.contains(&slot.id()) {
                 known.push(slot.id());
                 parents.push(Some(slot));
             }
@@ -72,7 +73,9 @@ pub(crate) fn check_captured(captured: &[(Rc<Slot>, u64)]) -> Result<()> {
     match captured.iter().all(is_old) {
         true => Ok(()),
         false => Err(AutogradError::Recompute {
-            what: "results of a parameter whose value was replaced in between".into(),
+            what:
+                "results of a parameter that was given another value, frozen or thawed in between"
+                    .into(),
         }),
     }
 }
@@ -135,7 +138,8 @@ pub(crate) fn vjp(
     }
     match found.iter().any(|(_, value)| value.is_some()) {
         true => Err(AutogradError::Recompute {
-            what: "a derivative for a value it had not used before".into(),
+            what: "a derivative for a value that it had not used before, or that was frozen then"
+                .into(),
         }),
         false => Ok(terms),
     }

@@ -31,6 +31,8 @@ pub(crate) struct Slot {
     pub(crate) output: usize,
     /// How many arrays the node had before the value's, if it is a leaf.
     pub(crate) version: u64,
+    /// Whether the value is that of a frozen leaf: no derivative is wanted, and the node only says where vjps find it.
+    pub(crate) frozen: bool,
 }
 
 impl Slot {
@@ -316,6 +318,7 @@ pub(crate) fn put_on_tape(value: &mut Value, node: &Rc<Node>, output: usize) {
             node: node.clone(),
             output,
             version: 0,
+            frozen: false,
         }));
     }
 }

@@ -204,6 +204,7 @@ impl Pass<'_> {
 
     fn is_target(&self, slot: &Slot) -> bool {
         match &self.want {
+            _ if slot.frozen => false,
             Want::Leaves => slot.node.is_leaf(),
             Want::Values(ids) => ids.contains(&slot.id()),
             Want::Older => slot.node.id < self.floor,
@@ -228,6 +229,7 @@ impl Pass<'_> {
             node: node.clone(),
             output,
             version: 0,
+            frozen: false,
         };
         let target = self.is_target(&slot);
         let hooks: Vec<GradientHook> = if matches!(self.want, Want::Older) && target {

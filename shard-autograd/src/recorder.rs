@@ -7,7 +7,7 @@ use crate::node::{
     Census, Kept, Kind, Leaf, Node, Outlet, Parents, Slot, ValueId, on_tape, put_on_tape,
 };
 use crate::{AutogradError, Result};
-use shard_ops::{Exec, Op, OpError, Value, Values};
+use shard_ops::{Exec, Op, OpError, Sums, Value, Values};
 use shard_redistribute::Array;
 use shard_spec::Layout;
 use smallvec::SmallVec;
@@ -109,14 +109,7 @@ impl Recorder {
     /// [`Leaf`](AutogradError::Leaf) for an array of another type, shape or layout.
     pub fn renewed(&self, leaf: &Value, array: Array) -> Result<Value> {
         const OP: &str = "renewed";
-        let slot = self.slot_of(OP, "the value", leaf)?;
-        let Kind::Leaf(leaf) = &slot.node.kind else {
-            return Err(AutogradError::NotTracked {
-                op: OP,
-                what: "as a leaf, the value".into(),
-                fix: "pass what `leaf` gave",
-            });
-        };
+        let slot = self.leaf_slot(OP, leaf)?;
         let outlet = slot.outlet();
         if outlet.dtype != array.dtype() || *outlet.layout != *array.layout() {
             let said = |dtype, layout: &Layout| format!("{dtype} {:?} {layout}", layout.shape());
@@ -126,18 +119,33 @@ impl Recorder {
                 got: said(array.dtype(), array.layout()),
             });
         }
-        let version = leaf.version.get() + 1;
-        leaf.version.set(version);
-        if let Some(sharded) = &leaf.used_as {
-            sharded.renew(&array, version);
-        }
-        let (node, output) = (slot.node.clone(), slot.output);
-        let slot = Slot {
-            node,
-            output,
-            version,
-        };
-        Ok(Value::with_slot(array, Rc::new(slot)))
+        Ok(next_of(&slot, array, slot.frozen))
+    }
+
+    /// The same leaf with the same array, frozen or thawed: what is computed from a frozen leaf is computed from a constant, which has
+    /// no gradient and keeps nothing on the tape. Its [id](Self::id), name and hooks stay. What was computed before from the leaf as it
+    /// was keeps what it had.
+    ///
+    /// A leaf that is [gathered for its uses](Self::leaf_used_as) goes on being gathered, and is not held whole in between.
+    ///
+    /// # Collective
+    /// There is no communication, but all ranks must do the same.
+    ///
+    /// # Errors
+    /// [`NotTracked`](AutogradError::NotTracked) for a value that is no leaf of this recorder.
+    pub fn frozen(&self, leaf: &Value, frozen: bool) -> Result<Value> {
+        let slot = self.leaf_slot("frozen", leaf)?;
+        Ok(next_of(&slot, leaf.array().clone(), frozen))
+    }
+
+    /// The slot of a value that must be a leaf of this recorder, frozen or not.
+    fn leaf_slot(&self, op: &'static str, leaf: &Value) -> Result<Rc<Slot>> {
+        let slot = self.own_slot(leaf).filter(|slot| slot.node.is_leaf());
+        slot.ok_or_else(|| AutogradError::NotTracked {
+            op,
+            what: "as a leaf, the value".into(),
+            fix: "pass what `leaf` gave",
+        })
     }
 
     /// Gives a leaf a name, for [gradients](crate::Gradients::all) and messages. A name it had before is forgotten; what is no
@@ -169,7 +177,7 @@ impl Recorder {
 
     /// Whether derivatives reach this value.
     pub fn is_tracked(&self, value: &Value) -> bool {
-        self.id(value).is_some()
+        self.own_slot(value).is_some_and(|slot| !slot.frozen)
     }
 
     /// Whether the value was made by [`leaf`](Self::leaf).
@@ -177,7 +185,7 @@ impl Recorder {
         self.own_slot(value).is_some_and(|s| s.node.is_leaf())
     }
 
-    /// The id of a tracked value: equal for its clones, and the same on every rank.
+    /// The id of a tracked value, or of a leaf that is [frozen](Self::frozen): equal for its clones, and the same on every rank.
     pub fn id(&self, value: &Value) -> Option<ValueId> {
         Some(self.own_slot(value)?.id())
     }
@@ -301,13 +309,14 @@ impl Recorder {
         Slot::of(value).filter(|s| Rc::ptr_eq(&s.node.census, &self.0.census))
     }
 
-    /// The slot of a value that must be on this tape.
+    /// The slot of a value that must be on this tape, and no frozen leaf.
     pub(crate) fn slot_of(&self, op: &'static str, what: &str, value: &Value) -> Result<Rc<Slot>> {
         self.own_slot(value)
+            .filter(|slot| !slot.frozen)
             .ok_or_else(|| AutogradError::NotTracked {
                 op,
                 what: what.to_owned(),
-                fix: "make it from a leaf of this recorder, outside no_grad and not detached",
+                fix: "make it from a leaf of this recorder that is not frozen, outside no_grad and not detached",
             })
     }
 
@@ -353,7 +362,7 @@ impl Recorder {
 
     /// The operands, with those summed over ranks of which the op takes the sum first; empty if it does so of none. The sum is a
     /// move on the tape, so that vjps read it and do not take it again.
-    fn sums_first<'a>(
+    fn summed_first<'a>(
         &self,
         op: &Arc<dyn Op>,
         inputs: &[&'a Value],
@@ -403,11 +412,30 @@ impl Recorder {
                     }
                     None
                 }
-                _ => Some(slot),
+                _ => Some(slot).filter(|slot| !slot.frozen),
             });
         }
         Ok(parents)
     }
+}
+
+/// The leaf's value after the present one.
+fn next_of(slot: &Slot, array: Array, frozen: bool) -> Value {
+    let mut version = slot.version;
+    if let Kind::Leaf(leaf) = &slot.node.kind {
+        version = leaf.version.get() + 1;
+        leaf.version.set(version);
+        if let Some(sharded) = &leaf.used_as {
+            sharded.renew(&array, version);
+        }
+    }
+    let slot = Slot {
+        node: slot.node.clone(),
+        output: slot.output,
+        version,
+        frozen,
+    };
+    Value::with_slot(array, Rc::new(slot))
 }
 
 impl Exec for Recorder {
@@ -422,6 +450,10 @@ impl Exec for Recorder {
             (false, true) => self.used_results(op, inputs),
             (false, false) => self.tracked_results(op, inputs),
         }
+    }
+
+    fn sums_first(&self, op: &Arc<dyn Op>, inputs: &[&Value]) -> Result<Sums, OpError> {
+        self.0.exec.sums_first(op, inputs)
     }
 
     fn in_full(&self, value: &Value) -> Result<Value, OpError> {
@@ -476,7 +508,7 @@ impl Recorder {
             return self.0.exec.results(op, inputs);
         }
         if inputs.iter().any(|value| value.layout().is_partial()) {
-            let sums = self.sums_first(&op, inputs)?;
+            let sums = self.summed_first(&op, inputs)?;
             if !sums.is_empty() {
                 let sums = borrowed(&sums);
                 let parents = self.parents(op.name(), &sums)?;
@@ -492,9 +524,10 @@ impl Recorder {
         &self,
         op: Arc<dyn Op>,
         inputs: &[&Value],
-        parents: Parents,
+        mut parents: Parents,
     ) -> Result<Values, OpError> {
         self.tell_tracked(&parents, inputs);
+        self.add_frozen(&mut parents, inputs);
         let mut outputs = self.0.exec.results(op.clone(), inputs)?;
         let keeps = op.keeps();
         let again = self.made_again(&parents);

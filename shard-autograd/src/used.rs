@@ -1,7 +1,7 @@
 //! Leaves that ops use in another layout than their own: sharded parameters that are gathered for each use.
 
 use crate::ahead::{By, Sharded};
-use crate::node::{Kind, Node, Slot};
+use crate::node::{Kind, Node, Parents, Slot};
 use crate::pass::Visits;
 use crate::{AutogradError, Recorder, Result};
 use shard_ops::{OpError, Value};
@@ -96,13 +96,41 @@ impl Recorder {
         let Some((slot, leaf)) = slot.as_ref().and_then(|s| Some((s, s.node.sharded()?))) else {
             return Ok(Cow::Borrowed(value));
         };
-        let parents = self.parents("gather", &[value])?;
+        let mut parents = self.parents("gather", &[value])?;
         let (ahead, exec) = (self.ahead(), &**self.inner());
         let used = ahead.gather(exec, leaf, (value, slot.version))?;
         ahead.used(exec, leaf, self.uses())?;
         let own = value.array();
         let kind = || Kind::Use(own.clone());
-        Ok(Cow::Owned(self.record1(parents, used.into_array(), kind)))
+        if !slot.frozen || !self.is_recording() {
+            return Ok(Cow::Owned(self.record1(parents, used.into_array(), kind)));
+        }
+        // Nothing goes back there, but vjps of ops with other operands read it, and have it gathered again.
+        parents[0] = Some(slot.clone());
+        let used = self.record1(parents, used.into_array(), kind);
+        let on_tape = self.own_slot(&used).map(|slot| Slot {
+            node: slot.node.clone(),
+            output: slot.output,
+            version: slot.version,
+            frozen: true,
+        });
+        Ok(Cow::Owned(match on_tape {
+            Some(slot) => Value::with_slot(used.into_array(), Rc::new(slot)),
+            None => used,
+        }))
+    }
+
+    /// Adds to the parents of an op that goes on the tape the frozen leaves that were gathered for it.
+    pub(crate) fn add_frozen(&self, parents: &mut Parents, inputs: &[&Value]) {
+        if !self.census().has_used() {
+            return;
+        }
+        for (parent, input) in parents.iter_mut().zip(inputs) {
+            if parent.is_none() {
+                let used = |slot: &Rc<Slot>| slot.frozen && slot.node.is_use();
+                *parent = self.own_slot(input).filter(used);
+            }
+        }
     }
 
     /// The operands as ops use them.

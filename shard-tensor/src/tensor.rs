@@ -312,7 +312,7 @@ impl ShardTensor {
 /// Gradients.
 impl ShardTensor {
     /// A parameter of the same value: gradients with respect to it are computed, and [`set`](Self::set) may replace
-    /// its value.
+    /// its value. Of a parameter it makes another one; [`set_requires_grad`](Self::set_requires_grad) freezes one and thaws it again.
     ///
     /// # Collective
     /// All members of the mesh. No communication; a partial tensor is reduced first, as no gradient is a term of a sum.
@@ -330,6 +330,55 @@ impl ShardTensor {
             held: self.parameter(leaf),
             ctx: self.ctx.clone(),
         })
+    }
+
+    /// Freezes a parameter, or thaws it with `true`, as `torch.Tensor.requires_grad_`. A frozen parameter is used as a constant: no gradient
+    /// is computed for it, and so optimizers leave it as it is, with what they remember of it. It goes on being the same parameter, of
+    /// models, optimizers, means and checkpoints, [`set`](Self::set) changes its value, and [plans](crate::nn::ModelExt::distribute) place
+    /// it, frozen. What was computed before this call keeps what it had. [`is_tracked`](Self::is_tracked) tells which it is;
+    /// [`ModelExt::set_requires_grad`](crate::nn::ModelExt::set_requires_grad) is for whole models and parts of them.
+    ///
+    /// ```
+    /// use shard_tensor::nn::{Linear, ModelExt, Module};
+    /// use shard_tensor::optim::{Optimizer, Sgd};
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let layer = Linear::new(&mesh, 4, 1)?;
+    ///     let mut sgd = Sgd::new(layer.parameters(), 0.1)?;
+    ///     let x = mesh.ones([6, 4], shard(0))?;
+    ///     layer.weight.set_requires_grad(false)?;
+    ///     let before = layer.weight.to_array::<f32>()?;
+    ///     sgd.step(&layer.forward(&x)?.mean_all()?.backward()?)?;       // the bias alone
+    ///     assert_eq!(layer.weight.to_array::<f32>()?, before);
+    ///     layer.weight.set_requires_grad(true)?;
+    ///     sgd.step(&layer.forward(&x)?.mean_all()?.backward()?)?;       // both
+    ///     assert_ne!(layer.weight.to_array::<f32>()?, before);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh, alike. No communication.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) if this is no parameter.
+    #[track_caller]
+    pub fn set_requires_grad(&self, on: bool) -> Result<()> {
+        let _call = Calling::of("set_requires_grad");
+        let Held::Parameter(shared, ..) = &self.held else {
+            return Err(no_parameter("set_requires_grad"));
+        };
+        if self.is_tracked() == on {
+            return Ok(());
+        }
+        let value = self.ctx.tape().frozen(&shared.value.borrow(), !on)?;
+        let call = Call::new("set_requires_grad").with(u64::from(on).into());
+        let call = call.of(self.dtype(), self.layout());
+        (value.array().cx()).record(call.reading(&[value.array().number()]));
+        shared.value.replace(Rc::new(value));
+        Ok(())
     }
 
     /// A parameter of this value that ops use in another layout than its own: wherever one is applied to it, it is brought there,
@@ -406,12 +455,12 @@ impl ShardTensor {
         Ok(self.lift(Value::new(array)))
     }
 
-    /// Whether gradients reach it.
+    /// Whether gradients reach it: not if it is a [frozen](Self::set_requires_grad) parameter.
     pub fn is_tracked(&self) -> bool {
         self.ctx.tape().is_tracked(&self.value())
     }
 
-    /// Whether it is a parameter.
+    /// Whether it is a parameter, also one that is frozen.
     pub fn is_parameter(&self) -> bool {
         matches!(self.held, Held::Parameter(..))
     }
@@ -562,12 +611,7 @@ impl ShardTensor {
     pub(crate) fn set_array(&self, array: Array) -> Result<()> {
         let _call = Calling::of("set");
         let Held::Parameter(shared, ..) = &self.held else {
-            return Err(Error::argument(
-                "set",
-                "a parameter",
-                "a tensor that is none",
-                "tensors are values; make a parameter with `requires_grad`",
-            ));
+            return Err(no_parameter("set"));
         };
         let renewed = self.ctx.tape().renewed(&shared.value.borrow(), array)?;
         shared.value.replace(Rc::new(renewed));
@@ -575,6 +619,15 @@ impl ShardTensor {
         shared.replaced.set(None);
         Ok(())
     }
+}
+
+fn no_parameter(op: &'static str) -> Error {
+    Error::argument(
+        op,
+        "a parameter",
+        "a tensor that is none",
+        "tensors are values; make a parameter with `requires_grad`",
+    )
 }
 
 /// An op of two tensors.
@@ -680,6 +733,7 @@ impl fmt::Debug for ShardTensor {
             self.ctx.rank()
         )?;
         f.write_str(match self.held {
+            Held::Parameter(..) if !self.is_tracked() => ", frozen parameter)",
             Held::Parameter(..) => ", parameter)",
             Held::Value(_) if self.is_tracked() => ", tracked)",
             Held::Value(_) => ")",

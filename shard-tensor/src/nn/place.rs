@@ -43,7 +43,11 @@ pub(super) fn replace(
                 let tied = known.iter().find(|(old, _)| old.is_same_parameter(tensor));
                 let new = match tied {
                     Some((_, new)) => new.clone(),
-                    None => tensor.settled(&own)?.requires_grad_used_as(&used_as)?,
+                    None => {
+                        let new = tensor.settled(&own)?.requires_grad_used_as(&used_as)?;
+                        new.set_requires_grad(tensor.is_tracked())?;
+                        new
+                    }
                 };
                 let old = std::mem::replace(tensor, new.clone());
                 // An optimizer that has it would wait for gradients in vain.

@@ -146,6 +146,47 @@ pub trait ModelExt: Tree {
         }
     }
 
+    /// Freezes all its parameters, or thaws them with `true`, as `torch.nn.Module.requires_grad_`: see
+    /// [`ShardTensor::set_requires_grad`]. They go on being its parameters, under their names.
+    ///
+    /// ```
+    /// use shard_tensor::nn::{Linear, ModelExt, Module};
+    /// use shard_tensor::{launch, shard, tree};
+    ///
+    /// struct Tuned { body: Linear, head: Linear }
+    /// tree!(Tuned { body, head });
+    ///
+    /// let names = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let model = Tuned { body: Linear::new(&mesh, 4, 8)?, head: Linear::new(&mesh, 8, 1)? };
+    ///     model.body.set_requires_grad(false)?;
+    ///     assert_eq!(model.parameters().len(), 4);
+    ///     let y = model.head.forward(&model.body.forward(&mesh.ones([6, 4], shard(0))?)?)?;
+    ///     let gradients = y.mean_all()?.backward()?;
+    ///     Ok(gradients.iter()?.map(|(name, _)| name).collect::<Vec<_>>())
+    /// })?;
+    /// assert_eq!(names[0], ["head.weight", "head.bias"]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the parameters' meshes, alike. No communication.
+    ///
+    /// # Errors
+    /// None that a model of this library causes.
+    #[track_caller]
+    fn set_requires_grad(&self, on: bool) -> Result<()> {
+        let _call = Calling::of("set_requires_grad");
+        for (_, leaf) in self.leaves() {
+            if let Leaf::Tensor(tensor) = leaf
+                && tensor.is_parameter()
+            {
+                tensor.set_requires_grad(on)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Places its parameters and other tensors: `plan` says of each name where. The ranks keep their parts of what they hold, and
     /// only what they lack moves. Tied parameters stay tied. Make optimizers and hooks afterwards: these are new
     /// parameters, and an optimizer of the old ones says so when it gets no gradient of them.

@@ -146,7 +146,9 @@ impl<F: Formula> Slots<F> {
             }
             found.push(gradient);
         }
-        if found.iter().all(Option::is_none) && !gradients.is_empty() {
+        // Of frozen parameters there is none to wait for.
+        let waits = self.slots.iter().any(|slot| slot.parameter.is_tracked());
+        if waits && found.iter().all(Option::is_none) && !gradients.is_empty() {
             return Err(Error::argument(
                 "step",
                 "gradients of the optimizer's parameters",

@@ -191,3 +191,56 @@ fn what_is_gathered_is_told_of() {
     );
     assert!(told.contains("pinned"), "{told}");
 }
+
+/// Frozen parameters are gathered for their uses too, and no more of them held: neither between a forward and a backward pass, nor where
+/// nothing below them wants a gradient.
+#[test]
+fn frozen_parameters_are_not_held_whole() {
+    const RANKS: usize = 4;
+    let parameter = WIDTH * WIDTH * 8;
+    for below in [true, false] {
+        let held = Launch::new(RANKS).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh([("shard", RANKS)])?;
+            let net = layers(&mesh)?.fully_sharded("shard")?;
+            net.set_requires_grad(false)?;
+            let mut x = mesh.randn([4, WIDTH], shard(0))?;
+            if below {
+                x = x.requires_grad()?;
+            }
+            net.forward(&x)?;
+            ctx.world().barrier()?;
+            let before = ctx.device().memory().live;
+            let moved = ctx.ledger().snapshot();
+            let y = net.forward(&x)?;
+            ctx.world().barrier()?;
+            let held = ctx.device().memory().live - before;
+            let forward = ctx.ledger().since(&moved).bytes as usize;
+            assert_eq!(y.is_tracked(), below);
+            if below {
+                let gradients = y.backward_with(&y.detach())?;
+                assert_eq!(gradients.len(), 1);
+                let bytes = gradients
+                    .get(&x)?
+                    .expect("y depends on x")
+                    .to_array::<f64>()?;
+                assert!(bytes.iter().any(|x| *x != 0.0));
+            }
+            Ok((held, forward, ctx.ledger().since(&moved).bytes as usize))
+        });
+        for (held, forward, all) in held.unwrap() {
+            // Activations, and one parameter in flight.
+            assert!(held <= 2 * parameter, "{held} of {}", LAYERS * parameter);
+            let once = LAYERS * parameter * (RANKS - 1) / RANKS;
+            assert!(
+                forward >= once * 9 / 10 && forward <= once,
+                "{forward} of {once}"
+            );
+            // The way back gathers each again, and no gradients of parameters move.
+            let back = if below { once * 3 / 2 } else { 0 };
+            assert!(
+                all - forward <= back && (all - forward > once / 2) == below,
+                "{all} of {once}"
+            );
+        }
+    }
+}

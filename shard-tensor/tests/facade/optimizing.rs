@@ -2,6 +2,7 @@
 
 use crate::training::{close, read};
 use serde_json::Value;
+use shard_tensor::nn::ModelExt;
 use shard_tensor::optim::{
     Adam, AdamW, Cosine, Ema, Exponential, Linear, Lion, Milestones, OneCycle, Optimizer, Plateau,
     Schedule, Sgd, StepDecay,
@@ -486,4 +487,180 @@ fn an_optimizer_goes_on_from_its_state() {
             });
         }
     }
+}
+
+/// A model with something below and something above what is frozen.
+struct Three {
+    below: ShardTensor,
+    middle: ShardTensor,
+    above: ShardTensor,
+}
+tree!(Three {
+    below,
+    middle,
+    above
+});
+
+impl Three {
+    fn new(mesh: &Mesh) -> Result<Self> {
+        let weight = |k: usize| {
+            let at = move |i: &[usize]| ((i[0] * 5 + i[1] * 3 + k) % 7) as f64 / 7.0 - 0.4;
+            mesh.from_fn([6, 6], replicate(), at)?.requires_grad()
+        };
+        Ok(Self {
+            below: weight(0)?,
+            middle: weight(2)?,
+            above: weight(4)?,
+        })
+    }
+
+    fn loss(&self, middle: &ShardTensor) -> Result<ShardTensor> {
+        let x = self.below.mesh().from_fn([9, 6], shard(0), |i| {
+            ((i[0] * 7 + i[1]) % 5) as f64 / 5.0 - 0.3
+        })?;
+        let y = x.matmul(&self.below)?.tanh()?.matmul(middle)?.tanh()?;
+        y.matmul(&self.above)?.square()?.mean_all()
+    }
+}
+
+/// All numbers of a state, in its order.
+fn of_state(state: &impl Stateful) -> Result<Vec<(String, Vec<f64>)>> {
+    let tensors = state.state()?.tensors.into_iter();
+    tensors
+        .map(|(name, x)| Ok((name, x.to_array::<f64>()?.into_iter().collect())))
+        .collect()
+}
+
+/// A frozen parameter stays what it is, and so does what an optimizer remembers of it: as if the loss did not depend on it.
+#[test]
+fn a_frozen_parameter_is_the_same_when_it_thaws() {
+    type Lay = fn(Three) -> Result<Three>;
+    let lays: [Lay; 3] = [
+        Ok,
+        |model| model.place(|_, _| shard(1).into()),
+        |model| model.fully_sharded("d"),
+    ];
+    for (ranks, lay) in [1, 3].into_iter().flat_map(|n| lays.map(|lay| (n, lay))) {
+        let found = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh([("d", ranks)])?;
+            let trained = |freezes: bool| -> Result<Vec<_>> {
+                let model = lay(Three::new(&mesh)?)?;
+                let mut adam = AdamW::new(model.parameters(), 0.05)?;
+                let mut ema = Ema::new(&model, 0.5)?;
+                for step in 0..6 {
+                    let frozen = (2..4).contains(&step);
+                    if freezes {
+                        model.middle.set_requires_grad(!frozen)?;
+                        assert_eq!(model.middle.is_tracked(), !frozen);
+                        assert!(model.middle.is_parameter() && model.parameters().len() == 3);
+                    }
+                    let middle = match frozen && !freezes {
+                        true => model.middle.redistribute(replicate())?.detach(),
+                        false => model.middle.clone(),
+                    };
+                    let gradients = model.loss(&middle)?.backward()?;
+                    assert_eq!(gradients.get(&model.middle)?.is_none(), frozen);
+                    assert_eq!(gradients.len(), if frozen { 2 } else { 3 });
+                    adam.step(&gradients)?;
+                    ema.update()?;
+                }
+                let mut all = of_state(&model)?;
+                all.extend(of_state(&adam)?);
+                all.extend(of_state(&ema)?);
+                Ok(all)
+            };
+            Ok::<_, Error>([trained(true)?, trained(false)?])
+        });
+        for [found, exact] in found.unwrap() {
+            assert_eq!(found.len(), 3 + 6 + 3);
+            for ((name, found), (other, exact)) in found.iter().zip(&exact) {
+                assert_eq!(name, other);
+                close(found, exact, 1e-13);
+            }
+        }
+    }
+}
+
+/// What places a model, or gives its parameters values, leaves frozen what is frozen.
+#[test]
+fn what_is_frozen_stays_so_wherever_it_lies() {
+    let out = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh([("d", 2)])?;
+        let model = Three::new(&mesh)?;
+        model.set_requires_grad(false)?;
+        model.above.set_requires_grad(true)?;
+        let mut model = model.place(|_, _| replicate().into())?.fully_sharded("d")?;
+        let tracked = |model: &Three| {
+            [&model.below, &model.middle, &model.above].map(ShardTensor::is_tracked)
+        };
+        assert_eq!(tracked(&model), [false, false, true]);
+        assert!(format!("{:?}", model.below).contains("frozen parameter"));
+        let state = model.state()?;
+        model.load_state(&state)?;
+        model.below.set(&model.below.detach().mul_scalar(2.0)?)?;
+        assert_eq!(tracked(&model), [false, false, true]);
+        // An optimizer all of whose parameters are frozen has nothing to do.
+        let loss = || model.loss(&model.middle);
+        let gradients = loss()?.backward()?;
+        let mut sgd = Sgd::new(vec![("below".to_owned(), model.below.clone())], 0.1)?;
+        sgd.step(&gradients)?;
+        // Neither has a loss of frozen parameters alone.
+        model.set_requires_grad(false)?;
+        let nothing = loss()?;
+        assert!(!nothing.is_tracked());
+        let refused = [
+            nothing.backward().map(|_| ()).map_err(|e| e.to_string()),
+            model
+                .below
+                .on_gradient(|_| Ok(None))
+                .map(|_| ())
+                .map_err(|e| e.to_string()),
+            nothing.set_requires_grad(true).map_err(|e| e.to_string()),
+        ];
+        // A function that runs again must find what it found.
+        model.set_requires_grad(true)?;
+        let held = model.middle.clone();
+        let again = |model: &Three| {
+            let held = held.clone();
+            let y = ctx.recompute(&[&model.below], move |x| Ok(vec![x[0].matmul(&held)?]))?;
+            y[0].sum_all()
+        };
+        let loss = again(&model)?;
+        model.middle.set_requires_grad(false)?;
+        let frozen = loss.backward().map(|_| ()).map_err(|e| e.to_string());
+        let loss = again(&model)?;
+        assert_eq!(loss.backward()?.len(), 1);
+        let loss = again(&model)?;
+        model.middle.set_requires_grad(true)?;
+        let thawed = loss.backward().map(|_| ()).map_err(|e| e.to_string());
+        Ok((refused, frozen, thawed))
+    });
+    for (refused, frozen, thawed) in out.unwrap() {
+        let [nothing, hook, constant] = refused.map(Result::unwrap_err);
+        assert!(nothing.contains("frozen"), "{nothing}");
+        assert!(hook.contains("frozen"), "{hook}");
+        assert!(
+            constant.contains("set_requires_grad") && constant.contains("parameter"),
+            "{constant}"
+        );
+        let (frozen, thawed) = (frozen.unwrap_err(), thawed.unwrap_err());
+        assert!(
+            frozen.contains("frozen") && thawed.contains("frozen"),
+            "{frozen} {thawed}"
+        );
+    }
+}
+
+/// Ranks that freeze different parameters are told so.
+#[test]
+fn ranks_that_freeze_differently_are_told() {
+    let out = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let model = Three::new(&ctx.mesh([("d", 2)])?)?;
+        if ctx.rank() == 1 {
+            model.below.set_requires_grad(false)?;
+        }
+        model.loss(&model.middle)?.backward().map(|_| ())
+    });
+    let text = out.unwrap_err().to_string();
+    assert!(text.contains("set_requires_grad"), "{text}");
 }
