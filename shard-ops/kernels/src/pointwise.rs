@@ -43,6 +43,8 @@ pub enum Binary {
     LogAddExp,
     /// `log₂(2^a + 2^b)` without overflow
     LogAddExp2,
+    /// The size of `a` with the sign of `b`
+    Copysign,
     /// `a` above 0, `b a` at and below it
     Prelu,
     /// The bits that both have, of integers and truth values, as those below.
@@ -140,6 +142,7 @@ fn formula<T: Real>(op: Binary) -> fn(T, T) -> T {
             let log_1p = |x: T| x.ln_1p() / T::of(core::f64::consts::LN_2);
             log_add(a, b, T::exp2, log_1p)
         },
+        Binary::Copysign => T::copysign,
         Binary::Prelu => |a, b| if a > T::zero() { a } else { b * a },
         // Of ops, the rule has refused maps of bits.
         _ => panic!("{op:?} of floats"),

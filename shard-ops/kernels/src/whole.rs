@@ -121,6 +121,7 @@ macro_rules! integers {
                     | Binary::Xlogy
                     | Binary::LogAddExp
                     | Binary::LogAddExp2
+                    | Binary::Copysign
                     | Binary::Prelu => return None,
                 })
             }

@@ -7,8 +7,8 @@
 use super::broadcast::{expand_like, sum_in_full};
 pub use super::broadcast::{sum, sum_to};
 use super::elementwise::{
-    Map, cast, div, eq, isinf, logical_and, logical_not, logical_or, masked_fill, mul, mul_scalar,
-    ne, number, unary, where_,
+    Map, cast, div, eq, isinf, logical_and, logical_not, logical_or, masked, masked_fill, mul,
+    mul_scalar, ne, number, unary, where_,
 };
 use super::full::rounded_once;
 use super::over_dims::OverDims;
@@ -77,6 +77,51 @@ pub fn mean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result
         &mul_scalar(exec, &total, 1.0 / count as f64)?,
         x.dtype(),
     )
+}
+
+/// The sum over dims of all that is not NaN; 0 if nothing else is. Of integers and truth values it is their [`sum`].
+///
+/// # Collective
+/// As [`sum`]; a partial operand is reduced first, to see what is NaN.
+///
+/// # Errors
+/// As [`sum`].
+pub fn nansum(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
+    if is_whole(x.dtype()) {
+        return sum(exec, x, dims, keepdim);
+    }
+    let (numbers, _) = numbers_of(exec, x)?;
+    sum(exec, &numbers, dims, keepdim)
+}
+
+/// The mean over dims of all that is not NaN; NaN if nothing else is.
+///
+/// # Collective
+/// As [`nansum`], and the same for how many there are.
+///
+/// # Errors
+/// As [`mean`].
+pub fn nanmean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
+    if is_whole(x.dtype()) {
+        return Err(OpError::DType {
+            op: "nanmean",
+            operand: 0,
+            expected: "f32 or f64".into(),
+            got: x.dtype(),
+        });
+    }
+    in_full(exec, [x], |[x]| {
+        let (numbers, are) = numbers_of(exec, x)?;
+        let total = sum(exec, &numbers, dims, keepdim)?;
+        let count = cast(exec, &sum(exec, &are, dims, keepdim)?, x.dtype())?;
+        div(exec, &total, &count)
+    })
+}
+
+/// A value with 0 in place of NaN, and which of its elements are no NaN.
+fn numbers_of(exec: &dyn Exec, x: &Value) -> Result<(Value, Value)> {
+    let are = eq(exec, &x.detach(), &x.detach())?;
+    Ok((masked(exec, x, &are)?, are))
 }
 
 /// The sum of the squares over dims, of floats, as a step of an op of this name: the [`sum`] of squares that are nowhere written.

@@ -5,6 +5,7 @@
 
 mod compare;
 mod counts;
+mod edges;
 mod folds;
 mod fourier;
 mod indexing;

@@ -153,10 +153,19 @@ binaries! {
     logaddexp2;
     /// `x^y`; of integers to negative powers 0, but for those of 1 and -1.
     pow;
-    /// The greater; NaN if either is.
+    /// The greater; NaN if either is. Ties share the gradient evenly, and where it is NaN both have it.
     maximum;
-    /// The lesser; NaN if either is.
+    /// The lesser; NaN if either is. Ties share the gradient evenly, and where it is NaN both have it.
     minimum;
+    /// The greater, and the other one where one is NaN. Ties share the gradient evenly.
+    fmax;
+    /// The lesser, and the other one where one is NaN. Ties share the gradient evenly.
+    fmin;
+    /// The size of `x` with the sign of `y`, also of zeros; of integers and truth values in `f32`. Where `x` is 0 the gradient is 0, and `y`
+    /// has none.
+    copysign;
+    /// 0 below 0 and for NaN, 1 above 0, and `y` at 0. Only `y` has a gradient.
+    heaviside;
     /// The bits that both have, of integers and truth values.
     bitwise_and;
     /// The bits that either has, of integers and truth values.

@@ -73,6 +73,31 @@ impl ShardTensor {
         self.run2(other, einsum::outer)
     }
 
+    /// The Kronecker product: every element of this tensor times all of the other, so that element `i m + j` of a dim is that of this tensor
+    /// at `i` times that of the other at `j`, of `m`. Of two tensors with different numbers of dims one has dims of 1 in front.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates if both are sharded over one mesh axis, or the second is in a dim that the first has.
+    ///
+    /// # Errors
+    /// For types that differ.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let tens = mesh.from_fn([2], [shard(0)], |i| [10.0, 100.0][i[0]])?;
+    ///     tens.kron(&mesh.arange(3, [shard(0)])?)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0], ndarray::arr1(&[0.0, 10.0, 20.0, 0.0, 100.0, 200.0]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn kron(&self, other: &Self) -> Result<Self> {
+        let _call = Calling::of("kron");
+        self.run2(other, einsum::kron)
+    }
+
     /// The sums of products over the last dims of both; the product with a number if either has no dims.
     ///
     /// # Collective

@@ -16,10 +16,10 @@ macro_rules! reductions {
             ///
             /// # Collective
             /// All members of the mesh. No communication, but that a partial tensor is reduced first, unless it is summed in
-            /// its own type.
+            /// its own type. So it is in `nansum` and `nanmean`, which have to see what is NaN.
             ///
             /// # Errors
-            /// For a dim out of range or named twice; for integers in [`mean`](Self::mean).
+            /// For a dim out of range or named twice; for integers in [`mean`](Self::mean) and [`nanmean`](Self::nanmean).
             #[track_caller]
             pub fn $name(&self, dims: impl Into<DimList>, keepdim: bool) -> Result<Self> {
                 self.over(stringify!($name), dims, |exec, x, dims| ops::$name(exec, x, dims, keepdim))
@@ -33,6 +33,10 @@ reductions! {
     sum;
     /// The mean over some dims.
     mean;
+    /// The sum over some dims of all that is not NaN, 0 if nothing else is; NaN has no gradient. Of integers as [`sum`](Self::sum).
+    nansum;
+    /// The mean over some dims of all that is not NaN, which is NaN if nothing else is; NaN has no gradient.
+    nanmean;
     /// The greatest value over some dims; NaN if any is, which makes the gradient NaN. Ties share the gradient evenly. Of nothing it is -∞,
     /// and of integers the least that there is, where PyTorch has an error.
     amax;

@@ -33,6 +33,34 @@ impl ShardTensor {
         self.run(|exec, x| scan::cumsum(exec, x, dim))
     }
 
+    /// The differences of neighbours along a dim, each element less the one before it, taken `n` times: what [`cumsum`](Self::cumsum)
+    /// undoes. The dim is shorter by `n`, or empty. Of truth values they are whether neighbours differ. To have the first element kept, put a
+    /// row of zeros in front by [`pad`](Self::pad).
+    ///
+    /// # Collective
+    /// All members of the mesh. Where the dim is sharded, ranks get what of neighbouring parts belongs to theirs; nothing moves
+    /// otherwise. A partial sum stays one.
+    ///
+    /// # Errors
+    /// For a dim out of range; what the communicator reports.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(3, |ctx| {
+    ///     let squares = ctx.mesh_of(3)?.arange(6, [shard(0)])?.square()?;
+    ///     Ok((squares.diff(1, 0)?.to_array::<f32>()?, squares.diff(2, 0)?.to_array::<f32>()?))
+    /// })?;
+    /// assert_eq!(found[0].0, ndarray::arr1(&[1.0, 3.0, 5.0, 7.0, 9.0]).into_dyn());
+    /// assert_eq!(found[0].1, ndarray::arr1(&[2.0; 4]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn diff(&self, n: usize, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("diff");
+        let dim = self.dim("diff", dim)?;
+        self.run(|exec, x| shard_ops::elementwise::diff(exec, x, n, dim))
+    }
+
     /// The products of the elements of a dim up to each. Of integers and truth values they are `i64`, and wrap.
     ///
     /// # Collective

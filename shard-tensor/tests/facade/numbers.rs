@@ -1,7 +1,8 @@
 //! Numbers at the edges: what is not finite, not exact, or not a number of the type.
 
 use shard_tensor::{
-    DType, EdgeMap, Error, ErrorClass, Launch, Pool, Result, ShardTensor, launch, replicate, shard,
+    DType, EdgeMap, Error, ErrorClass, Launch, Placements, Pool, Result, ShardTensor, launch,
+    replicate, shard,
 };
 
 /// The same program on one rank and on two, where each rank holds one of two elements.
@@ -286,5 +287,439 @@ fn points_at_infinity_are_taken_last() {
             Some(&[0, 3, 1, 2, 4][..]),
             "{ranks} ranks"
         );
+    }
+}
+
+const NAN: f64 = f64::NAN;
+const INF: f64 = f64::INFINITY;
+
+/// Nine numbers, and where they lie: on one rank, in parts of which one is empty, and on every rank.
+const LAYOUTS: [(usize, fn() -> Placements); 3] = [
+    (1, || shard(0).into()),
+    (3, || shard(0).sizes([4, 0, 5]).into()),
+    (2, || replicate().into()),
+];
+
+/// Numbers that have every bit alike, zeros with their signs too; NaN is NaN.
+#[track_caller]
+fn assert_alike(found: &[f64], exact: &[f64], what: &str) {
+    let bits = |x: &[f64]| -> Vec<u64> {
+        let one = |x: &f64| {
+            if x.is_nan() {
+                NAN.to_bits()
+            } else {
+                x.to_bits()
+            }
+        };
+        x.iter().map(one).collect()
+    };
+    assert_eq!(bits(found), bits(exact), "{what}: {found:?}, not {exact:?}");
+}
+
+fn numbers(x: &ShardTensor) -> Result<Vec<f64>> {
+    Ok(x.to(DType::F64)?.to_array::<f64>()?.into_iter().collect())
+}
+
+type OfTwo = fn(&ShardTensor, &ShardTensor) -> Result<ShardTensor>;
+
+/// What an op gives of two tensors, and the gradients of its sum, under all layouts and in all types.
+#[track_caller]
+fn check_pair(name: &str, op: OfTwo, [a, b]: [&[f64; 9]; 2], exact: [&[f64]; 3]) {
+    for ((ranks, placement), dtype) in LAYOUTS
+        .into_iter()
+        .flat_map(|on| [DType::F32, DType::F64, DType::BF16, DType::F16].map(|dtype| (on, dtype)))
+    {
+        let found = Launch::new(ranks).dtype(dtype).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let x = mesh.from_fn(9, placement(), |i| a[i[0]])?.requires_grad()?;
+            // Elsewhere than the other operand.
+            let y = mesh.from_fn(9, replicate(), |i| b[i[0]])?.requires_grad()?;
+            let z = op(&x, &y)?;
+            let gradients = z.sum_all()?.backward()?;
+            let slope = |of: &ShardTensor| match gradients.get(of)? {
+                // Whatever the sign of zero.
+                Some(slope) => numbers(&slope.add_scalar(0.0)?),
+                None => Ok(vec![0.0; 9]),
+            };
+            Ok([numbers(&z)?, slope(&x)?, slope(&y)?])
+        });
+        for found in found.unwrap_or_else(|e| panic!("{name} on {ranks} ranks: {e}")) {
+            for (found, exact) in found.iter().zip(exact) {
+                assert_alike(found, exact, &format!("{name} of {dtype} on {ranks} ranks"));
+            }
+        }
+    }
+}
+
+/// PyTorch 2's values and gradients, but for the gradient of `copysign` at infinity (there NaN), of two NaN in `fmax` and `fmin` (there the
+/// first one's alone), and the sign of a zero among two, which there is the first one's.
+#[test]
+fn pairs_at_the_edges_are_pytorchs() {
+    let a = [1.0, -1.0, 0.0, -0.0, NAN, INF, -INF, 2.0, NAN];
+    let b = [2.0, -1.0, -0.0, 0.0, 1.0, NAN, 2.0, -0.0, NAN];
+    let ab = [&a, &b];
+    check_pair(
+        "fmax",
+        ShardTensor::fmax,
+        ab,
+        [
+            &[2.0, -1.0, 0.0, 0.0, 1.0, INF, 2.0, 2.0, NAN],
+            &[0.0, 0.5, 0.5, 0.5, 0.0, 1.0, 0.0, 1.0, 1.0],
+            &[1.0, 0.5, 0.5, 0.5, 1.0, 0.0, 1.0, 0.0, 1.0],
+        ],
+    );
+    check_pair(
+        "fmin",
+        ShardTensor::fmin,
+        ab,
+        [
+            &[1.0, -1.0, -0.0, -0.0, 1.0, INF, -INF, -0.0, NAN],
+            &[1.0, 0.5, 0.5, 0.5, 0.0, 1.0, 1.0, 0.0, 1.0],
+            &[0.0, 0.5, 0.5, 0.5, 1.0, 0.0, 0.0, 1.0, 1.0],
+        ],
+    );
+    check_pair(
+        "maximum",
+        ShardTensor::maximum,
+        ab,
+        [
+            &[2.0, -1.0, 0.0, 0.0, NAN, NAN, 2.0, 2.0, NAN],
+            &[0.0, 0.5, 0.5, 0.5, 1.0, 1.0, 0.0, 1.0, 1.0],
+            &[1.0, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 0.0, 1.0],
+        ],
+    );
+    let sized = [1.0, -1.0, 0.0, -0.0, 7.0, INF, -INF, 2.0, -3.0];
+    check_pair(
+        "copysign",
+        ShardTensor::copysign,
+        [&sized, &b.map(|b| if b.is_nan() { 1.0 } else { b })],
+        [
+            &[1.0, -1.0, -0.0, 0.0, 7.0, INF, INF, -2.0, 3.0],
+            &[1.0, 1.0, 0.0, 0.0, 1.0, 1.0, -1.0, -1.0, -1.0],
+            &[0.0; 9],
+        ],
+    );
+    check_pair(
+        "heaviside",
+        ShardTensor::heaviside,
+        ab,
+        [
+            &[1.0, 0.0, -0.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0],
+            &[0.0; 9],
+            &[0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+        ],
+    );
+}
+
+/// PyTorch's values and gradients; where `x` is at a bound, the two share the gradient.
+#[test]
+fn bounds_may_be_tensors() {
+    let x = [NAN, 1.0, -3.0, 5.0, 0.5, 2.0, -3.0, 3.0, 1.0];
+    let low = [0.0, NAN, 0.0, 0.0, 0.0, 1.0, 1.0, 2.0, 1.0];
+    check_pair(
+        "clamp_by at least",
+        |x, low| x.clamp_by(Some(low), None),
+        [&x, &low],
+        [
+            &[NAN, NAN, 0.0, 5.0, 0.5, 2.0, 1.0, 3.0, 1.0],
+            &[1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.5],
+            &[1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.5],
+        ],
+    );
+    // A lower bound above the upper one gives way.
+    check_pair(
+        "clamp_by both",
+        |x, low| {
+            let high = low.detach().mul_scalar(0.0)?.add_scalar(1.0)?;
+            x.clamp_by(Some(low), Some(&high))
+        },
+        [
+            &[0.25, 1.0, -3.0, 5.0, 0.5, 2.0, -3.0, 3.0, 1.0],
+            &[0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0],
+        ],
+        [
+            &[0.25, 1.0, 0.5, 1.0, 0.5, 1.0, 0.0, 1.0, 1.0],
+            &[1.0, 0.5, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.5],
+            &[0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0],
+        ],
+    );
+    let texts = launch(2, |ctx| {
+        let error = ctx.mesh_of(2)?.ones(3, shard(0))?.clamp_by(None, None);
+        Ok(error.map(|_| ()).map_err(|e| (e.class(), e.to_string())))
+    });
+    let text = texts.unwrap().swap_remove(0).unwrap_err();
+    assert!(
+        text.0 == ErrorClass::Uniform && text.1.contains("clamp_by"),
+        "{text:?}"
+    );
+}
+
+/// What is no number in a tensor, under all layouts and in all types.
+#[test]
+fn nan_is_replaced_and_left_out() {
+    let a = [1.0, -1.0, 0.0, -0.0, NAN, INF, -INF, 2.0, NAN];
+    for ((ranks, placement), (dtype, most)) in LAYOUTS.into_iter().flat_map(|on| {
+        [
+            (DType::F32, f64::from(f32::MAX)),
+            (DType::F64, f64::MAX),
+            (DType::F16, 65504.0),
+            // PyTorch's 3.3895e38.
+            (DType::BF16, 255.0 * 2f64.powi(120)),
+        ]
+        .map(|of| (on, of))
+    }) {
+        let found = Launch::new(ranks).dtype(dtype).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let x = mesh.from_fn(9, placement(), |i| a[i[0]])?.requires_grad()?;
+            let slope = |y: ShardTensor| -> Result<Vec<f64>> {
+                let slope = y.sum_all()?.backward()?.get(&x)?;
+                numbers(&slope.expect("it depends on x"))
+            };
+            let default = x.nan_to_num(7.0, None, None)?;
+            let given = x.nan_to_num(INF, Some(1.0), Some(NAN))?;
+            let finite = x.nan_to_num(NAN, Some(NAN), Some(3.0))?;
+            Ok([
+                numbers(&default)?,
+                slope(default)?,
+                numbers(&given)?,
+                numbers(&x.signbit()?)?,
+                vec![
+                    finite.nansum(0, false)?.item()?,
+                    finite.nanmean(0, true)?.item()?,
+                ],
+                slope(finite.nansum(0, false)?)?,
+                slope(finite.nanmean(0, false)?.mul_scalar(6.0)?)?,
+                vec![x.nansum(0, false)?.item()?],
+                vec![
+                    x.narrow(0, 4..5)?.nansum(0, false)?.item()?,
+                    x.narrow(0, 4..5)?.nanmean(0, false)?.item()?,
+                ],
+            ])
+        });
+        let stays = [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0];
+        let exact: [&[f64]; 9] = [
+            &[1.0, -1.0, 0.0, -0.0, 7.0, most, -most, 2.0, 7.0],
+            &stays,
+            &[1.0, -1.0, 0.0, -0.0, INF, 1.0, NAN, 2.0, INF],
+            &[
+                0.0,
+                1.0,
+                0.0,
+                1.0,
+                f64::from(u8::from(NAN.is_sign_negative())),
+                0.0,
+                1.0,
+                0.0,
+                0.0,
+            ],
+            &[5.0, 5.0 / 6.0],
+            &stays,
+            &stays,
+            &[NAN],
+            &[0.0, NAN],
+        ];
+        for found in found.unwrap() {
+            for (i, (found, exact)) in found.iter().zip(exact).enumerate() {
+                let what = format!("{i} of {dtype} on {ranks} ranks");
+                match i {
+                    // 5 / 6, rounded once.
+                    4 => assert!(
+                        (found[1] - exact[1]).abs() < 2f64.powi(-8),
+                        "{what}: {found:?}"
+                    ),
+                    _ => assert_alike(found, exact, &what),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_are_close_as_pytorchs() {
+    let a = [1.0, NAN, INF, INF, -INF, 1e-9, 1.00001, 0.0, 3.0];
+    let b = [1.0, NAN, INF, -INF, 1.0, 0.0, 1.0, -0.0, 3.1];
+    let close = [1, 0, 1, 0, 0, 1, 1, 1, 0].map(f64::from);
+    for (ranks, placement) in LAYOUTS {
+        let found = Launch::new(ranks).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?.with_dtype(DType::F64);
+            let [x, y] = [&a, &b].map(|of| mesh.from_fn(9, placement(), |i| of[i[0]]));
+            let (x, y) = (x?, y?.redistribute(replicate())?);
+            assert_alike(
+                &numbers(&x.isclose(&y, 1e-5, 1e-8, false)?)?,
+                &close,
+                "isclose",
+            );
+            let wide = x.isclose(&y, 0.1, 0.0, true)?;
+            assert_alike(
+                &numbers(&wide)?,
+                &[1, 1, 1, 0, 0, 0, 1, 1, 1].map(f64::from),
+                "isclose",
+            );
+            assert!(!x.allclose(&y, 1e-5, 1e-8, true)?);
+            assert!(x.allclose(&x, 0.0, 0.0, true)? && !x.allclose(&x, 1.0, 1.0, false)?);
+            let large = mesh.with_dtype(DType::I64);
+            let more = large.full(9, 10_000_001.0, placement())?;
+            let large = large.full(9, 10_000_000.0, placement())?;
+            assert!(more.allclose(&large, 1e-5, 0.0, false)?);
+            assert!(!more.allclose(&large, 1e-8, 0.0, false)?);
+            let none = mesh.ones([0, 3], replicate())?;
+            assert!(none.allclose(&none.mul_scalar(0.0)?, 0.0, 0.0, false)?);
+            let refused = x.isclose(&y, -1.0, 0.0, false);
+            Ok(refused.map(|_| ()).map_err(|e| (e.class(), e.to_string())))
+        });
+        for found in found.unwrap() {
+            let (class, text) = found.unwrap_err();
+            assert!(
+                class == ErrorClass::Uniform && text.contains("isclose"),
+                "{text}"
+            );
+        }
+    }
+}
+
+/// Terms of a sum are what their sum is.
+#[test]
+fn terms_of_a_sum_meet_the_edges_as_a_whole() {
+    let found = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        // Whose sums are 3, 0, -3, 0, ..
+        let terms = mesh.from_fn([3, 6], shard(0), |i| {
+            (i[0] as f64 - 1.0) * 7.0 + [1.0, 0.0, -1.0][i[1] % 3]
+        })?;
+        let leaf = terms.requires_grad()?;
+        let x = leaf.sum(0, false)?;
+        assert!(x.layout().is_partial());
+        let whole = leaf.redistribute(replicate())?.sum(0, false)?;
+        let y = mesh.from_fn(6, shard(0).sizes([1, 5, 0]), |i| i[0] as f64 - 2.0)?;
+        type Map<'a> = Box<dyn Fn(&ShardTensor) -> Result<ShardTensor> + 'a>;
+        let maps: [Map<'_>; 11] = [
+            Box::new(|x| x.fmax(&y)),
+            Box::new(|x| y.fmin(x)),
+            Box::new(|x| x.copysign(&y)),
+            Box::new(|x| y.copysign(x)),
+            Box::new(|x| y.heaviside(x)),
+            Box::new(|x| x.nan_to_num(1.0, Some(2.0), None)),
+            Box::new(|x| x.clamp_by(Some(&y), Some(&y.add_scalar(2.0)?))),
+            Box::new(|x| x.diff(2, 0)),
+            Box::new(|x| x.kron(&y)),
+            Box::new(|x| x.nansum(0, true)),
+            Box::new(|x| x.nanmean(0, false)),
+        ];
+        for (i, map) in maps.iter().enumerate() {
+            let both = [&x, &whole].map(|x| -> Result<_> {
+                let y = map(x)?;
+                let slope = y.square()?.sum_all()?.backward()?.get(&leaf)?;
+                let slope = slope.map_or(Ok(Vec::new()), |slope| numbers(&slope))?;
+                Ok((numbers(&y)?, slope))
+            });
+            let [found, exact] = both.map(Result::unwrap);
+            assert_alike(&found.0, &exact.0, &format!("map {i}"));
+            assert_alike(&found.1, &exact.1, &format!("slope {i}"));
+        }
+        // A linear one leaves terms as they are.
+        assert!(x.diff(1, 0)?.layout().is_partial());
+        assert!(
+            x.allclose(&whole, 0.0, 0.0, false)?
+                && whole.isclose(&x, 0.0, 0.0, false)?.all(0, false)?.item()? == 1.0
+        );
+        // Where moves are explicit, all of them refuse to take the sum by themselves.
+        ctx.explicit_moves(true);
+        let refused = x.fmax(&whole).map(|_| ()).map_err(|e| e.to_string());
+        ctx.explicit_moves(false);
+        Ok(refused)
+    });
+    for refused in found.unwrap() {
+        let text = refused.unwrap_err();
+        assert!(text.contains("explicit"), "{text}");
+    }
+}
+
+#[test]
+fn integers_meet_the_edges() {
+    for (ranks, placement) in LAYOUTS {
+        let done = Launch::new(ranks).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let of = |dtype: DType, f: fn(usize) -> f64| {
+                mesh.with_dtype(dtype)
+                    .from_fn(9, placement(), move |i| f(i[0]))
+            };
+            let (a, b) = (
+                of(DType::I64, |i| i as f64 - 3.0)?,
+                of(DType::I64, |i| 2.0 - i as f64)?,
+            );
+            let map = |f: &dyn Fn(i64, i64) -> i64| -> Vec<f64> {
+                (0..9).map(|i| f(i - 3, 2 - i) as f64).collect()
+            };
+            let signed = a.copysign(&b)?;
+            assert_eq!(signed.dtype(), DType::F32);
+            let exact = map(&|a, b| if b < 0 { -a.abs() } else { a.abs() });
+            assert_eq!(numbers(&signed)?, exact);
+            assert_eq!(numbers(&a.fmax(&b)?)?, map(&|a, b| a.max(b)));
+            assert_eq!(numbers(&a.fmin(&b)?)?, map(&|a, b| a.min(b)));
+            assert_eq!(
+                numbers(&a.heaviside(&b)?)?,
+                map(&|a, b| if a == 0 { b } else { i64::from(a > 0) })
+            );
+            assert_eq!(numbers(&a.signbit()?)?, map(&|a, _| i64::from(a < 0)));
+            assert_eq!(numbers(&a.nan_to_num(5.0, None, None)?)?, map(&|a, _| a));
+            assert_eq!(
+                numbers(&a.clamp_by(Some(&b), Some(&a))?)?,
+                map(&|a, b| a.max(b).min(a))
+            );
+            assert_eq!(a.nansum(0, false)?.item()?, 9.0);
+            assert_eq!(numbers(&b.diff(1, -1)?)?, [-1.0; 8]);
+            // What wraps, and what only differs.
+            let bytes = of(DType::U8, |i| 10.0 - i as f64)?;
+            assert_eq!(numbers(&bytes.diff(1, 0)?)?, [255.0; 8]);
+            assert_eq!(numbers(&bytes.signbit()?)?, [0.0; 9]);
+            let truths = of(DType::Bool, |i| [1.0, 0.0, 0.0][i % 3])?;
+            assert_eq!(truths.diff(1, 0)?.dtype(), DType::Bool);
+            assert_eq!(
+                numbers(&truths.diff(1, 0)?)?,
+                [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
+            );
+            assert_eq!(truths.nansum(0, false)?.item()?, 3.0);
+            assert_eq!(numbers(&a.kron(&b)?.narrow(0, 8..11)?)?, [18.0, -4.0, -2.0]);
+            // As often as there are neighbours, and more often.
+            assert_eq!(
+                [8, 9, 70].map(|n| a.diff(n, 0).unwrap().shape()[0]),
+                [1, 0, 0]
+            );
+            assert_eq!(numbers(&a.diff(0, 0)?)?, map(&|a, _| a));
+            Ok(a.nanmean(0, false).map(|_| ()).map_err(|e| e.to_string()))
+        });
+        for refused in done.unwrap() {
+            assert!(refused.unwrap_err().contains("nanmean"));
+        }
+    }
+}
+
+/// Kronecker's product of matrices, and of a matrix with fewer dims, by its definition.
+#[test]
+fn kronecker_products_are_pytorchs() {
+    for (ranks, [first, second]) in [
+        (1, [shard(0), shard(0)]),
+        (2, [shard(0), shard(0)]),
+        (3, [shard(1).sizes([0, 2, 1]), shard(0)]),
+        (3, [shard(0).sizes([0, 1, 1]), shard(0).sizes([2, 0, 2])]),
+    ] {
+        let found = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let a = mesh.from_fn([2, 3], first.clone(), |i| (3 * i[0] + i[1]) as f64)?;
+            let a = a.requires_grad()?;
+            let b = mesh.from_fn([4], second.clone(), |i| 10f64.powi(i[0] as i32))?;
+            let y = a.kron(&b)?;
+            assert_eq!(y.shape(), [2, 12]);
+            let slope = y.narrow(1, 0..6)?.sum_all()?.backward()?.get(&a)?;
+            Ok((numbers(&y)?, numbers(&slope.expect("it depends on a"))?))
+        });
+        for (y, slope) in found.unwrap() {
+            let exact = |at: usize| {
+                let (i, j) = (at / 12, at % 12);
+                (3 * i + j / 4) as f64 * 10f64.powi((j % 4) as i32)
+            };
+            assert_eq!(y, (0..24).map(exact).collect::<Vec<_>>(), "{ranks} ranks");
+            assert_eq!(slope, [1111.0, 11.0, 0.0, 1111.0, 11.0, 0.0]);
+        }
     }
 }

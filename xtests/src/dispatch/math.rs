@@ -44,6 +44,11 @@ pub(crate) const TABLE: &[Entry] = &[
     built("xlogy", |e, c, v| binary(e, c, v, ew::xlogy)),
     built("logaddexp", |e, c, v| binary(e, c, v, ew::logaddexp)),
     built("logaddexp2", |e, c, v| binary(e, c, v, ew::logaddexp2)),
+    built("copysign", |e, c, v| binary(e, c, v, ew::copysign)),
+    built("fmax", |e, c, v| binary(e, c, v, ew::fmax)),
+    built("fmin", |e, c, v| binary(e, c, v, ew::fmin)),
+    built("heaviside", |e, c, v| binary(e, c, v, ew::heaviside)),
+    built("kron", |e, c, v| binary(e, c, v, einsum::kron)),
     built("remainder", |e, c, v| binary(e, c, v, ew::remainder)),
     built("floor_divide", |e, c, v| binary(e, c, v, ew::floor_div)),
     built("lerp", |e, c, v| {
@@ -64,6 +69,27 @@ pub(crate) const TABLE: &[Entry] = &[
     built("isnan", |e, c, v| predicate(e, c, v, ew::isnan)),
     built("isinf", |e, c, v| predicate(e, c, v, ew::isinf)),
     built("isfinite", |e, c, v| predicate(e, c, v, ew::isfinite)),
+    built("signbit", |e, c, v| predicate(e, c, v, ew::signbit)),
+    built("nan_to_num", |e, c, v| {
+        predicate(e, c, v, |e, x| ew::nan_to_num(e, x, 0.0, None, None))
+    }),
+    built("isclose", |e, c, v| {
+        let rtol = c.attributes.float("rtol", 1e-5)?;
+        let args = Args::new(c, v);
+        let (a, b) = (args.need("a")?, args.need("b")?);
+        Ok(vec![ew::isclose(e, a, b, rtol, 1e-8, false)?])
+    }),
+    built("clamp_by", |e, c, v| {
+        let args = Args::new(c, v);
+        let x = args.need("input")?;
+        Ok(vec![ew::clamp_by(e, x, args.get("min"), args.get("max"))?])
+    }),
+    built("diff", |e, c, v| {
+        let args = Args::new(c, v);
+        let x = args.need("input")?;
+        let n = usize::try_from(c.attributes.int("n", 1)?).unwrap_or(0);
+        Ok(vec![ew::diff(e, x, n, args.index("dim", -1, x.ndim())?)?])
+    }),
     built("round", |e, c, v| {
         let decimals = c.attributes.float("decimals", 0.0)?;
         let map = match decimals {
@@ -147,6 +173,8 @@ pub(crate) const TABLE: &[Entry] = &[
     }),
     built("sum", |e, c, v| reduction(e, c, v, reduce::sum)),
     built("mean", |e, c, v| reduction(e, c, v, reduce::mean)),
+    built("nansum", |e, c, v| reduction(e, c, v, reduce::nansum)),
+    built("nanmean", |e, c, v| reduction(e, c, v, reduce::nanmean)),
     built("amax", |e, c, v| reduction(e, c, v, reduce::amax)),
     built("amin", |e, c, v| reduction(e, c, v, reduce::amin)),
     built("prod", |e, c, v| reduction(e, c, v, reduce::prod)),

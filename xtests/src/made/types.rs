@@ -329,6 +329,25 @@ fn several(add: Add<'_>) {
     for op in ["addcmul", "addcdiv"] {
         add(op, json!({"value": 0.5}), &[x, a, b]);
     }
+    let bounds = [("min", Float, a.2), ("max", Odd, b.2)];
+    add("clamp_by", json!({}), &[x, bounds[0], bounds[1]]);
+    add("clamp_by", json!({}), &[x, bounds[1]]);
+    for op in ["nan_to_num", "signbit"] {
+        add(op, json!({}), &[x]);
+    }
+    let pair: [Operand; 2] = [("a", Odd, b.2), ("b", Float, x.2)];
+    for op in ["copysign", "fmax", "fmin", "heaviside", "isclose"] {
+        add(op, json!({"rtol": 0.5}), &pair);
+    }
+    for op in ["nansum", "nanmean"] {
+        add(op, json!({"dim": [0]}), &[x]);
+    }
+    for (kind, n, dim) in [(Float, 1, 0), (Float, 2, 0), (Large, 1, 1), (Truth, 3, 0)] {
+        let attributes = json!({"n": n, "dim": dim});
+        add("diff", attributes, &[("input", kind, x.2)]);
+    }
+    let operands = [("a", Float, &[5, 2][..]), ("b", Odd, &[3])];
+    add("kron", json!({}), &operands);
     let (end, weight) = (("end", Odd, a.2), ("weight", Float, b.2));
     add("lerp", json!({}), &[x, end, weight]);
     for op in ["isnan", "isinf", "isfinite"] {
@@ -383,6 +402,9 @@ pub(super) fn case(
             | "isnan"
             | "isinf"
             | "isfinite"
+            | "isclose"
+            | "signbit"
+            | "heaviside"
             | "nonzero"
             | "farthest_points_by_cloud"
             | "argsort"

@@ -12,6 +12,7 @@ mod equation;
 
 use self::contract::{Letters, pair};
 use self::equation::Equation;
+use crate::families::elementwise::mul;
 use crate::families::full::all_rounded_once;
 use crate::families::reduce::sum;
 use crate::families::shape::{permute, reshape};
@@ -149,6 +150,29 @@ pub fn outer(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
     pair(exec, (a, &[0]), (b, &[1]), &[0, 1])
 }
 
+/// The Kronecker product: every element of `a` times all of `b`, so that element `i m + j` of a dim is that of `a` at `i` and that of `b`
+/// at `j`, of `m`. Of two operands with different numbers of dims one has dims of 1 in front.
+///
+/// # Collective
+/// All members of the mesh; communicates to align operands that shard over one mesh axis, and what of `b` a dim of `a` is merged with.
+///
+/// # Errors
+/// Types that differ.
+pub fn kron(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
+    let ndim = a.ndim().max(b.ndim());
+    let extents = |x: &Value| -> Vec<usize> {
+        let before = std::iter::repeat_n(1, ndim - x.ndim());
+        before.chain(x.shape().iter().copied()).collect()
+    };
+    let (of_a, of_b) = (extents(a), extents(b));
+    let apart: Vec<usize> = of_a.iter().flat_map(|&n| [n, 1]).collect();
+    let a = reshape(exec, a, &apart)?;
+    let apart: Vec<usize> = of_b.iter().flat_map(|&n| [1, n]).collect();
+    let product = mul(exec, &a, &reshape(exec, b, &apart)?)?;
+    let extents = product.shape().chunks(2).map(|pair| pair[0] * pair[1]);
+    reshape(exec, &product, &extents.collect::<Vec<usize>>())
+}
+
 /// The sums of products over the last dims of both operands; a product with a number if either has no dims.
 ///
 /// # Collective
@@ -159,7 +183,7 @@ pub fn outer(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
 pub fn inner(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
     match (a.ndim().checked_sub(1), b.ndim().checked_sub(1)) {
         (Some(i), Some(j)) => tensordot(exec, a, b, &[i], &[j]),
-        _ => crate::families::elementwise::mul(exec, a, b),
+        _ => mul(exec, a, b),
     }
 }
 

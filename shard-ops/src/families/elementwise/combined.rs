@@ -4,9 +4,10 @@ use super::number::rounded;
 use super::{Arithmetic, add, add_scalar, eq, lt, mul, mul_scalar, ne, number, sub, unary, where_};
 use crate::families::full::{rounded_once, sums};
 use crate::families::index::{roll, slice};
-use crate::families::shape::reshape;
+use crate::families::shape::{extent, reshape};
 use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value};
+use shard_comm::DType;
 use shard_kernels::pointwise::Binary;
 use shard_kernels::unary::Unary;
 use std::sync::Arc;
@@ -164,6 +165,30 @@ pub fn glu(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
     let [first, gate] = [0, half].map(|from| slice(exec, x, dim, from, 1, half));
     rounded_once(exec, [&first?, &gate?], |[first, gate]| {
         mul(exec, first, &unary(exec, gate, Unary::Sigmoid)?)
+    })
+}
+
+/// The differences of neighbours along a dim, each element less the one before it, taken `n` times: a dim that is shorter by `n`, or
+/// empty. Of truth values they are whether neighbours differ.
+///
+/// # Collective
+/// All members of the mesh. Where the dim is sharded, ranks get what of neighbouring parts belongs to theirs.
+///
+/// # Errors
+/// A dim that does not exist.
+pub fn diff(exec: &dyn Exec, x: &Value, n: usize, dim: usize) -> Result<Value> {
+    let len = extent("diff", x, dim)?;
+    rounded_once(exec, [x], |[x]| {
+        let mut y = x.clone();
+        for times in 0..n.min(len) {
+            let rest = len - times - 1;
+            let [before, after] = [0, 1].map(|from| slice(exec, &y, dim, from, 1, rest));
+            y = match x.dtype() {
+                DType::Bool => ne(exec, &after?, &before?)?,
+                _ => sub(exec, &after?, &before?)?,
+            };
+        }
+        Ok(y)
     })
 }
 

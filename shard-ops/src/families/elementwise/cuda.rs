@@ -206,6 +206,7 @@ fn formula(kind: Binary, dtype: DType) -> &'static str {
         (Binary::Xlogy, _) => "xlogy(a, b)",
         (Binary::LogAddExp, _) => "logaddexp(a, b)",
         (Binary::LogAddExp2, _) => "logaddexp2(a, b)",
+        (Binary::Copysign, _) => "copysign(a, b)",
         (Binary::Prelu, _) => "a > 0 ? a : b * a",
         (Binary::Maximum, _) => "larger",
         (Binary::Minimum, _) => "smaller",

@@ -5,17 +5,19 @@ mod combined;
 mod compare;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod edges;
 mod mask;
 mod number;
 
 pub use self::combined::{
-    addcdiv, addcmul, cross, glu, isfinite, isinf, isnan, leaky, lerp, prelu,
+    addcdiv, addcmul, cross, diff, glu, isfinite, isinf, isnan, leaky, lerp, prelu,
 };
 pub use self::compare::{
     eq, ge, gt, le, logical_and, logical_not, logical_or, logical_xor, lt, ne,
 };
 #[cfg(feature = "cuda")]
 pub(in crate::families) use self::cuda::{as_number, goes_by_grains, grain, unsigned};
+pub use self::edges::{clamp_by, fmax, fmin, heaviside, isclose, nan_to_num, signbit};
 pub(crate) use self::mask::masked;
 pub use self::mask::{masked_fill, where_};
 pub use self::number::number;
@@ -85,9 +87,9 @@ binaries! {
     fmod => Fmod;
     /// `a` to the power `b`. An integer to a negative power is 0, but for those of 1 and -1.
     pow => Pow;
-    /// The larger of the two; NaN if either is. Gradients are shared evenly between ties.
+    /// The larger of the two; NaN if either is. Gradients are shared evenly between ties, and go to both where it is NaN.
     maximum => Maximum;
-    /// The smaller of the two; NaN if either is. Gradients are shared evenly between ties.
+    /// The smaller of the two; NaN if either is. Gradients are shared evenly between ties, and go to both where it is NaN.
     minimum => Minimum;
     /// The angle, in `-π ..= π`, of the point whose abscissa is `b` and whose ordinate is `a`.
     atan2 => Atan2;
@@ -125,6 +127,21 @@ pub fn div(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
         return div(exec, &a, &b);
     }
     exec.apply1(Arc::new(Arithmetic::of(Binary::Div)), &[a, b])
+}
+
+/// The size of `a` with the sign of `b`; of integers and truth values it is `f32`, as PyTorch's. The derivative at 0 is 0, and `b` has none.
+///
+/// # Collective
+/// As [`add`].
+///
+/// # Errors
+/// As [`add`].
+pub fn copysign(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
+    if a.dtype() == b.dtype() && is_whole(a.dtype()) {
+        let [a, b] = [cast(exec, a, DType::F32)?, cast(exec, b, DType::F32)?];
+        return copysign(exec, &a, &b);
+    }
+    exec.apply1(Arc::new(Arithmetic::of(Binary::Copysign)), &[a, b])
 }
 
 /// `x + value`
@@ -399,6 +416,7 @@ impl Arithmetic {
                 | Binary::Xlogy
                 | Binary::LogAddExp
                 | Binary::LogAddExp2
+                | Binary::Copysign
                 | Binary::Prelu,
                 _,
             ) if is_whole(dtype) => "f32 or f64",
@@ -541,7 +559,12 @@ impl Arithmetic {
                 let times = unary(exec, &div(exec, &a.detach(), &b.detach())?, Unary::Trunc)?;
                 neg(exec, &mul(exec, dy, &times)?)?
             }
-            (Binary::FloorDiv, _) => return Ok(None),
+            (Binary::FloorDiv, _) | (Binary::Copysign, 1) => return Ok(None),
+            (Binary::Copysign, _) => {
+                let sign = unary(exec, &a.detach(), Unary::Sign)?;
+                let turned = copysign(exec, &sign, &b.detach())?;
+                mul(exec, dy, &mul(exec, &sign, &turned)?)?
+            }
             (Binary::Atan2, _) => {
                 let square = |x| unary(exec, x, Unary::Square);
                 let length = add(exec, &square(a)?, &square(b)?)?;
@@ -575,8 +598,8 @@ impl Arithmetic {
                     _ => masked_fill(exec, &slope, &above, 0.0)?,
                 }
             }
-            (Binary::Maximum, _) => shared(exec, dy, own, other, gt)?,
-            (Binary::Minimum, _) => shared(exec, dy, own, other, lt)?,
+            (Binary::Maximum, _) => shared(exec, dy, own, other, lt)?,
+            (Binary::Minimum, _) => shared(exec, dy, own, other, gt)?,
             _ => {
                 return Err(OpError::NoVjp {
                     op: self.name(),
@@ -627,18 +650,18 @@ fn is_linear(value: f64, dtype: DType) -> bool {
     }
 }
 
-/// `dy` where `a` wins, half of it where they tie.
+/// `dy` unless `a` loses, half of it where they tie. Nobody loses to NaN.
 fn shared(
     exec: &dyn Exec,
     dy: &Value,
     a: &Value,
     b: &Value,
-    wins: fn(&dyn Exec, &Value, &Value) -> Result<Value>,
+    loses: fn(&dyn Exec, &Value, &Value) -> Result<Value>,
 ) -> Result<Value> {
     let (a, b) = (a.detach(), b.detach());
-    let won = masked(exec, dy, &wins(exec, &a, &b)?)?;
+    let kept = masked_fill(exec, dy, &loses(exec, &a, &b)?, 0.0)?;
     let tied = masked(exec, dy, &eq(exec, &a, &b)?)?;
-    add(exec, &won, &mul_scalar(exec, &tied, 0.5)?)
+    sub(exec, &kept, &mul_scalar(exec, &tied, 0.5)?)
 }
 
 /// Another type.
@@ -707,6 +730,7 @@ fn binary_name(kind: Binary) -> &'static str {
         Binary::Xlogy => "xlogy",
         Binary::LogAddExp => "logaddexp",
         Binary::LogAddExp2 => "logaddexp2",
+        Binary::Copysign => "copysign",
         Binary::Prelu => "prelu",
         Binary::BitAnd => "bitwise_and",
         Binary::BitOr => "bitwise_or",
