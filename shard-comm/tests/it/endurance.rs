@@ -257,3 +257,45 @@ fn what_is_found_once_for_all_has_the_bits_of_the_tree() {
         assert_eq!(sums(ranks, false, small), sums(ranks, true, small));
     }
 }
+
+/// Were every one that waits looked at by every call, this would take minutes.
+#[test]
+fn tens_of_thousands_of_messages_are_in_flight_at_once() {
+    const COUNT: usize = 20_000;
+    run(2, |comm| {
+        let (me, peer) = (comm.rank(), 1 - comm.rank());
+        let number = |rank: usize, k: usize| (rank * COUNT + k) as f64;
+        let receive = |from: usize| comm.start_recv(from, DType::F64, 1).unwrap();
+        let receives: Vec<_> = (0..COUNT).map(|_| receive(peer)).collect();
+        let own: Vec<_> = (0..COUNT).map(|_| receive(me)).collect();
+        let mut sends = Vec::new();
+        for k in 0..COUNT {
+            for to in [peer, me] {
+                let sent = comm.start_send(to, &doubles(&*comm, 1, number(me, k)));
+                // Of some nobody asks whether they have gone.
+                sends.extend(sent.ok().filter(|_| k % 3 > 0));
+            }
+        }
+        // An operation of several rounds among them, and one of all that comes later.
+        let sum = comm.start_all_reduce(&doubles(&*comm, 5000, 1.0), Monoid::SUM);
+        comm.barrier().unwrap();
+        let mut check = |from: usize, all: Vec<shard_comm::Handle>| {
+            let mut all: Vec<_> = all.into_iter().enumerate().collect();
+            // The last ones first, then the first ones, then all that were between.
+            let last = all.split_off(COUNT - 100);
+            for (k, handle) in last.into_iter().rev().chain(all) {
+                assert_eq!(first(&handle.wait().unwrap()), number(from, k));
+            }
+        };
+        check(peer, receives);
+        check(me, own);
+        for sent in sends {
+            sent.wait_optional().unwrap();
+        }
+        assert_eq!(first(&sum.unwrap().wait().unwrap()), 2.0);
+        comm.barrier().unwrap();
+        assert_eq!(comm.device().memory().live, 0);
+        comm.barrier().unwrap();
+    })
+    .unwrap();
+}

@@ -7,6 +7,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::flights::Queue;
 use super::progress::{Course, InFlight, Rank};
 use super::slot::Slot;
 use super::world::{Group, Lane, Meeting};
@@ -33,8 +34,18 @@ struct Member {
     /// The slots where this rank meets next: `whole` for the whole group, apart for speed; `links` for messages, by lane and
     /// side, because a rank may send to itself.
     whole: RefCell<Option<Arc<Slot>>>,
-    links: RefCell<HashMap<(Lane, usize), Arc<Slot>>>,
+    links: RefCell<HashMap<(Lane, usize), Messages>>,
+    /// This rank's operations of the whole group that have a handle.
+    queue: Rc<Queue>,
     plans: PlanCache,
+}
+
+/// One side of the messages from one rank to another.
+struct Messages {
+    /// The slot of the next one.
+    next: Arc<Slot>,
+    /// Those in flight.
+    queue: Rc<Queue>,
 }
 
 impl LocalComm {
@@ -52,6 +63,7 @@ impl LocalComm {
             index,
             whole: RefCell::default(),
             links: RefCell::default(),
+            queue: Rc::default(),
             plans: PlanCache::new(),
         }))
     }
@@ -76,9 +88,9 @@ impl LocalComm {
         Ok(course)
     }
 
-    fn handle(&self, course: Course, request: Request) -> Handle {
+    fn handle(&self, queue: &Rc<Queue>, course: Course, request: Request) -> Handle {
         let rank = Rc::clone(&self.0.rank);
-        let flying = rank.fly(course, request);
+        let flying = rank.fly(queue, course, request);
         Handle::new(Box::new(InFlight { rank, flying }))
     }
 }
@@ -114,7 +126,7 @@ impl Communicator for LocalComm {
 
     fn post(&self, mut request: Request) -> Result<Handle> {
         let course = self.start(&mut request, None)?;
-        Ok(self.handle(course, request))
+        Ok(self.handle(&self.0.queue, course, request))
     }
 
     fn call(&self, mut request: Request) -> Result<Option<Buffer>> {
@@ -127,13 +139,14 @@ impl Communicator for LocalComm {
         let (op, index) = (link.name(), link.participant());
         let [from, to] = link.ends(this.index);
         let mut request = link.into_request(self.size(), self.plans())?;
+        let (slot, queue) = self.next_message(from, to, index);
         let meeting = Meeting {
-            slot: self.next_message(from, to, index),
+            slot,
             members: [this.members[from], this.members[to]].into(),
             index,
         };
         let course = this.rank.start(meeting, op, &mut request, None)?;
-        Ok(self.handle(course, request))
+        Ok(self.handle(&queue, course, request))
     }
 
     fn post_split(
@@ -189,16 +202,18 @@ impl LocalComm {
         this.whole.borrow_mut().take().unwrap_or_else(first)
     }
 
-    /// The slot of the next message between two ranks.
-    fn next_message(&self, from: usize, to: usize, side: usize) -> Arc<Slot> {
+    /// The slot of the next message between two ranks, and those of this side before it.
+    fn next_message(&self, from: usize, to: usize, side: usize) -> (Arc<Slot>, Rc<Queue>) {
         let this = &*self.0;
         let lane = Lane::Link(from as u32, to as u32);
         let mut links = this.links.borrow_mut();
-        let next = links
-            .entry((lane, side))
-            .or_insert_with(|| this.rank.world().first_slot(this.group.id, lane, 2));
-        let after = next.next();
-        std::mem::replace(next, after)
+        let messages = links.entry((lane, side)).or_insert_with(|| Messages {
+            next: this.rank.world().first_slot(this.group.id, lane, 2),
+            queue: Rc::default(),
+        });
+        let after = messages.next.next();
+        let slot = std::mem::replace(&mut messages.next, after);
+        (slot, Rc::clone(&messages.queue))
     }
 }
 

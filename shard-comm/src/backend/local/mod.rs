@@ -7,12 +7,13 @@
 //! waits where, and [`LocalOptions::timeout`] makes it an error.
 //!
 //! `slot.rs` has the rendezvous, `world.rs` what is known of every rank; `member.rs` one rank's communicator; `progress.rs`
-//! its operations in flight; `watch.rs` waits that last too long; `baton.rs` ranks that run one at a time; `by_rank.rs` what they return; `sync.rs` what they
+//! its operations in flight, which `flights.rs` keeps; `watch.rs` waits that last too long; `baton.rs` ranks that run one at a time; `by_rank.rs` what they return; `sync.rs` what they
 //! synchronise with. `README.md`, beside
 //! them, says how they work together and why nothing hangs.
 
 mod baton;
 mod by_rank;
+mod flights;
 mod member;
 mod progress;
 mod slot;

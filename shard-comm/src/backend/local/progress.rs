@@ -4,13 +4,14 @@
 //! waits for its own: it reads pieces that have become ready and posts the rounds that follow. So handles may be waited
 //! for in any order, and an operation whose handle is dropped or forgotten still does its part.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::flights::{Flights, Flying, Queue};
 use super::sync::{Clock, PAUSES, SPINS, YIELDS, yield_now};
 use super::world::{Meeting, World};
 use crate::backend::post::{received, too_late};
@@ -41,8 +42,7 @@ pub(super) struct Rank {
     number: usize,
     device: DeviceRef,
     ledger: Ledger,
-    /// Operations that are posted, not finished, and not being waited for.
-    flying: RefCell<Vec<Rc<Flying>>>,
+    flights: Flights,
     /// How many waits from now on park at once.
     busy_waits: Cell<u32>,
     /// How many waits from now on do not spin.
@@ -61,21 +61,13 @@ pub(super) struct Course {
     round: usize,
 }
 
-/// An operation with a handle; any call of the rank carries it on.
-#[derive(Debug)]
-pub(super) struct Flying {
-    op: RefCell<Op>,
-    /// Nobody will ask for the result.
-    dropped: Cell<bool>,
-}
-
 /// An operation that is posted.
 #[derive(Debug)]
-struct Op {
-    course: Course,
+pub(super) struct Op {
+    pub(super) course: Course,
     /// The rest of the request: its stages, and the names for errors.
     request: Request,
-    result: Option<Result<Option<Buffer>>>,
+    pub(super) result: Option<Result<Option<Buffer>>>,
 }
 
 impl Course {
@@ -84,31 +76,28 @@ impl Course {
         self.meeting.as_ref()
     }
 
-    fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         (self.meeting.as_ref()).is_some_and(|meeting| meeting.slot.is_settled())
     }
 }
 
-impl Flying {
-    /// Whether settling the slot lets ranks go on that wait for this rank, because this rank has more to do.
-    fn has_more(&self) -> bool {
-        let op = self.op.borrow();
-        let rounds = op.request.stages.len();
-        op.result.is_none() && (op.course.round + 1 < rounds || self.dropped.get())
+impl Op {
+    pub(super) fn new(course: Course, request: Request) -> Self {
+        Self {
+            course,
+            request,
+            result: None,
+        }
     }
 
-    /// Whether nobody will ever look at it again.
-    fn is_over(&self) -> bool {
-        self.dropped.get() && self.op.borrow().result.is_some()
+    /// How many rounds are not over.
+    pub(super) fn rounds_left(&self) -> usize {
+        self.request.stages.len().saturating_sub(self.course.round)
     }
 
-    fn is_ready(&self) -> bool {
-        self.op.borrow().course.is_ready()
-    }
-
-    /// The slot where the operation meets, unless the operation has ended.
-    fn meeting(&self) -> Option<Meeting> {
-        self.op.borrow().course.meeting.clone()
+    /// Whether the first round is over.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.course.round > 0
     }
 }
 
@@ -120,7 +109,7 @@ impl Rank {
             number,
             device,
             ledger,
-            flying: RefCell::default(),
+            flights: Flights::default(),
             busy_waits: Cell::new(0),
             barren_waits: Cell::new(0),
             ended: Cell::new(false),
@@ -171,30 +160,19 @@ impl Rank {
         })
     }
 
-    /// Gives an operation a handle.
-    pub(super) fn fly(&self, course: Course, request: Request) -> Rc<Flying> {
-        let flying = Rc::new(Flying {
-            op: RefCell::new(Op {
-                course,
-                request,
-                result: None,
-            }),
-            dropped: Cell::new(false),
-        });
-        self.flying.borrow_mut().push(Rc::clone(&flying));
-        flying
+    /// Gives an operation that was just posted a handle.
+    pub(super) fn fly(&self, queue: &Rc<Queue>, course: Course, request: Request) -> Rc<Flying> {
+        self.flights.begin(queue, course, request)
     }
 
     /// Blocks until an operation with a handle is finished, and takes its result.
     pub(super) fn land(&self, flying: &Rc<Flying>) -> Result<Option<Buffer>> {
-        let others = |other: &Rc<Flying>| !Rc::ptr_eq(other, flying);
-        self.flying.borrow_mut().retain(others);
+        if let Some(result) = self.flights.land(flying) {
+            self.progress();
+            return result;
+        }
         let op = &mut *flying.op.borrow_mut();
-        let Some(result) = op.result.take() else {
-            return self.wait(&mut op.course, &mut op.request);
-        };
-        self.progress();
-        result
+        self.wait(&mut op.course, &mut op.request)
     }
 
     /// Blocks until an operation is finished, and takes its result.
@@ -207,7 +185,7 @@ impl Rank {
             let done = self.go_on(course, request);
             // Done even if there is a result: a meeting that is over but not left keeps alive all later ones and the buffers
             // they read.
-            if !self.flying.borrow().is_empty() {
+            if !self.flights.is_empty() {
                 self.progress();
             }
             if let Some(result) = done {
@@ -221,22 +199,21 @@ impl Rank {
     }
 
     /// Carries on all operations with a handle, and returns whether this one is finished.
-    fn is_done(&self, flying: &Flying) -> bool {
+    fn is_done(&self, flying: &Rc<Flying>) -> bool {
         self.progress();
-        flying.op.borrow().result.is_some()
+        self.flights.progress_of(flying, |one| self.carry(one));
+        flying.is_done()
     }
 
     /// Waits until this operation, or any other one with a handle, may have made progress.
     fn rest(&self, flying: &Rc<Flying>) {
-        let all = self.flying.borrow();
         // Looking at one operation carries on all, so one that was looked at before may be done without its owner knowing.
-        let unseen = |one: &Rc<Flying>| !one.dropped.get() && one.op.borrow().result.is_some();
-        if all.iter().any(unseen) {
+        if self.flights.has_unseen() {
             return;
         }
-        let mut wanted: SmallVec<[Meeting; 1]> = flying.meeting().into_iter().collect();
-        let others = all.iter().filter(|other| !Rc::ptr_eq(other, flying));
-        wanted.extend(others.filter_map(|other| other.meeting()));
+        let own = flying.op.borrow().course.meeting().cloned();
+        let mut wanted: SmallVec<[Meeting; 1]> = own.into_iter().collect();
+        self.flights.want_any(flying, &mut wanted);
         let ready = || wanted.iter().any(|w| w.slot.is_settled());
         if !self.yield_until(|| ready() || self.world.has_failed()) || !ready() {
             self.world.park(self.number, wanted);
@@ -244,10 +221,12 @@ impl Rank {
     }
 
     /// Leaves an operation whose handle was dropped to this rank's later calls.
-    pub(super) fn leave(&self, flying: &Flying) {
-        flying.dropped.set(true);
-        self.advance(&mut flying.op.borrow_mut());
-        self.forget_done();
+    pub(super) fn leave(&self, flying: &Rc<Flying>) {
+        // A rank that panicked has no later calls.
+        if !self.ended.get() {
+            self.flights.leave(flying);
+            self.progress();
+        }
     }
 
     /// Ends the rank after a normal return: finishes what is in flight, then tells the others.
@@ -255,10 +234,8 @@ impl Rank {
         if self.ended.replace(true) {
             return;
         }
-        loop {
-            let Some(flying) = self.flying.borrow().first().cloned() else {
-                break;
-            };
+        self.progress();
+        while let Some(flying) = self.flights.first() {
             // The handle is gone, so nobody is left to receive an error; the peers get it themselves.
             drop(self.land(&flying));
         }
@@ -272,7 +249,7 @@ impl Rank {
     /// Ends the rank after a panic.
     pub(super) fn panicked(&self, message: &str) {
         if !self.ended.replace(true) {
-            self.flying.borrow_mut().clear();
+            self.flights.clear();
             self.world
                 .fail(self.number, &format!("panicked: {message}"));
             self.world.end(self.number);
@@ -345,37 +322,24 @@ impl Rank {
 
     /// Carries on every operation with a handle as far as it goes without waiting.
     fn progress(&self) {
-        let flying: SmallVec<[Rc<Flying>; 8]> = self.flying.borrow().iter().cloned().collect();
-        for one in &flying {
-            self.advance(&mut one.op.borrow_mut());
-        }
-        self.forget_done();
+        self.flights.progress(|flying| self.carry(flying));
     }
 
-    /// Forgets operations that are done and whose result nobody will ask for.
-    fn forget_done(&self) {
-        self.flying.borrow_mut().retain(|one| !one.is_over());
+    fn carry(&self, flying: &Flying) {
+        let op = &mut *flying.op.borrow_mut();
+        op.result = self.go_on(&mut op.course, &mut op.request);
     }
 
     /// Whether a slot that lets this rank go on is settled.
     fn can_go_on(&self, course: &Course) -> bool {
-        let more = |other: &Rc<Flying>| other.has_more() && other.is_ready();
-        course.is_ready() || self.flying.borrow().iter().any(more)
+        course.is_ready() || self.flights.can_go_on()
     }
 
     /// The slots whose settling lets this rank go on: its own first, then those of operations with more to do.
     fn wanted(&self, course: &Course) -> SmallVec<[Meeting; 1]> {
-        let flying = self.flying.borrow();
-        let others = flying.iter().filter(|other| other.has_more());
-        let others = others.filter_map(|other| other.meeting());
-        course.meeting.clone().into_iter().chain(others).collect()
-    }
-
-    /// Runs the rounds that are ready, of an operation with a handle.
-    fn advance(&self, op: &mut Op) {
-        if op.result.is_none() {
-            op.result = self.go_on(&mut op.course, &mut op.request);
-        }
+        let mut wanted = course.meeting.clone().into_iter().collect();
+        self.flights.want(&mut wanted);
+        wanted
     }
 
     /// Runs the rounds of an operation that are ready, and returns its result if the last round was among them.

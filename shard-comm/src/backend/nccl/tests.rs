@@ -608,3 +608,26 @@ fn elements_fly_while_kernels_run() {
         assert_eq!(flying.wait().unwrap().to_vec::<f64>().unwrap(), all);
     });
 }
+
+/// A failure settles what a rank waits for, and not what it posted to that rank before.
+#[test]
+fn who_rests_for_a_message_behind_others_hears_of_a_failure() {
+    let heard = local::run(2, |comm| {
+        if comm.rank() == 1 {
+            comm.barrier().unwrap();
+            comm.fail("had enough".to_owned());
+            return String::new();
+        }
+        let receive = || comm.start_recv(1, DType::F64, 1).unwrap();
+        let (_first, _second, mut last) = (receive(), receive(), receive());
+        comm.barrier().unwrap();
+        let mut rests = 0;
+        while !last.is_done() {
+            assert!(rests < 1000, "it goes on resting");
+            last.rest();
+            rests += 1;
+        }
+        last.wait().unwrap_err().to_string()
+    });
+    assert!(heard.unwrap()[0].contains("had enough"));
+}
