@@ -74,7 +74,7 @@ pub(crate) fn check_captured(captured: &[(Rc<Slot>, u64)]) -> Result<()> {
         true => Ok(()),
         false => Err(AutogradError::Recompute {
             what:
-                "results of a parameter that was given another value, frozen or thawed in between"
+                "results of a parameter whose value was replaced, or that was frozen or thawed, in between"
                     .into(),
         }),
     }

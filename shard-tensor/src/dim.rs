@@ -30,17 +30,27 @@ impl Dim {
             return Ok(self.0.unsigned_abs());
         }
         ndim.checked_sub(self.0.unsigned_abs()).ok_or_else(|| {
-            Error::argument(
-                op,
-                format!("a dim of {ndim}, from -{ndim} on"),
-                self.0.to_string(),
-                "count dims from 0, or from the end with -1 for the last",
-            )
+            let (expected, fix) = match ndim {
+                0 => (
+                    "a tensor with dims".to_owned(),
+                    "give it one: `unsqueeze(0)`",
+                ),
+                _ => (
+                    format!("a dim of {ndim}, from -{ndim} on"),
+                    "count dims from 0, or from the end with -1 for the last",
+                ),
+            };
+            Error::argument(op, expected, format!("dim {}", self.0), fix)
         })
     }
 }
 
 impl DimList {
+    /// Whether it is the first or the last dim alone, which a tensor of one dim has.
+    pub(crate) fn is_first(&self) -> bool {
+        matches!(self.0[..], [Dim(0 | -1)])
+    }
+
     /// Their indices among `ndim` dims.
     pub(crate) fn of(&self, op: &'static str, ndim: usize) -> Result<Vec<usize>> {
         self.0.iter().map(|dim| dim.of(op, ndim)).collect()

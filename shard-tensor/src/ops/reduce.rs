@@ -12,7 +12,8 @@ macro_rules! reductions {
         impl ShardTensor {$(
             $(#[$doc])*
             ///
-            /// Dims below zero count from the end. With `keepdim` the dims stay, with extent 1.
+            /// Dims below zero count from the end. With `keepdim` the dims stay, with extent 1. A tensor without dims is reduced along its
+            /// only dim, 0 or -1, as in PyTorch, and so by everything that goes over some dims.
             ///
             /// # Collective
             /// All members of the mesh. No communication, but that a partial tensor is reduced first, unless it is summed in
@@ -83,9 +84,13 @@ impl ShardTensor {
         (0..self.ndim()).collect()
     }
 
-    /// Dims of the tensor.
+    /// Dims of the tensor. A number has none, and is to PyTorch one element along dim 0: there is nothing to reduce.
     pub(super) fn dims_of(&self, op: &'static str, dims: impl Into<DimList>) -> Result<Vec<usize>> {
-        let dims = dims.into().of(op, self.ndim())?;
+        let dims = dims.into();
+        if self.ndim() == 0 && dims.is_first() {
+            return Ok(Vec::new());
+        }
+        let dims = dims.of(op, self.ndim())?;
         if let Some(dim) = dims.iter().find(|&&d| d >= self.ndim()) {
             return Err(Error::argument(
                 op,

@@ -176,7 +176,7 @@ impl ShardTensor {
     pub fn max(&self, dim: impl Into<Dim>, keepdim: bool) -> Result<(Self, Self)> {
         let _call = Calling::of("max");
         self.two("max", [dim], |exec, x, dims| {
-            ops::max(exec, x, dims[0], keepdim)
+            of_dim(exec, x, dims, keepdim, ops::max)
         })
     }
 
@@ -191,7 +191,7 @@ impl ShardTensor {
     pub fn min(&self, dim: impl Into<Dim>, keepdim: bool) -> Result<(Self, Self)> {
         let _call = Calling::of("min");
         self.two("min", [dim], |exec, x, dims| {
-            ops::min(exec, x, dims[0], keepdim)
+            of_dim(exec, x, dims, keepdim, ops::min)
         })
     }
 
@@ -347,5 +347,19 @@ impl ShardTensor {
         let _call = Calling::of(op);
         let (first, second) = f(self.context().tape(), &self.value(), &dims)?;
         Ok((self.lift(first), self.lift(second)))
+    }
+}
+
+/// What is found along the only dim of a list; without one, of a number as of a line of one element.
+fn of_dim(
+    exec: &dyn Exec,
+    x: &Value,
+    dims: &[usize],
+    keepdim: bool,
+    op: fn(&dyn Exec, &Value, usize, bool) -> Result<(Value, Value), OpError>,
+) -> Result<(Value, Value), OpError> {
+    match dims {
+        [dim] => op(exec, x, *dim, keepdim),
+        _ => op(exec, &shape::reshape(exec, x, &[1])?, 0, false),
     }
 }

@@ -832,3 +832,85 @@ fn sums_of_operands_are_taken_once() {
         .unwrap();
     }
 }
+
+/// As `torch.tensor(3.).sum(0)`: a tensor without dims is one element along its only dim, 0 or -1. What needs a dim to work along says so.
+#[test]
+fn a_number_is_reduced_along_its_only_dim() {
+    for ranks in [1, 2] {
+        let found = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let parts = mesh.ones([3], [shard(0)])?.requires_grad()?;
+            // Terms of a sum, and the sum.
+            for x in [parts.sum_all()?, parts.sum_all()?.reduced()?] {
+                type Map = fn(&ShardTensor) -> Result<ShardTensor>;
+                // PyTorch's values and slopes.
+                let maps: [(Map, f64, f64); 17] = [
+                    (|x| x.sum(0, false), 3.0, 1.0),
+                    (|x| x.sum(-1, true), 3.0, 1.0),
+                    (|x| x.mean([0], true), 3.0, 1.0),
+                    (|x| x.nansum(0, false), 3.0, 1.0),
+                    (|x| x.nanmean(0, false), 3.0, 1.0),
+                    (|x| x.amax(-1, false), 3.0, 1.0),
+                    (|x| x.amin(0, false), 3.0, 1.0),
+                    (|x| x.prod(0, true), 3.0, 1.0),
+                    (|x| x.var(0, 0.0, false), 0.0, 0.0),
+                    (|x| Ok(x.var_mean(0, 1.0, true)?.1), 3.0, 1.0),
+                    (|x| Ok(x.max(0, true)?.0), 3.0, 1.0),
+                    (|x| x.norm(2.0, 0, false), 3.0, 1.0),
+                    (|x| x.normalize(2.0, -1, 1e-12), 1.0, 0.0),
+                    (|x| x.logsumexp(0, false), 3.0, 1.0),
+                    (|x| x.softmax(0), 1.0, 0.0),
+                    (|x| x.log_softmax(-1), 0.0, 0.0),
+                    (|x| x.softmin(0), 1.0, 0.0),
+                ];
+                for (i, (map, value, slope)) in maps.into_iter().enumerate() {
+                    let y = map(&x)?;
+                    assert_eq!((y.ndim(), y.item()?), (0, value), "map {i}");
+                    let found = y.backward()?.get(&parts)?.expect("it depends on x");
+                    let found = found.sum_all()?.item()? / 3.0;
+                    assert!((found - slope).abs() < 1e-12, "slope {i}: {found}");
+                }
+                assert!(x.var(0, 1.0, false)?.item()?.is_nan());
+                let whole: [Map; 8] = [
+                    |x| x.argmax(0),
+                    |x| x.argmin_keepdim(-1),
+                    |x| Ok(x.min(0, false)?.1),
+                    |x| x.any(0, false),
+                    |x| x.all(0, true),
+                    |x| x.count_nonzero(-1, false),
+                    |x| x.to(DType::Bool)?.sum(0, false),
+                    |x| x.to(DType::I32)?.prod(0, false),
+                ];
+                for (i, (map, value)) in whole
+                    .iter()
+                    .zip([0., 0., 0., 1., 1., 1., 1., 3.])
+                    .enumerate()
+                {
+                    let y = map(&x)?;
+                    assert_eq!(
+                        (y.ndim(), y.item()?),
+                        (0, value),
+                        "map {i} to whole numbers"
+                    );
+                }
+                let refused: [Map; 9] = [
+                    |x| x.sum(1, false),
+                    |x| x.sum([0, -1], false),
+                    |x| x.softmax(-2),
+                    |x| x.select(0, 0),
+                    |x| x.narrow(-1, 0..1),
+                    |x| x.cumsum(-1),
+                    |x| x.flip(0),
+                    |x| Ok(x.sort(0, false)?.0),
+                    |x| x.quantile(&[0.5], 0, Interpolation::Linear),
+                ];
+                for (i, map) in refused.iter().enumerate() {
+                    let error = map(&x).expect_err("it has no such dim");
+                    assert!(error.to_string().contains("dim"), "{i}: {error}");
+                }
+            }
+            Ok(())
+        });
+        found.unwrap();
+    }
+}
