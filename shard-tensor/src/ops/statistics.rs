@@ -356,7 +356,7 @@ fn of_dim(
     x: &Value,
     dims: &[usize],
     keepdim: bool,
-    op: fn(&dyn Exec, &Value, usize, bool) -> Result<(Value, Value), OpError>,
+    op: impl Fn(&dyn Exec, &Value, usize, bool) -> Result<(Value, Value), OpError>,
 ) -> Result<(Value, Value), OpError> {
     match dims {
         [dim] => op(exec, x, *dim, keepdim),
