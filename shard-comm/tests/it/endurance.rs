@@ -279,7 +279,7 @@ fn tens_of_thousands_of_messages_are_in_flight_at_once() {
         // An operation of several rounds among them, and one of all that comes later.
         let sum = comm.start_all_reduce(&doubles(&*comm, 5000, 1.0), Monoid::SUM);
         comm.barrier().unwrap();
-        let mut check = |from: usize, all: Vec<shard_comm::Handle>| {
+        let check = |from: usize, all: Vec<shard_comm::Handle>| {
             let mut all: Vec<_> = all.into_iter().enumerate().collect();
             // The last ones first, then the first ones, then all that were between.
             let last = all.split_off(COUNT - 100);

@@ -10,7 +10,7 @@ use super::elementwise::{
     Map, cast, div, eq, isinf, logical_and, logical_not, logical_or, masked, masked_fill, mul,
     mul_scalar, ne, number, unary, where_,
 };
-use super::full::rounded_once;
+use super::full::{in_full, rounded_once};
 use super::over_dims::OverDims;
 use crate::host::is_whole;
 use crate::{Exec, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved, Value};
