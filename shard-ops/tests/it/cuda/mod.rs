@@ -20,7 +20,7 @@ use shard_ops::{
     Rule, Saved, Value, elementwise, key_of, neighbors,
 };
 #[cfg(feature = "cuda-emulated")]
-use shard_ops::{conv, index, matmul, shape};
+use shard_ops::{conv, index, matmul, reduce, shape};
 use shard_redistribute::Array;
 use shard_spec::{Layout, Partition};
 use std::collections::BTreeSet;
@@ -158,6 +158,49 @@ fn products_of_f32_are_in_full_unless_the_engine_says_not() {
     let exact = 4.0 * (1.0 + bit).powi(2);
     assert_eq!(full[0].0, [f64::from(exact as f32)]);
     assert_eq!(rounded[0].0, [4.0 * (1.0 + 2.0 * bit).powi(2)]);
+}
+
+/// Sums that 16 bits do not hold, of operands of 16 bits that kernels read as they are.
+#[cfg(feature = "cuda-emulated")]
+#[test]
+fn steps_of_16_bits_are_left_in_full() {
+    let halves = |exec: &dyn Exec, x: &Value, by: f64| {
+        let x = elementwise::mul_scalar(exec, x, by).unwrap();
+        elementwise::cast(exec, &x, DType::F16).unwrap()
+    };
+    let mean = |exec: &dyn Exec, x: &Value| {
+        reduce::mean(exec, &halves(exec, x, 10240.0), &[0], false).unwrap()
+    };
+    // 2115 - 2114, of which the first takes 12 bits.
+    let product = |exec: &dyn Exec, x: &Value| {
+        let a = shape::reshape(exec, &halves(exec, x, 1.0), &[1, 4]).unwrap();
+        let b = shape::reshape(exec, &halves(exec, x, 70.5), &[4, 1]).unwrap();
+        let c = index::slice(exec, &halves(exec, x, -2114.0), 0, 0, 1, 1).unwrap();
+        matmul::baddbmm(exec, &c, &a, &b, 1.0, 1.0).unwrap()
+    };
+    let transposed = |exec: &dyn Exec, x: &Value| {
+        let a = shape::reshape(exec, &halves(exec, x, 1.0), &[1, 4, 1]).unwrap();
+        let w = shape::reshape(exec, &halves(exec, x, 70.5), &[4, 1, 1]).unwrap();
+        let bias = index::slice(exec, &halves(exec, x, -2114.0), 0, 0, 1, 1).unwrap();
+        let options = conv::ConvTransposeOptions::default();
+        conv::conv_transpose(exec, &a, &w, Some(&bias), &options).unwrap()
+    };
+    let own = KernelPolicy {
+        libraries: false,
+        ..KernelPolicy::default()
+    };
+    type Program<'a> = &'a (dyn Fn(&dyn Exec, &Value) -> Value + Sync);
+    let programs: [(Program<'_>, f64); 3] = [(&mean, 25600.0), (&product, 1.0), (&transposed, 1.0)];
+    for (program, expected) in programs {
+        for policy in [KernelPolicy::default(), own] {
+            let found = under(policy, |exec, x| {
+                let y = program(exec, x);
+                assert_eq!(y.dtype(), DType::F16);
+                elementwise::cast(exec, &y, DType::F64).unwrap()
+            });
+            assert!(found.iter().all(|(y, _)| *y == [expected]), "{found:?}");
+        }
+    }
 }
 
 #[test]
