@@ -61,14 +61,7 @@ reductions! {
 /// # Errors
 /// As [`sum`]; integers and truth values, which have no mean of their own type.
 pub fn mean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
-    if is_whole(x.dtype()) {
-        return Err(OpError::DType {
-            op: "mean",
-            operand: 0,
-            expected: "f32 or f64".into(),
-            got: x.dtype(),
-        });
-    }
+    refuse_whole("mean", x)?;
     let x = &exec.in_full(x)?;
     let total = sum_in_full(exec, x, dims, keepdim)?;
     let count: usize = dims.iter().map(|&d| x.shape()[d]).product();
@@ -102,19 +95,25 @@ pub fn nansum(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Resu
 /// # Errors
 /// As [`mean`].
 pub fn nanmean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
-    if is_whole(x.dtype()) {
-        return Err(OpError::DType {
-            op: "nanmean",
-            operand: 0,
-            expected: "f32 or f64".into(),
-            got: x.dtype(),
-        });
-    }
+    refuse_whole("nanmean", x)?;
     in_full(exec, [x], |[x]| {
         let (numbers, are) = numbers_of(exec, x)?;
         let total = sum(exec, &numbers, dims, keepdim)?;
         let count = cast(exec, &sum(exec, &are, dims, keepdim)?, x.dtype())?;
         div(exec, &total, &count)
+    })
+}
+
+/// Refuses integers and truth values.
+fn refuse_whole(op: &'static str, x: &Value) -> Result<()> {
+    if !is_whole(x.dtype()) {
+        return Ok(());
+    }
+    Err(OpError::DType {
+        op,
+        operand: 0,
+        expected: "f32 or f64".into(),
+        got: x.dtype(),
     })
 }
 

@@ -3,7 +3,8 @@
 use crate::{Result, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::attention::{self, Attention};
-use shard_ops::{FoldBy, neighbors};
+use shard_ops::neighbors::{self, Clouds};
+use shard_ops::{Exec, FoldBy, OpError, Value};
 
 /// Attention and neighbour search. Where keys or points are sharded, [`FoldBy`] says how their blocks
 /// meet the queries; the cheapest way, if not said.
@@ -142,14 +143,9 @@ impl ShardTensor {
         clouds: [&Self; 2],
     ) -> Result<(Self, Self)> {
         let _call = Calling::of("nearest_by_cloud");
-        let exec = self.context().tape();
-        let [queries, points, own, others] = [self, points, clouds[0], clouds[1]].map(Self::value);
-        let clouds = neighbors::Clouds {
-            queries: &own,
-            points: &others,
-        };
-        let (distances, indices) =
-            neighbors::nearest_by_cloud(exec, &queries, &points, clouds, k, FoldBy::Auto)?;
+        let (distances, indices) = self.in_clouds(points, clouds, |exec, x, y, clouds| {
+            neighbors::nearest_by_cloud(exec, x, y, clouds, k, FoldBy::Auto)
+        })?;
         Ok((self.lift(distances), self.lift(indices)))
     }
 
@@ -213,15 +209,9 @@ impl ShardTensor {
         clouds: [&Self; 2],
     ) -> Result<RadiusPairs> {
         let _call = Calling::of("radius_search_by_cloud");
-        let exec = self.context().tape();
-        let [queries, points, own, others] = [self, points, clouds[0], clouds[1]].map(Self::value);
-        let clouds = neighbors::Clouds {
-            queries: &own,
-            points: &others,
-        };
-        let ring = FoldBy::Auto;
-        let found =
-            neighbors::radius_search_by_cloud(exec, &queries, &points, clouds, radius, ring)?;
+        let found = self.in_clouds(points, clouds, |exec, x, y, clouds| {
+            neighbors::radius_search_by_cloud(exec, x, y, clouds, radius, FoldBy::Auto)
+        })?;
         Ok(self.pairs(found))
     }
 
@@ -294,22 +284,26 @@ impl ShardTensor {
         clouds: [&Self; 2],
     ) -> Result<RadiusTable> {
         let _call = Calling::of("radius_search_capped_by_cloud");
-        let exec = self.context().tape();
+        let found = self.in_clouds(points, clouds, |exec, x, y, clouds| {
+            let ring = FoldBy::Auto;
+            neighbors::radius_search_capped_by_cloud(exec, x, y, clouds, radius, cap, ring)
+        })?;
+        Ok(self.table(found))
+    }
+
+    /// A search of these queries among points, each in its own cloud.
+    fn in_clouds<T>(
+        &self,
+        points: &Self,
+        clouds: [&Self; 2],
+        search: impl FnOnce(&dyn Exec, &Value, &Value, Clouds<'_>) -> Result<T, OpError>,
+    ) -> Result<T> {
         let [queries, points, own, others] = [self, points, clouds[0], clouds[1]].map(Self::value);
-        let clouds = neighbors::Clouds {
+        let clouds = Clouds {
             queries: &own,
             points: &others,
         };
-        let found = neighbors::radius_search_capped_by_cloud(
-            exec,
-            &queries,
-            &points,
-            clouds,
-            radius,
-            cap,
-            FoldBy::Auto,
-        )?;
-        Ok(self.table(found))
+        Ok(search(self.context().tape(), &queries, &points, clouds)?)
     }
 
     fn pairs(&self, found: neighbors::RadiusPairs) -> RadiusPairs {

@@ -1,18 +1,15 @@
 //! Ops for numbers at the edges: NaN, infinities, zeros with a sign, and numbers that are equal but for rounding.
 
-use super::compare::Comparison;
 use super::number::{number, rounded};
 use super::{
     add_scalar, cast, copysign, eq, gt, isnan, le, logical_and, logical_or, lt, masked_fill,
     maximum, minimum, mul_scalar, ne, sub, unary, where_,
 };
-use crate::families::full::rounded_once;
+use crate::families::full::{rounded_once, sums};
 use crate::host::is_whole;
-use crate::{Exec, Op, OpError, Result, Value};
+use crate::{Exec, OpError, Result, Value};
 use shard_comm::DType;
 use shard_kernels::unary::Unary;
-use shard_kernels::whole::Compare;
-use std::sync::Arc;
 
 /// `x`, but `nan` for NaN, and `posinf` and `neginf` for the infinities: without them the largest and the least number of the type.
 /// Integers stay as they are. Only numbers that stay have a gradient.
@@ -40,7 +37,7 @@ pub fn nan_to_num(
         DType::F32 => f64::from(f32::MAX),
         _ => f64::MAX,
     };
-    let x = whole_sum(exec, x)?;
+    let [x] = sums(exec, [x])?;
     let known = x.detach();
     let mut y = masked_fill(exec, &x, &isnan(exec, &known)?, nan)?;
     for (infinity, given) in [
@@ -78,7 +75,7 @@ pub fn isclose(
             fix: "give tolerances of 0 or more",
         });
     }
-    let (a, b) = (whole_sum(exec, &a.detach())?, whole_sum(exec, &b.detach())?);
+    let [a, b] = sums(exec, [&a.detach(), &b.detach()])?;
     let mut close = eq(exec, &a, &b)?;
     if equal_nan {
         let both = logical_and(exec, &isnan(exec, &a)?, &isnan(exec, &b)?)?;
@@ -135,7 +132,7 @@ fn without_nan(
     if is_whole(a.dtype()) {
         return map(exec, a, b);
     }
-    let (a, b) = (whole_sum(exec, a)?, whole_sum(exec, b)?);
+    let [a, b] = sums(exec, [a, b])?;
     let left = where_(exec, &isnan(exec, &a.detach())?, &b, &a)?;
     let right = where_(exec, &isnan(exec, &b.detach())?, &a, &b)?;
     map(exec, &left, &right)
@@ -171,7 +168,7 @@ pub fn signbit(exec: &dyn Exec, x: &Value) -> Result<Value> {
 /// # Errors
 /// As [`fmax`].
 pub fn heaviside(exec: &dyn Exec, x: &Value, values: &Value) -> Result<Value> {
-    let x = whole_sum(exec, &x.detach())?;
+    let [x] = sums(exec, [&x.detach()])?;
     let zero = number("heaviside", &x, 0.0)?;
     let step = cast(exec, &gt(exec, &x, &zero)?, x.dtype())?;
     where_(exec, &eq(exec, &x, &zero)?, values, &step)
@@ -204,17 +201,5 @@ pub fn clamp_by(
         (Some(min), Some(max)) => rounded_once(exec, [x, min, max], |[x, min, max]| {
             minimum(exec, &maximum(exec, x, min)?, max)
         }),
-    }
-}
-
-/// The sum that partial operands are terms of, for several ops that would each take it.
-fn whole_sum(exec: &dyn Exec, x: &Value) -> Result<Value> {
-    if !x.layout().is_partial() {
-        return Ok(x.clone());
-    }
-    let op: Arc<dyn Op> = Arc::new(Comparison(Compare::Eq));
-    match exec.sums_first(&op, &[x, x])?.into_iter().flatten().next() {
-        Some(sum) => exec.redistribute(x, &sum),
-        None => Ok(x.clone()),
     }
 }
