@@ -5,6 +5,7 @@
 
 use super::{one_id_each, shape_error};
 use crate::error::InOp;
+use crate::families::elementwise::cast;
 use crate::families::indexing::resolve::Resolve;
 use crate::families::shape::{permute, reshape};
 use crate::families::types::float_types;
@@ -41,7 +42,7 @@ const NAME: &str = "farthest_points";
 /// and of `dim` numbers.
 ///
 /// # Errors
-/// Points that are not a table of f32 or f64; a start that is not a point; more samples than points.
+/// Points that are not a table of floats; a start that is not a point; more samples than points.
 ///
 /// ```
 /// use shard_ops::{Engine, EngineOptions, FoldBy, Value, neighbors::farthest_points};
@@ -70,6 +71,7 @@ pub fn farthest_points(
     start: usize,
     ring: FoldBy,
 ) -> Result<Value> {
+    let points = &single(exec, points)?;
     check(points, count, Some(start))?;
     let cx = points.array().cx();
     let first = |i: &[usize]| if i[1] == 0 { 0.0 } else { start as f64 };
@@ -89,7 +91,7 @@ pub fn farthest_points(
 /// points are.
 ///
 /// # Errors
-/// Points that are not a table of f32 or f64; ids of another shape, or not i64 or i32; more samples than points; on all ranks, an id out
+/// Points that are not a table of floats; ids of another shape, or not i64 or i32; more samples than points; on all ranks, an id out
 /// of range on any.
 pub fn farthest_points_by_cloud(
     exec: &dyn Exec,
@@ -99,6 +101,7 @@ pub fn farthest_points_by_cloud(
     count: usize,
     ring: FoldBy,
 ) -> Result<Value> {
+    let points = &single(exec, points)?;
     check(points, count, None)?;
     one_id_each(NAME, [points, ids])?;
     let ids = Resolve::apply(exec, ids, clouds)?;
@@ -115,7 +118,6 @@ fn sampled(
     count: usize,
     ring: FoldBy,
 ) -> Result<Value> {
-    let points = points.detach();
     let cx = points.array().cx().clone();
     let none = Layout::replicated(cx.mesh(), &[clouds, count]);
     let none = Array::from_fn(&cx, &none, |_| -1_i64);
@@ -123,7 +125,7 @@ fn sampled(
     if count == 0 || clouds == 0 {
         return Ok(taken);
     }
-    let points = exec.redistribute(&points, &home(points.layout(), points.layout(), ring)?)?;
+    let points = exec.redistribute(points, &home(points.layout(), points.layout(), ring)?)?;
     let ids = match ids {
         Some(ids) => {
             Some(exec.redistribute(&ids, &home(points.layout(), ids.layout(), FoldBy::Ring)?)?)
@@ -150,6 +152,14 @@ fn sampled(
         }
     }
     Ok(taken)
+}
+
+/// The points as constants, those of 16 bits as `f32`: what is found are indices, and distances are rounded nowhere.
+fn single(exec: &dyn Exec, points: &Value) -> Result<Value> {
+    match points.dtype().is_half() {
+        true => cast(exec, &points.detach(), DType::F32),
+        false => Ok(points.detach()),
+    }
 }
 
 fn check(points: &Value, count: usize, start: Option<usize>) -> Result<()> {
