@@ -65,11 +65,19 @@ impl Listener {
             heard: Arc::clone(&heard),
             spans: AtomicU64::new(1),
         };
+        let _then = AsBefore;
         let result = tracing::subscriber::with_default(listener, f);
-        // Spans are as cheap as before again.
-        callsite::rebuild_interest_cache();
         let heard = std::mem::replace(&mut *locked(&heard), Heard::new());
         (result, heard.profile(rank, since.unwrap_or_default()))
+    }
+}
+
+/// Makes spans as cheap as they were before somebody listened, also after a panic.
+struct AsBefore;
+
+impl Drop for AsBefore {
+    fn drop(&mut self) {
+        callsite::rebuild_interest_cache();
     }
 }
 
