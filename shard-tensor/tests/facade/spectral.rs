@@ -1,0 +1,151 @@
+//! The layer that acts on frequencies, against numbers that PyTorch 2 gave.
+
+use crate::layers::wave;
+use shard_tensor::nn::{ModelExt, Module, Plan, SpectralConv};
+use shard_tensor::{
+    DType, ErrorClass, Launch, Mesh, Placements, Result, ShardTensor, replicate, shard,
+};
+
+/// What a layer that acts on frequencies makes of a field, and two sums of the gradients.
+fn spectral(
+    mesh: &Mesh,
+    (field, modes, outputs): (&[usize], &[usize], usize),
+    at: impl Into<Placements>,
+    plan: &Plan,
+) -> Result<(ShardTensor, [f64; 2])> {
+    let mut layer = SpectralConv::new(mesh, field[1], outputs, modes.to_vec())?;
+    let shape = layer.weight.shape().to_vec();
+    layer.weight = wave(mesh, &shape, 2, replicate())?.requires_grad()?;
+    let layer = layer.distribute(plan)?;
+    let x = wave(mesh, field, 9, at)?.requires_grad()?;
+    let y = layer.forward(&x)?;
+    let grads = (&y * &wave(mesh, y.shape(), 4, replicate())?)
+        .sum_all()?
+        .backward()?;
+    let mut sums = [0.0; 2];
+    for (sum, (of, k)) in sums.iter_mut().zip([(&x, 5), (&layer.weight, 6)]) {
+        let grad = grads.get(of)?.expect("a gradient");
+        assert_eq!(grad.layout(), of.layout());
+        let weights = wave(mesh, grad.shape(), k, replicate())?;
+        *sum = (&grad * &weights).sum_all()?.item()?;
+    }
+    Ok((y, sums))
+}
+
+#[test]
+fn frequencies_are_multiplied_as_in_pytorch() {
+    let one_dim = [
+        0.8078165891619979,
+        0.9908140846288496,
+        -0.17609361587876426,
+        -0.9232120874395476,
+        -0.8160132931122333,
+        -0.2518923170183015,
+    ];
+    let two_dims = [
+        0.14423961709000654,
+        1.0007229607498638,
+        0.11909474767632705,
+        -0.7373885959835301,
+        -0.02900820622920075,
+        0.38380262404227644,
+        -0.697764389294696,
+        -1.110575219566173,
+        -0.39429310045842314,
+        -0.8362931449313429,
+        -0.7495989829274723,
+        -0.3075989384545525,
+        -0.6488139907818116,
+        -1.5409531578168196,
+        -0.36524492056178604,
+        0.5268942464732221,
+        0.6093569038143101,
+        0.49134107903174196,
+        0.8218483636174978,
+        0.9398641884000659,
+    ];
+    let three_dims = [
+        -0.06410531103966063,
+        -0.04087788110871293,
+        0.45119297674932757,
+        0.4279655468183799,
+        0.04031377559226501,
+        0.4270917327694246,
+        0.3447750248075594,
+        -0.04200293236960015,
+    ];
+    type Layer<'a> = (&'a [usize], &'a [usize], usize);
+    let layers: [(Layer<'_>, &[f64], [f64; 2]); 3] = [
+        (
+            (&[1, 2, 6], &[3], 1),
+            &one_dim,
+            [4.802097913864034, 1.277527182525167],
+        ),
+        (
+            (&[1, 2, 5, 4], &[2, 2], 1),
+            &two_dims,
+            [7.020966603140401, 10.406490467480262],
+        ),
+        (
+            (&[1, 2, 4, 3, 4], &[2, 1, 2], 2),
+            &three_dims,
+            [-15.156432053053146, 10.63607561746136],
+        ),
+    ];
+    let plans = [
+        Plan::new(),
+        Plan::new().colwise("weight", "ranks"),
+        Plan::new().rowwise("weight", "ranks"),
+    ];
+    for ranks in [1, 3] {
+        let launch = Launch::new(ranks).dtype(DType::F64);
+        let done = launch.run(|ctx| {
+            let mesh = ctx.mesh([("ranks", ranks)])?;
+            for ((layer, expected, grads), plan) in layers
+                .iter()
+                .flat_map(|l| plans.iter().map(move |p| (l, p)))
+            {
+                for dim in 0..layer.0.len() {
+                    let (y, found) = spectral(&mesh, *layer, [shard(dim)], plan)?;
+                    let y = y.to_array::<f64>()?;
+                    assert!(
+                        y.iter().zip(*expected).all(|(y, e)| (y - e).abs() < 1e-12),
+                        "{y}"
+                    );
+                    let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-11;
+                    assert!(found.iter().zip(grads).all(near), "{found:?} {grads:?}");
+                }
+            }
+            Ok(())
+        });
+        done.unwrap();
+    }
+}
+
+#[test]
+fn frequencies_stay_where_the_field_is() {
+    let done = Launch::new(4).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh([("space", 2), ("tensor", 2)])?;
+        let rows = shard(2).sizes([5, 2]);
+        let x = wave(&mesh, &[2, 4, 7, 6], 1, [("space", rows)])?;
+        let layer = SpectralConv::new(&mesh, 4, 6, [2, 3])?;
+        let whole = layer.forward(&x)?;
+        assert_eq!(whole.layout().to_string(), "S(2)[5,2] R");
+        // Weights divided by outputs make channels that are, and nothing more moves than for the transforms.
+        let layer = layer.distribute(&Plan::new().colwise("weight", "tensor"))?;
+        let y = layer.forward(&x)?;
+        assert_eq!(y.layout().to_string(), "S(2)[5,2] S(1)");
+        let apart = y.sub(&whole)?.abs()?.amax([0, 1, 2, 3], false)?.item()?;
+        assert!(apart < 1e-14, "{apart}");
+        for coarse in [&[2, 4, 3, 6][..], &[2, 4, 7, 3], &[2, 3, 7, 6], &[4, 7, 6]] {
+            let error = layer
+                .forward(&wave(&mesh, coarse, 0, Placements::replicated())?)
+                .unwrap_err();
+            assert_eq!(error.class(), ErrorClass::Uniform);
+            assert!(error.to_string().contains("SpectralConv"), "{error}");
+        }
+        assert!(SpectralConv::new(&mesh, 4, 6, [2, 0]).is_err());
+        Ok(())
+    });
+    done.unwrap();
+}
