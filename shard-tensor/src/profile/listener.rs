@@ -3,7 +3,7 @@
 use super::{Profile, Slice, Spent};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tracing::dispatcher::{self, Dispatch};
 use tracing::field::{Field, Visit};
@@ -58,6 +58,7 @@ const WAIT: usize = 1;
 impl Listener {
     /// Runs `f` and listens.
     pub(super) fn listen<T>(rank: usize, f: impl FnOnce() -> T) -> (T, Profile) {
+        LazyLock::force(&SEVERAL);
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let heard = Arc::new(Mutex::new(Heard::new()));
         let listener = Self {
@@ -70,6 +71,42 @@ impl Listener {
         let heard = std::mem::replace(&mut *locked(&heard), Heard::new());
         (result, heard.profile(rank, since.unwrap_or_default()))
     }
+}
+
+/// A listener that never leaves, so that `tracing` asks all who listen. While it knows of one alone it asks who listens on the
+/// current thread, which is nobody on a thread that has just ended its profile or that has none; so what one rank did would
+/// end the profiles of the others.
+static SEVERAL: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Deaf));
+
+/// Hears nothing, and lets spans cost what they cost where nobody listens.
+struct Deaf;
+
+impl Subscriber for Deaf {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::never()
+    }
+
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        false
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::OFF)
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
 }
 
 /// Makes spans as cheap as they were before somebody listened, also after a panic.
