@@ -302,33 +302,14 @@ impl Past {
     /// [`Mismatch`](CommError::Mismatch) naming the first calls that differ.
     #[track_caller]
     pub fn compare(ranks: &[(usize, Self)]) -> Result<()> {
-        let Some(((rank_a, first), rest)) = ranks.split_first() else {
+        let prints = ranks.iter().map(|(_, past)| past.print());
+        let Some([a, b]) = unlike_the_first(prints) else {
             return Ok(());
-        };
-        let Some((rank_b, other)) = rest.iter().find(|(_, past)| past.print() != first.print())
-        else {
-            return Ok(());
-        };
-        let (is_first, [a, b]) = first_difference(&first.told(), &other.told());
-        let said = |call: String| match is_first {
-            true => call,
-            false => format!("something else long before, and at last {call}"),
         };
         let group: Vec<usize> = ranks.iter().map(|(rank, _)| *rank).collect();
+        let told = [a, b].map(|at| ranks[at].1.told());
         let site = SiteText::from(Calling::site().unwrap_or(Location::caller()));
-        Err(CommError::Mismatch(Arc::new(Mismatch {
-            field: Mismatch::LAST_CALLS.to_owned(),
-            group: label(&group),
-            sequence: 0,
-            rank_a: *rank_a,
-            a: said(a),
-            op_a: "end",
-            site_a: site,
-            rank_b: *rank_b,
-            b: said(b),
-            op_b: "end",
-            site_b: site,
-        })))
+        Err(unlike_ends(&group, [group[a], group[b]], &told, site))
     }
 
     /// The last calls before the operation, oldest first.
@@ -341,6 +322,40 @@ impl Past {
         before.sort_by_key(|entry| entry.number);
         before.iter().map(|entry| entry.told(&before)).collect()
     }
+}
+
+/// Where among ranks the first is, and the first whose print is another.
+pub(crate) fn unlike_the_first(prints: impl IntoIterator<Item = u64>) -> Option<[usize; 2]> {
+    let mut prints = prints.into_iter();
+    let first = prints.next()?;
+    Some([0, 1 + prints.position(|print| print != first)?])
+}
+
+/// That of the ranks of a group two did not do the same in the end, of which they tell this.
+pub(crate) fn unlike_ends(
+    group: &[usize],
+    ranks: [usize; 2],
+    told: &[Vec<Told>; 2],
+    site: SiteText,
+) -> CommError {
+    let (is_first, [a, b]) = first_difference(&told[0], &told[1]);
+    let said = |call: String| match is_first {
+        true => call,
+        false => format!("something else long before, and at last {call}"),
+    };
+    CommError::Mismatch(Arc::new(Mismatch {
+        field: Mismatch::LAST_CALLS.to_owned(),
+        group: label(group),
+        sequence: 0,
+        rank_a: ranks[0],
+        a: said(a),
+        op_a: "end",
+        site_a: site,
+        rank_b: ranks[1],
+        b: said(b),
+        op_b: "end",
+        site_b: site,
+    }))
 }
 
 /// The last calls, each in the place of its number.

@@ -61,7 +61,7 @@ type OneRank<'a> = dyn Fn(&Context) -> Result<()> + Sync + 'a;
 /// all ranks returned the same. An error ends the job if ranks are processes: the process of the rank it began at returns
 /// it, and the others end with that process.
 ///
-/// Where ranks are threads it is compared in the end what each of them did on each mesh: if one made other calls than the others
+/// It is compared in the end what each rank did on each mesh (of the last 64): if one made other calls than the others
 /// (another learning rate, one step more) and nothing has been sent since, that is an error, not results of different programs.
 ///
 /// So what may fail on one rank belongs into `program`. If a process ends by itself after `launch`, because of what only

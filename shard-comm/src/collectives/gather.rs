@@ -412,7 +412,7 @@ impl dyn Communicator + '_ {
     }
 }
 
-pub(super) fn plan_all_gather(name: &'static str, me: usize, counts: &[usize]) -> ExchangePlan {
+pub(crate) fn plan_all_gather(name: &'static str, me: usize, counts: &[usize]) -> ExchangePlan {
     let start = span_of(counts, me).start;
     let recv = spans(counts)
         .map(|(j, at)| Piece::run(j, 0, at.len(), 0, at.start))

@@ -10,6 +10,9 @@ mod reduce;
 mod staged;
 mod uniform;
 
+#[cfg(feature = "mpi")]
+pub(crate) use gather::plan_all_gather;
+
 use std::ops::Range;
 use std::panic::Location;
 use std::rc::Rc;

@@ -1,5 +1,6 @@
 //! Launches whose ranks are processes.
 
+use super::over::Did;
 use super::{Backend, Launch, OneRank, is_echo};
 use crate::processes::Processes;
 #[cfg(feature = "nccl")]
@@ -58,7 +59,7 @@ impl Launch {
         };
         drop(control);
         let ran = session.catch(|| self.run_on(&world, program));
-        let mine = (ran.unwrap_or_else(|panic| Err(panic.into()))).map(drop);
+        let mine = ran.unwrap_or_else(|panic| Err(panic.into()));
         if let Err(error) = &mine
             && error.class() == ErrorClass::Failure
         {
@@ -110,13 +111,14 @@ fn local_rank() -> Result<Option<usize>> {
     Ok(None)
 }
 
-/// Meets the other ranks at the end. Returns only what this process is to return: its value, or the error that began
-/// here, at the lowest rank if at several.
-fn end(session: mpi::Session, me: usize, mine: Result<()>) -> Result<()> {
-    let failed = matches!(&mine, Err(e) if e.class() == ErrorClass::Failure);
-    if failed {
-        return mine.map_err(|error| named(error, me));
-    }
+/// Meets the other ranks at the end, given what this one did on each mesh. Returns only what this process is to return: the
+/// error that began here, at the lowest rank if at several.
+fn end(session: mpi::Session, me: usize, mine: Result<Did>) -> Result<()> {
+    let (mine, did) = match mine {
+        Ok(did) => (Ok(()), did),
+        Err(error) if error.class() == ErrorClass::Failure => return Err(named(error, me)),
+        Err(error) => (Err(error), Did::new()),
+    };
     let status = mine.as_ref().copied().map_err(|error| {
         AgreedError::new(
             "launch",
@@ -125,7 +127,7 @@ fn end(session: mpi::Session, me: usize, mine: Result<()>) -> Result<()> {
             "see there",
         )
     });
-    match session.end(status) {
+    match session.end(status, &did) {
         Ok(statuses) => {
             let texts: Vec<Option<&str>> = (statuses.iter())
                 .map(|status| status.as_ref().map(|s| s.got.as_str()))
@@ -145,6 +147,11 @@ fn end(session: mpi::Session, me: usize, mine: Result<()>) -> Result<()> {
         Err(LaunchError::Failed(CommError::PeerFailed { origin, .. })) if origin != me => {
             wait_for_the_end()
         }
+        // All ranks have it.
+        Err(LaunchError::Failed(unlike @ CommError::Mismatch(_))) => match me {
+            0 => Err(unlike.into()),
+            _ => wait_for_the_end(),
+        },
         Err(error) => Err(error.into()),
     }
 }

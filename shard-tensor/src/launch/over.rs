@@ -77,7 +77,7 @@ impl Launch {
 }
 
 /// What a rank did on each mesh, by the mesh's number.
-type Did = Vec<(usize, Past)>;
+pub(super) type Did = Vec<(usize, Past)>;
 
 /// Refuses results of ranks that did not do the same on a mesh.
 fn compare(mut did: Vec<(usize, Did)>) -> Result<()> {

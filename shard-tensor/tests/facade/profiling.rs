@@ -158,11 +158,10 @@ fn a_trace_has_all_ranks_and_what_is_within_what() -> Result<()> {
 fn profiles_begin_and_end_while_others_are_made() -> Result<()> {
     let heard = |ctx: &Context| {
         let x = ctx.mesh_of(4)?.randn([4, 4], shard(0))?;
-        // Nobody waits for another, so all are at another point.
+        // Nobody waits for another, so all are at another point. In all, ranks make equally many calls.
         (0..200).try_for_each(|turn| {
-            let (_, profile) = ctx.profile(|| {
-                (0..(turn + ctx.rank()) % 5 + 1).try_for_each(|_| x.exp().map(drop))
-            })?;
+            let (_, profile) = ctx
+                .profile(|| (0..(turn + ctx.rank()) % 5 + 1).try_for_each(|_| x.exp().map(drop)))?;
             let heard = profile.get("exp").map(|row| row.calls);
             assert_eq!(heard, Some(((turn + ctx.rank()) % 5 + 1) as u64));
             Ok(())

@@ -5,9 +5,11 @@ use crate::{memory, scratch};
 use shard_tensor::checkpoint::{self, Checkpoint};
 use shard_tensor::nn::{Linear, ModelExt, Module, Sequential};
 use shard_tensor::optim::{AdamW, Optimizer};
-use shard_tensor::{Context, DType, ErrorClass, Launch, Placements, Result, replicate, shard};
+use shard_tensor::{
+    Context, DType, DeviceMesh, ErrorClass, Launch, Placements, Result, replicate, shard,
+};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// The file, for processes that are ranks.
 const FILE: &str = "SHARD_TENSOR_TESTS_FILE_OF_PROCESSES";
@@ -22,21 +24,25 @@ const PERMISSIONS: [(&str, &str); 4] = [
 
 /// Runs a test of this file on so many processes, all of which must pass it.
 fn start(test: &str, ranks: usize, path: &Path) {
-    let mpirun = std::env::var_os("MPIRUN").unwrap_or_else(|| "mpirun".into());
-    let output = Command::new(mpirun)
-        .args(["-n", &ranks.to_string()])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("processes::{test}"), "--nocapture"])
-        .env(FILE, path)
-        .envs(PERMISSIONS)
-        .output()
-        .expect("mpirun, which the feature mpi needs");
+    let output = run(test, ranks, path);
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     let passed = out.matches("1 passed").count();
     assert!(
         output.status.success() && passed == ranks,
         "{test} on {ranks} processes\n{out}\n{err}"
     );
+}
+
+fn run(test: &str, ranks: usize, path: &Path) -> Output {
+    let mpirun = std::env::var_os("MPIRUN").unwrap_or_else(|| "mpirun".into());
+    Command::new(mpirun)
+        .args(["-n", &ranks.to_string()])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("processes::{test}"), "--nocapture"])
+        .env(FILE, path)
+        .envs(PERMISSIONS)
+        .output()
+        .expect("mpirun, which the feature mpi needs")
 }
 
 fn of_rank() -> Option<PathBuf> {
@@ -174,6 +180,42 @@ fn what_one_process_cannot_make_is_an_error_of_all() {
             .item()
     });
     assert_eq!(run.unwrap(), [7.0]);
+}
+
+#[test]
+fn processes_that_did_not_do_the_same_have_no_results() {
+    const NAME: &str = "processes_that_did_not_do_the_same_have_no_results";
+    // One call more on one of the members, after all that had to be sent.
+    let unlike = || {
+        Launch::new(3).run(|ctx| {
+            let _all = ctx.mesh_of(3)?.ones([6], shard(0))?.sum_all()?.item()?;
+            let pair = ctx.mesh_from(&DeviceMesh::with_ranks(&[2], vec![1, 2])?)?;
+            if pair.is_member() {
+                let x = pair.ones([4], shard(0))?;
+                let turns = if ctx.rank() == 2 { 3 } else { 2 };
+                (0..turns).try_for_each(|_| x.exp().map(drop))?;
+            }
+            Ok(())
+        })
+    };
+    if let Some(path) = of_rank() {
+        // Processes that this is not the error of end with the one that returns it.
+        let error = unlike().unwrap_err().to_string();
+        return std::fs::write(path, error).unwrap();
+    }
+    let path = scratch("unlike");
+    let output = run(NAME, 3, &path);
+    assert!(!output.status.success(), "{output:?}");
+    let [threads, processes] = [
+        unlike().unwrap_err().to_string(),
+        std::fs::read_to_string(&path).unwrap(),
+    ];
+    assert!(
+        processes.contains("rank 1 called nothing more"),
+        "{processes}"
+    );
+    assert_eq!(threads, processes);
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(super) struct Details {
 
 /// One of the calls that came before.
 #[derive(Serialize, Deserialize, Debug)]
-struct Call {
+pub(super) struct Call {
     number: u64,
     after: u64,
     what: String,
@@ -168,6 +168,19 @@ impl From<Told> for Call {
 }
 
 impl Call {
+    /// What a rank tells of what it did, as text.
+    pub(super) fn written(past: &Past) -> Result<String> {
+        let calls: Vec<Self> = past.told().into_iter().map(Self::from).collect();
+        serde_json::to_string(&calls).map_err(|e| failure("details", &e.to_string()))
+    }
+
+    /// What another rank told.
+    pub(super) fn read(text: &str) -> Result<Vec<Told>> {
+        let calls: Vec<Self> =
+            serde_json::from_str(text).map_err(|e| failure("details", &e.to_string()))?;
+        Ok(calls.iter().map(Self::told).collect())
+    }
+
     fn told(&self) -> Told {
         Told {
             number: self.number,

@@ -3,6 +3,8 @@
 //! A blocking call carries on *all* operations of the process while it waits for its own. So handles may be waited for
 //! in any order, and an operation whose handle is dropped or forgotten still does its part.
 
+mod ending;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -14,7 +16,6 @@ use smallvec::SmallVec;
 use super::MpiOptions;
 use super::all_gather::AllGather;
 use super::details::END;
-use super::member::Group;
 use super::node::{Board, Node};
 use super::notice::{self, Letterbox, Notice};
 use super::op::Op;
@@ -25,8 +26,7 @@ use super::wire::WireCache;
 use crate::Request;
 use crate::validate::label;
 use crate::{
-    AgreedError, Buffer, CommError, DeviceRef, ExchangePlan, Host, Ledger, Pending, Result,
-    SiteText, TimeoutReport, WaitLine,
+    Buffer, CommError, DeviceRef, Host, Ledger, Pending, Result, SiteText, TimeoutReport, WaitLine,
 };
 
 /// How often a waiting process polls before it lets others run between polls, where each process has a core.
@@ -41,9 +41,6 @@ const NAP: Duration = Duration::from_micros(100);
 
 /// How long after a process left its last messages may still arrive.
 const PARTING: Duration = Duration::from_millis(100);
-
-/// A process that has ended says so after waiting this long for the others.
-const OVERDUE: Duration = Duration::from_secs(1);
 
 /// The state of this process, shared by all its groups.
 #[derive(Debug)]
@@ -420,69 +417,6 @@ impl Rank {
     /// Records a failure; the first one stands.
     pub(super) fn hear(&self, error: CommError) {
         self.root.borrow_mut().get_or_insert(error);
-    }
-
-    /// Ends this rank: finishes what is in flight and meets all others, which learn of `status`. Returns every rank's status if
-    /// some are errors.
-    ///
-    /// # Errors
-    /// The first failure.
-    pub(super) fn finish(
-        &self,
-        group: &Group,
-        status: Result<(), AgreedError>,
-    ) -> Result<Vec<Option<AgreedError>>> {
-        if self.closed.get() {
-            return Ok(Vec::new());
-        }
-        let met = self.meet(group, status);
-        self.closed.set(true);
-        let heard = self.letterbox.borrow_mut().close();
-        self.device.synchronize()?;
-        if met.is_ok() && heard && self.flying.borrow().is_empty() {
-            raw::set_broken(false);
-        }
-        met
-    }
-
-    fn meet(
-        &self,
-        group: &Group,
-        status: Result<(), AgreedError>,
-    ) -> Result<Vec<Option<AgreedError>>> {
-        let site = std::panic::Location::caller();
-        let request = Request::status(Arc::new(ExchangePlan::empty(END)), status, site);
-        let end = self.start(group.next(), request, &Rc::default())?;
-        let mut told = false;
-        let result = self.wait_until(&end, None, |waited| {
-            if waited > OVERDUE && !told {
-                told = true;
-                self.tell(&Notice::Ended {
-                    rank: self.world.rank(),
-                });
-            }
-        });
-        match result {
-            Ok(_) | Err(CommError::Agreed(_)) => {}
-            Err(error) => {
-                self.fail_all(error.clone());
-                return Err(error);
-            }
-        }
-        loop {
-            let Some(op) = self.flying.borrow().first().cloned() else {
-                break;
-            };
-            // The handle is gone, so nobody is left to receive an error; the peers get it themselves.
-            drop(self.wait(&op));
-        }
-        // The readers of these messages have met this rank, and are finishing what is in flight too.
-        while !self.leaving.borrow().is_empty() {
-            self.progress(0);
-            std::thread::yield_now();
-        }
-        let statuses = std::mem::take(&mut end.state.borrow_mut().statuses);
-        Ok(statuses)
     }
 
     fn tell(&self, notice: &Notice) {
