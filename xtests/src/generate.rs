@@ -337,7 +337,7 @@ pub fn moves() -> impl Strategy<Value = Case> {
 pub fn products() -> impl Strategy<Value = Case> {
     let extents = (0_usize..=3, 1_usize..=6, 0_usize..=6, 1_usize..=6);
 
-    (extents, 0_usize..7, any::<u64>()).prop_map(|((batch, m, k, n), kind, seed)| {
+    (extents, 0_usize..8, any::<u64>()).prop_map(|((batch, m, k, n), kind, seed)| {
         let (a, b) = match kind {
             0 => (vec![m, k], vec![k, n]),
             1 => (vec![batch, m, k], vec![k, n]),
@@ -345,6 +345,7 @@ pub fn products() -> impl Strategy<Value = Case> {
             3 => (vec![m, k], vec![k]),
             4 => (vec![k], vec![batch, k, n]),
             5 => (vec![batch, m, k], vec![k]),
+            6 => (vec![m, k], vec![batch, k, n]),
             _ => (vec![k], vec![k]),
         };
         case("matmul", &json!({}), &[("a", a), ("b", b)], seed)

@@ -32,6 +32,7 @@ mod profiling;
 mod random;
 mod reading;
 mod scans;
+mod shared_factors;
 mod simulating;
 mod spectral;
 mod statistics;

@@ -257,11 +257,11 @@ impl Op for Contract {
             if let Some(y) = y {
                 let data = if y.shape.contains(&0) { &mut [] } else { out.data_mut() };
                 let mut y = ViewMut::new(data, y.offset, &y.shape, &y.strides);
-                batched(&left, &right, &mut y, gemm);
+                batched(&left, &right, 0, &mut y, gemm);
             } else {
                 let shape = [left.shape()[0], left.shape()[1], right.shape()[2]];
                 let mut made = vec![T::default(); shape.iter().product()];
-                batched(&left, &right, &mut ViewMut::contiguous(&mut made, &shape), gemm);
+                batched(&left, &right, 0, &mut ViewMut::contiguous(&mut made, &shape), gemm);
                 let groups: Letters = [&g.batch, &g.rows, &g.columns].into_iter().flatten().copied().collect();
                 let to = order(&self.out, &groups);
                 let shape: Vec<usize> = to.iter().map(|&d| out.shape()[d]).collect();

@@ -3,12 +3,15 @@
 //! The batch dims and the rows and columns of the result are map factors, and the contraction is a sum:
 //! sharding it makes the result `P(sum)`, and nothing moves.
 
+mod batches;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod rule;
 
 #[cfg(feature = "cuda")]
 pub(super) use self::cuda::multiply;
+
+pub(super) use self::batches::batched;
 
 use self::rule::Blocks;
 use crate::families::elementwise::{add, cast, isfinite, logical_not, masked_fill, mul_scalar};
@@ -21,7 +24,7 @@ use crate::{
 };
 use shard_comm::{DType, DeviceKind, Element};
 use shard_kernels::gemm::{self, Mat, MatMut};
-use shard_kernels::{Real, View, ViewMut};
+use shard_kernels::{Real, View};
 use shard_spec::Layout;
 use std::sync::Arc;
 
@@ -125,8 +128,24 @@ pub fn dot(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
 ///
 /// # Errors
 /// As [`matmul`].
+#[cfg(feature = "linalg")]
 pub(crate) fn product(exec: &dyn Exec, a: &Value, b: &Value, ta: bool, tb: bool) -> Result<Value> {
     exec.apply1(Arc::new(MatMul::of(ta, tb)), &[a, b])
+}
+
+/// The product `[(a, ta), (b, tb)]` as the gradient of an operand of this shape: summed over dims that the operand lacks or has once.
+fn gradient(
+    exec: &dyn Exec,
+    [(a, ta), (b, tb)]: [(&Value, bool); 2],
+    of: &[usize],
+) -> Result<Value> {
+    // What the operand lacks both factors have: their batches are part of the contraction.
+    let sums = a.ndim().max(b.ndim()).saturating_sub(of.len());
+    let op = MatMul {
+        sums,
+        ..MatMul::of(ta, tb)
+    };
+    sum_to(exec, &exec.apply1(Arc::new(op), &[a, b])?, of)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +155,8 @@ pub(crate) struct MatMul {
     pub(crate) bias: bool,
     /// Whether the result of floats of 16 bits is `f32`.
     pub(crate) in_full: bool,
+    /// Over how many dims the products are summed: the first ones of both operands, which have equally many.
+    pub(crate) sums: usize,
 }
 
 impl MatMul {
@@ -145,6 +166,7 @@ impl MatMul {
             transpose_b,
             bias: false,
             in_full: false,
+            sums: 0,
         }
     }
 
@@ -163,10 +185,8 @@ impl Op for MatMul {
     }
 
     fn key(&self) -> u128 {
-        key_of(
-            Self::name(),
-            &(self.transpose_a, self.transpose_b, self.bias, self.in_full),
-        )
+        let turned = (self.transpose_a, self.transpose_b);
+        key_of(Self::name(), &(turned, self.bias, self.in_full, self.sums))
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -216,14 +236,14 @@ impl Op for MatMul {
         let dy = cotangents[0].as_ref().map(rounded).transpose()?;
         saved.pull_back(&[dy], |dy, operand| {
             // y = A B: dA = dy Bᵀ; transposed if A came transposed.
-            let full = match operand {
-                0 if ta => product(exec, b, dy, tb, true)?,
-                0 => product(exec, dy, b, false, !tb)?,
-                1 if tb => product(exec, dy, a, true, ta)?,
-                1 => product(exec, a, dy, !ta, false)?,
+            let factors = match operand {
+                0 if ta => [(b, tb), (dy, true)],
+                0 => [(dy, false), (b, !tb)],
+                1 if tb => [(dy, true), (a, ta)],
+                1 => [(a, !ta), (dy, false)],
                 _ => return sum(exec, dy, &(0..dy.ndim() - 1).collect::<Vec<_>>(), false),
             };
-            sum_to(exec, &full, saved.inputs[operand].shape())
+            gradient(exec, factors, saved.inputs[operand].shape())
         })
     }
 }
@@ -239,7 +259,7 @@ impl MatMul {
         let bias = (self.bias && call.cx.adds_once).then(|| call.input::<T>(2));
         let mut y = call.output::<T>(0);
         let (a, b) = (turned(&a, self.transpose_a), turned(&b, self.transpose_b));
-        batched(&a, &b, &mut y, multiply);
+        batched(&a, &b, self.sums, &mut y, multiply);
         if let Some(bias) = bias {
             let shape = y.shape().to_vec();
             if let Some(bias) = bias.broadcast_to(&shape) {
@@ -256,62 +276,6 @@ fn turned<'a, T: Element>(x: &View<'a, T>, swap: bool) -> View<'a, T> {
         order.swap(x.ndim() - 2, x.ndim() - 1);
     }
     x.permute(&order)
-}
-
-/// `y = a b` for every batch of `y`, over which the leading dims of `a` and `b` broadcast.
-/// Matrices are multiplied by the kernel that is given, such as [`gemm::gemm`].
-pub(super) fn batched<E: Element, T: Real>(
-    a: &View<'_, E>,
-    b: &View<'_, E>,
-    y: &mut ViewMut<'_, T>,
-    multiply: impl Fn(usize, usize, usize, Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, bool),
-) {
-    let nd = y.ndim();
-    let (m, n) = (y.shape()[nd - 2], y.shape()[nd - 1]);
-    let k = a.shape()[a.ndim() - 1];
-    let batch: Vec<usize> = y.shape()[..nd - 2].to_vec();
-    // Broadcast batch dims have stride 0.
-    let steps = |shape: &[usize], strides: &[isize]| -> Vec<isize> {
-        let lead = batch.len() - (shape.len() - 2);
-        let of = |d: usize| match d < lead || shape[d - lead] != batch[d] {
-            true => 0,
-            false => strides[d - lead],
-        };
-        (0..batch.len()).map(of).collect()
-    };
-    let (sa, sb) = (steps(a.shape(), a.strides()), steps(b.shape(), b.strides()));
-    let sy: Vec<isize> = y.strides()[..nd - 2].to_vec();
-    let tail = |strides: &[isize]| (strides[strides.len() - 2], strides[strides.len() - 1]);
-    let ((ra, ca), (rb, cb), (ry, cy)) = (tail(a.strides()), tail(b.strides()), tail(y.strides()));
-    let base = y.offset();
-    for flat in 0..batch.iter().product() {
-        let mut rest: usize = flat;
-        let (mut oa, mut ob, mut oy) = (a.offset() as isize, b.offset() as isize, base as isize);
-        for d in (0..batch.len()).rev() {
-            let i = (rest % batch[d]) as isize;
-            rest /= batch[d];
-            (oa, ob, oy) = (oa + i * sa[d], ob + i * sb[d], oy + i * sy[d]);
-        }
-        let left = Mat {
-            data: a.data(),
-            offset: oa as usize,
-            row_step: ra,
-            col_step: ca,
-        };
-        let right = Mat {
-            data: b.data(),
-            offset: ob as usize,
-            row_step: rb,
-            col_step: cb,
-        };
-        let out = MatMut {
-            data: y.data_mut(),
-            offset: oy as usize,
-            row_step: ry,
-            col_step: cy,
-        };
-        multiply(m, n, k, left, right, out, false);
-    }
 }
 
 /// `beta * c + alpha * (a @ b)`, with broadcasting, rounded once. With a `beta` of 0 only the shape of `c` counts, whatever its elements

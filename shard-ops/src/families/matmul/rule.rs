@@ -56,9 +56,9 @@ pub(super) fn rule(op: &MatMul, inputs: &[Meta], blocks: Option<Blocks>) -> Resu
         }
         batch(shape).into_iter().chain(sides).collect()
     };
-    let mut shape = at.batch.clone();
+    let mut shape: Dims = at.batch[op.sums..].into();
     shape.extend([at.rows, at.columns]);
-    let result = factors.iter().map(|&f| Access::factor(f));
+    let result = factors[op.sums..].iter().map(|&f| Access::factor(f));
     let result = result.chain([rows.clone(), columns.clone()]).collect();
     rule = rule
         .input(operand(a, [rows, inner.clone()], op.transpose_a))
@@ -122,6 +122,12 @@ impl Extents {
                 "operands need two dims".into(),
                 "unsqueeze the operand",
             ));
+        }
+        if op.sums > 0
+            && (a.len() != b.len() || a.len() < op.sums + 2 || a[..op.sums] != b[..op.sums])
+        {
+            let problem = format!("the first {} dims, which are summed, differ", op.sums);
+            return Err(wrong(problem, "give operands that agree in them"));
         }
         let sides =
             |shape: &Dims, swap: bool| match (shape[shape.len() - 2], shape[shape.len() - 1]) {
