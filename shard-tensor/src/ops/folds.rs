@@ -131,7 +131,10 @@ impl ShardTensor {
     /// ```
     ///
     /// # Collective
-    /// As [`nearest`](Self::nearest), whatever clouds the points are of, with eight bytes more for each.
+    /// As [`nearest`](Self::nearest). Which clouds a rank has is up to the numbers, which no layout tells, so ranks receive points whatever
+    /// clouds they are of, with eight bytes more for each. Where every cloud is on one rank with its queries,
+    /// [`map_local`](crate::Context::map_local) searches the ranks' pieces and nothing is sent; indices then count from the first point of
+    /// the rank.
     ///
     /// # Errors
     /// If shapes or types do not fit; what the communicator reports.
@@ -197,7 +200,7 @@ impl ShardTensor {
     /// ```
     ///
     /// # Collective
-    /// As [`radius_search`](Self::radius_search), whatever clouds the points are of, with eight bytes more for each.
+    /// As [`radius_search`](Self::radius_search), and of points as [`nearest_by_cloud`](Self::nearest_by_cloud).
     ///
     /// # Errors
     /// As [`radius_search`](Self::radius_search).
@@ -376,7 +379,8 @@ impl ShardTensor {
     /// ```
     ///
     /// # Collective
-    /// As [`farthest_points`](Self::farthest_points), with numbers for each cloud.
+    /// As [`farthest_points`](Self::farthest_points), with numbers for each cloud: where points stay, each rank receives them for all
+    /// clouds, those it has no points of too.
     ///
     /// # Errors
     /// As [`farthest_points`](Self::farthest_points); for ids that are not one for each point; on all ranks, for an id out of range on any.

@@ -48,7 +48,7 @@ mod search;
 mod tree;
 
 pub(crate) use farthest::CompiledFarthest;
-pub use farthest::{farthest, lower, unsampled};
+pub use farthest::{farthest, farthest_by_cloud, lower, lower_by_cloud, unsampled};
 pub(crate) use nearest::CompiledNearest;
 pub use nearest::Nearest;
 pub(crate) use radius::CompiledRadius;

@@ -2,7 +2,7 @@
 
 use super::ordered::put_in_order;
 use super::scan::each_near;
-use super::search::{Clouds, Rows, Search, search};
+use super::search::{Clouds, Rows, Search, search, taken_in};
 use crate::compiled::compiled;
 use crate::pointwise::vectorized;
 use crate::{Positions, Real, View};
@@ -80,42 +80,6 @@ impl<T: Real> Nearest<T> {
     /// Squared distances and indexes; NaN and `i64::MAX` where a row has fewer than k points.
     pub fn into_parts(self) -> (Vec<T>, Vec<i64>) {
         (self.distances, self.indexes)
-    }
-
-    /// Takes in points `[points, dim]` with these global indexes, for queries `[queries, dim]`.
-    ///
-    /// # Panics
-    /// When shapes contradict each other or the state.
-    pub fn fold(&mut self, queries: &View<'_, T>, points: &View<'_, T>, index: Positions<'_>) {
-        self.fold_by(Search::Auto, queries, points, index);
-    }
-
-    /// As [`Nearest::fold`], by a search of the caller's choice.
-    ///
-    /// # Panics
-    /// As [`Nearest::fold`].
-    pub fn fold_by(
-        &mut self,
-        how: Search,
-        queries: &View<'_, T>,
-        points: &View<'_, T>,
-        index: Positions<'_>,
-    ) {
-        take_in(self, how, queries, points, index, None);
-    }
-
-    /// As [`Nearest::fold`], where each query meets only the points of its own cloud. Clouds may be in any order.
-    ///
-    /// # Panics
-    /// As [`Nearest::fold`]; when clouds are not as many as queries and points.
-    pub fn fold_by_cloud(
-        &mut self,
-        queries: &View<'_, T>,
-        points: &View<'_, T>,
-        index: Positions<'_>,
-        clouds: Clouds<'_>,
-    ) {
-        take_in(self, Search::Auto, queries, points, index, Some(clouds));
     }
 
     /// Fills an empty row with points in order, at most k.
@@ -202,6 +166,8 @@ impl<T: Real> Nearest<T> {
         }
     }
 }
+
+taken_in!(Nearest);
 
 fn take_in_here<T: Real>(
     into: &mut Nearest<T>,

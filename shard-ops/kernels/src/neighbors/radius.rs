@@ -2,7 +2,7 @@
 
 use super::nearest::{Nearest, compare};
 use super::scan::each_near;
-use super::search::{Clouds, Rows, Search, search};
+use super::search::{Clouds, Rows, Search, search, taken_in};
 use crate::compiled::compiled;
 use crate::{Positions, Real, View};
 
@@ -83,42 +83,6 @@ impl<T: Real> WithinRadius<T> {
         }
     }
 
-    /// Takes in points `[points, dim]` with these global indexes, for queries `[queries, dim]`.
-    ///
-    /// # Panics
-    /// When shapes contradict each other or the state.
-    pub fn fold(&mut self, queries: &View<'_, T>, points: &View<'_, T>, index: Positions<'_>) {
-        self.fold_by(Search::Auto, queries, points, index);
-    }
-
-    /// As [`WithinRadius::fold`], by a search of the caller's choice.
-    ///
-    /// # Panics
-    /// As [`WithinRadius::fold`].
-    pub fn fold_by(
-        &mut self,
-        how: Search,
-        queries: &View<'_, T>,
-        points: &View<'_, T>,
-        index: Positions<'_>,
-    ) {
-        take_in(self, how, queries, points, index, None);
-    }
-
-    /// As [`WithinRadius::fold`], where each query meets only the points of its own cloud. Clouds may be in any order.
-    ///
-    /// # Panics
-    /// As [`WithinRadius::fold`]; when clouds are not as many as queries and points.
-    pub fn fold_by_cloud(
-        &mut self,
-        queries: &View<'_, T>,
-        points: &View<'_, T>,
-        index: Positions<'_>,
-        clouds: Clouds<'_>,
-    ) {
-        take_in(self, Search::Auto, queries, points, index, Some(clouds));
-    }
-
     /// Takes in the state of other points for the same queries, radius and cap.
     ///
     /// # Panics
@@ -153,6 +117,8 @@ impl<T: Real> WithinRadius<T> {
         rows(self, order)
     }
 }
+
+taken_in!(WithinRadius);
 
 fn take_in_here<T: Real>(
     into: &mut WithinRadius<T>,

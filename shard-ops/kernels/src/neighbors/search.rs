@@ -221,3 +221,52 @@ impl<T: Real> WithSimd for All<'_, T> {
         }
     }
 }
+
+/// The methods by which a state of rows takes in blocks of points, by the `take_in` of its module.
+macro_rules! taken_in {
+    ($state:ident) => {
+        impl<T: Real> $state<T> {
+            /// Takes in points `[points, dim]` with these global indexes, for queries `[queries, dim]`.
+            ///
+            /// # Panics
+            /// When shapes contradict each other or the state.
+            pub fn fold(
+                &mut self,
+                queries: &View<'_, T>,
+                points: &View<'_, T>,
+                index: Positions<'_>,
+            ) {
+                self.fold_by(Search::Auto, queries, points, index);
+            }
+
+            /// As [`fold`](Self::fold), by a search of the caller's choice.
+            ///
+            /// # Panics
+            /// As [`fold`](Self::fold).
+            pub fn fold_by(
+                &mut self,
+                how: Search,
+                queries: &View<'_, T>,
+                points: &View<'_, T>,
+                index: Positions<'_>,
+            ) {
+                take_in(self, how, queries, points, index, None);
+            }
+
+            /// As [`fold`](Self::fold), where each query meets only the points of its own cloud. Clouds may be in any order.
+            ///
+            /// # Panics
+            /// As [`fold`](Self::fold); when clouds are not as many as queries and points.
+            pub fn fold_by_cloud(
+                &mut self,
+                queries: &View<'_, T>,
+                points: &View<'_, T>,
+                index: Positions<'_>,
+                clouds: Clouds<'_>,
+            ) {
+                take_in(self, Search::Auto, queries, points, index, Some(clouds));
+            }
+        }
+    };
+}
+pub(super) use taken_in;

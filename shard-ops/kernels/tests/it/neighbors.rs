@@ -492,6 +492,45 @@ fn farthest_points_match_the_definition_however_they_are_divided() {
     }
 }
 
+#[test]
+fn farthest_points_of_clouds_in_any_order_are_those_of_each_alone() {
+    let mut rng = Rng::new(11);
+    for _ in 0..60 {
+        let case = Case::<f32>::random(&mut rng, 900, 3);
+        let n = case.index.len();
+        let clouds = rng.within(1, 4);
+        // Long runs, short ones, and points whose neighbours are of other clouds.
+        let longest = [1, 3, 200][rng.within(0, 2)];
+        let mut of: Vec<i64> = Vec::new();
+        while of.len() < n {
+            let (cloud, run) = (rng.within(0, clouds - 1), rng.within(1, longest));
+            of.extend(std::iter::repeat_n(cloud as i64, run.min(n - of.len())));
+        }
+        let rows = |which: &[usize]| -> Vec<f32> {
+            let places = (0..case.dim).flat_map(|d| which.iter().map(move |&i| (i, d)));
+            places.map(|(i, d)| case.points[i * case.dim + d]).collect()
+        };
+        let all: Vec<usize> = (0..n).collect();
+        let data = rows(&all);
+        let view = View::contiguous(&data, &[case.dim, n]);
+        let samples: Vec<f32> = (0..clouds * case.dim).map(|i| i as f32 * 0.3).collect();
+        let mut nearest = unsampled(&view);
+        lower_by_cloud(&view, &samples, &of, &mut nearest);
+        let best = farthest_by_cloud(&nearest, Positions::List(&case.index), &of, clouds);
+        for (cloud, best) in best.into_iter().enumerate() {
+            let own: Vec<usize> = (0..n).filter(|&i| of[i] == cloud as i64).collect();
+            let data = rows(&own);
+            let view = View::contiguous(&data, &[case.dim, own.len()]);
+            let mut alone = unsampled(&view);
+            lower(&view, &samples[cloud * case.dim..][..case.dim], &mut alone);
+            let found: Vec<f32> = own.iter().map(|&i| nearest[i]).collect();
+            assert_eq!(bits(&found), bits(&alone));
+            let index: Vec<i64> = own.iter().map(|&i| case.index[i]).collect();
+            assert_eq!(best, farthest(&alone, Positions::List(&index)));
+        }
+    }
+}
+
 /// What a search among clouds finds is what one finds among the points of each query's cloud alone.
 fn clouds_are_searched_alone<T: Real>(seed: u64) {
     let mut rng = Rng::new(seed);

@@ -14,13 +14,12 @@ use crate::{
     Access, Exec, FoldBy, HostCall, Meta, Op, Reduction, Result, Rule, RuleBuilder, Value, key_of,
 };
 use shard_comm::{Call, DType, Element, Monoid};
-use shard_kernels::neighbors::{farthest, lower, unsampled};
-use shard_kernels::{Positions, Real, View};
+use shard_kernels::neighbors::{farthest, farthest_by_cloud, lower, lower_by_cloud, unsampled};
+use shard_kernels::{Real, View};
 use shard_redistribute::Array;
 use shard_spec::Layout;
 use smallvec::smallvec;
 use std::borrow::Cow;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Points with more coordinates than this stay where they are by default.
@@ -84,7 +83,7 @@ pub fn farthest_points(
 
 /// As [`farthest_points`] in each of so many clouds by itself, `[clouds, count]`: point `i` is of cloud `ids[i]`. Ids need not be
 /// sorted, and negative ones count from the end. Each cloud begins with its first point that is finite. Where a cloud has fewer points than `count`, its
-/// samples end with -1.
+/// samples end with -1. Consecutive points of one cloud are looked at together, which takes the least time.
 ///
 /// # Collective
 /// As [`farthest_points`]: each sample of all clouds takes two reductions, of 2 and of `dim` numbers for each cloud. Ids go where their
@@ -324,14 +323,12 @@ impl Step {
                     .map(|cloud| best.get(&[cloud, 1]) as usize)
                     .filter_map(|index| call.cx.inputs[0].held[1].position(index))
                     .collect();
-                let [dim, n] = [0, 1].map(|d| first.shape()[d]);
                 let mut output = call.output::<T>(0);
                 let output = output.data_mut();
                 output.copy_from_slice(&elements(&nearest));
-                for (cloud, run) in runs(ids.as_deref(), n) {
-                    let points = first.sub_box(&[0, run.start], &[dim, run.len()]);
-                    let sample = &samples[cloud * dim..][..dim];
-                    lower(&points, sample, &mut output[run]);
+                match ids {
+                    Some(ids) => lower_by_cloud(&first, &samples, &ids, output),
+                    None => lower(&first, &samples, output),
                 }
                 for at in taken {
                     output[at] = T::neg_infinity();
@@ -340,28 +337,15 @@ impl Step {
             Self::Best { clouds } => {
                 let (index, ids) = (positions(&call.cx.inputs[0], 0), ids(call, 1));
                 let (index, distances) = (index.get(), elements(&first));
-                let mut best = vec![(f64::NEG_INFINITY, f64::INFINITY); clouds];
-                for (cloud, run) in runs(ids.as_deref(), distances.len()) {
-                    let listed: Vec<i64>;
-                    let index = match ids {
-                        Some(_) => {
-                            listed = run.clone().map(|i| index.at(i)).collect();
-                            Positions::List(&listed)
-                        }
-                        None => index,
-                    };
-                    if let Some((distance, index)) = farthest(&distances[run], index) {
-                        let (distance, index) = (distance.wide(), index as f64);
-                        let held = best[cloud];
-                        if distance > held.0 || (distance == held.0 && index < held.1) {
-                            best[cloud] = (distance, index);
-                        }
-                    }
-                }
+                let best = match ids {
+                    Some(ids) => farthest_by_cloud(&distances, index, &ids, clouds),
+                    None => vec![farthest(&distances, index)],
+                };
                 let mut output = call.output::<f64>(0);
                 let pairs = output.data_mut().chunks_exact_mut(2);
-                for (pair, (distance, index)) in pairs.zip(best) {
-                    pair.copy_from_slice(&[distance, index]);
+                for (pair, best) in pairs.zip(best) {
+                    let wide = |(distance, index): (T, i64)| [distance.wide(), index as f64];
+                    pair.copy_from_slice(&best.map_or([f64::NEG_INFINITY, f64::INFINITY], wide));
                 }
             }
             Self::Take => unreachable!("lists of samples have no type to choose"),
@@ -380,19 +364,6 @@ fn with_clouds(rule: RuleBuilder, has: bool, each: &Access) -> RuleBuilder {
 /// The points' clouds, if they are operand `i`.
 fn ids(call: &HostCall<'_, '_>, i: usize) -> Option<Vec<i64>> {
     (call.inputs.len() > i).then(|| call.input::<i64>(i).to_vec())
-}
-
-/// The clouds of `n` points, and which consecutive points are of them.
-fn runs(ids: Option<&[i64]>, n: usize) -> Vec<(usize, Range<usize>)> {
-    let Some(ids) = ids else {
-        return vec![(0, 0..n)];
-    };
-    let mut end = 0;
-    let runs = ids.chunk_by(|a, b| a == b).map(|run| {
-        end += run.len();
-        (run[0] as usize, end - run.len()..end)
-    });
-    runs.collect()
 }
 
 /// The elements, copied only if they are not contiguous.

@@ -68,7 +68,8 @@ pub fn nearest(
 /// indices of -1.
 ///
 /// # Collective
-/// As [`nearest`]: blocks of points go round, or are gathered, whatever clouds they are of, with eight bytes more for each point. Each
+/// As [`nearest`]: blocks of points go round, or are gathered, whatever clouds they are of, with eight bytes more for each point, because
+/// which points a rank needs is known only from the clouds of all of them, and those take nearly as much as points of few dims. Each
 /// query is compared with its own cloud alone.
 ///
 /// # Errors
