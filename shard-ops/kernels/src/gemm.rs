@@ -2,7 +2,7 @@
 //!
 //! They are computed by the crates `gemm`. Where the processor has a unit for products of tiles of `bf16` (AMX), that computes large products
 //! of single precision: of numbers that come from 16 bits one each, of others as sums of three of `bf16`, which is as exact and
-//! takes six (`gemm/parts.rs`).
+//! takes six (`gemm/parts.rs`). Products of integers, which these have not, are loops over tiles (`gemm/whole.rs`).
 
 #[cfg(amx)]
 #[expect(
@@ -20,6 +20,7 @@ mod product;
 mod range;
 mod tiles;
 mod unit;
+mod whole;
 
 #[doc(hidden)]
 pub use self::by_unit::inside;
@@ -30,6 +31,7 @@ pub(crate) use self::parts::{LINES, Lines, Number, Side};
 pub use self::product::Product;
 pub(crate) use self::range::Range;
 pub(crate) use self::unit::{Emulated, Panel, Rows, TILES, Term, Unit};
+pub use self::whole::{Integer, gemm_whole};
 
 use super::{Real, View, ViewMut};
 use crate::view::for_each_row;
@@ -78,6 +80,16 @@ impl<'a, T> Mat<'a, T> {
             offset: self.offset.wrapping_add_signed(steps),
             ..*self
         }
+    }
+
+    /// Element `(i, j)`.
+    #[inline(always)]
+    fn at(&self, i: usize, j: usize) -> T
+    where
+        T: Copy,
+    {
+        let step = i as isize * self.row_step + j as isize * self.col_step;
+        self.data[self.offset.wrapping_add_signed(step)]
     }
 
     /// The transpose, without a copy.

@@ -8,6 +8,7 @@ use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
 use core::ops::{Add, Div, Mul, Sub};
 use pulp::{Arch, Simd, WithSimd};
+use shard_device::Element;
 use smallvec::SmallVec;
 
 /// A map of two numbers of one type.
@@ -246,7 +247,7 @@ pub fn zip<T: Real>(
 ///
 /// # Panics
 /// When the shapes differ.
-pub fn update<T: Real>(acc: &mut ViewMut<'_, T>, x: &View<'_, T>, f: impl Fn(T, T) -> T) {
+pub fn update<T: Element>(acc: &mut ViewMut<'_, T>, x: &View<'_, T>, f: impl Fn(T, T) -> T) {
     assert_shapes(&[x.shape()], acc.shape());
     let (shape, strides, offset, data) = acc.parts();
     for_each_row(
@@ -368,7 +369,7 @@ struct Accumulate<'a, T, F> {
     f: &'a F,
 }
 
-impl<T: Real, F: Fn(T, T) -> T> WithSimd for Accumulate<'_, T, F> {
+impl<T: Copy, F: Fn(T, T) -> T> WithSimd for Accumulate<'_, T, F> {
     type Output = ();
 
     #[inline(always)]

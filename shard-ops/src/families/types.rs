@@ -38,6 +38,20 @@ pub(super) fn float_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
     Ok(dtype)
 }
 
+/// The common type of operands that are multiplied and summed: f32, f64 or integers.
+pub(super) fn product_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
+    let dtype = same_types(op, inputs)?;
+    if dtype.is_half() || dtype == DType::Bool {
+        return Err(OpError::DType {
+            op,
+            operand: 0,
+            expected: "f32, f64 or an integer".into(),
+            got: dtype,
+        });
+    }
+    Ok(dtype)
+}
+
 /// The common type of operands that can be compared.
 pub(super) fn number_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
     let dtype = same_types(op, inputs)?;

@@ -117,14 +117,29 @@ impl ShardTensor {
 
 /// Products. A sharded contraction gives a partial result.
 impl ShardTensor {
-    /// The matrix product over the last two dims, the others broadcast; vectors as in `torch.matmul`.
+    /// The matrix product over the last two dims, the others broadcast; vectors as in `torch.matmul`. Products of integers keep their type
+    /// and wrap, as PyTorch's on a CPU.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, replicate, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.distribute(&array![[100_u8, 200, 1]], shard(1))?;
+    ///     let w = mesh.distribute(&array![[2_u8], [1], [3]], replicate())?;
+    ///     let y = x.matmul(&w)?;
+    ///     assert_eq!(y.layout().to_string(), "P(sum)");
+    ///     y.to_array::<u8>()
+    /// })?;
+    /// assert_eq!(found[0], array![[147]].into_dyn()); // 403 is 147 more than 256
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// # Collective
     /// All members of the mesh. Nothing moves if both operands agree on the sharding of the contraction; the result
     /// is then partial over its axes. Else the cheapest redistribution is made.
     ///
     /// # Errors
-    /// If shapes do not fit or types differ; what the communicator reports.
+    /// If shapes do not fit or types differ, and for truth values; what the communicator reports.
     #[track_caller]
     pub fn matmul(&self, other: &Self) -> Result<Self> {
         self.run2(other, matmul::matmul)

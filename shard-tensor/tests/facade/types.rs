@@ -1,6 +1,6 @@
 //! Integers and truth values as elements, and what is chosen by them.
 
-use ndarray::{ArrayD, IxDyn, arr1, arr2};
+use ndarray::{Array2, ArrayD, IxDyn, arr1, arr2};
 use shard_tensor::{
     Bool, DType, Element, ErrorClass, GradCheck, Launch, Mesh, Placements, Result, ShardTensor,
     checkpoint, launch, partial, replicate, shard,
@@ -486,4 +486,157 @@ fn partial_integers_are_what_they_sum_to() {
         terms.cumsum(0)?.to_array::<i64>()
     });
     assert_eq!(read.unwrap()[2], arr1(&[3, 6]).into_dyn());
+}
+
+/// Operands whose products wrap in 32 bits and in 8, and their sums too.
+fn wrapping<T: Element>(narrow: fn(i64) -> T) -> [ArrayD<T>; 2] {
+    let a = Array2::from_shape_fn((3, 4), |(i, j)| {
+        narrow((4 * i + j) as i64 * 7919 * 100_003 + 1)
+    });
+    let b = Array2::from_shape_fn((4, 2), |(i, j)| {
+        narrow(((2 * i + j) as i64 - 3) * 104_729 * 7)
+    });
+    [a.into_dyn(), b.into_dyn()]
+}
+
+/// What `torch` gives for these on a CPU: `a @ b`, `a @ b @ a[:2]` and `linear(a, b.T, b[0])`.
+fn integers_are_multiplied<T: Element>(narrow: fn(i64) -> T, torch: [&[i64]; 3]) {
+    let layouts: [[Placements; 2]; 6] = [
+        [shard(1).into(), shard(0).into()],
+        [[shard(1).sizes([1, 0, 3])].into(), replicate().into()],
+        [shard(0).into(), replicate().into()],
+        [replicate().into(), shard(1).into()],
+        [shard(0).into(), shard(0).into()],
+        [[shard(1).striped()].into(), [shard(0).zigzag()].into()],
+    ];
+    let torch = torch.map(|of| of.iter().map(|&x| narrow(x)).collect::<Vec<T>>());
+    for of in layouts {
+        let done = launch(3, |ctx| {
+            let mesh = ctx.mesh_of(3)?;
+            let [a, b] = wrapping(narrow);
+            let [whole, columns] = [&a, &b].map(|x| mesh.distribute(x, replicate()));
+            let (rows, bias) = (whole?.narrow(0, 0..2)?, columns?.select(0, 0)?);
+            let (a, b) = (
+                mesh.distribute(&a, of[0].clone())?,
+                mesh.distribute(&b, of[1].clone())?,
+            );
+            let y = a.matmul(&b)?;
+            let z = y.matmul(&rows)?;
+            // Terms of a sum are multiplied as they are.
+            assert!(z.layout().is_partial() || !y.layout().is_partial());
+            let l = a.linear(&b.transpose(0, 1)?, Some(&bias))?;
+            let m = bias.addmm(&a, &b, 1.0, 1.0)?;
+            assert_eq!(m.to_array::<T>()?, l.to_array::<T>()?);
+            for (found, expected) in [&y, &z, &l].into_iter().zip(&torch) {
+                assert_eq!(found.dtype(), T::DTYPE);
+                let found = found.to_array::<T>()?;
+                assert_eq!(found.as_slice(), Some(&expected[..]), "{of:?}");
+            }
+            let turned = ShardTensor::einsum("ij,jk->ki", &[&a, &b])?;
+            let same = turned.transpose(0, 1)?.to_array::<T>()?;
+            assert_eq!(same, y.to_array::<T>()?);
+            let (x, y) = (a.select(0, 1)?, b.select(1, 1)?);
+            assert_eq!(x.dot(&y)?.to_array::<T>()?[[]], torch[0][3]);
+            let batch = a.unsqueeze(0)?.matmul(&y)?.to_array::<T>()?;
+            assert_eq!(batch[[0, 2]], torch[0][5]);
+            Ok(())
+        });
+        done.unwrap();
+    }
+}
+
+#[test]
+fn products_of_integers_are_pytorchs() {
+    integers_are_multiplied(
+        |x| x,
+        [
+            &[
+                5_805_616_820_279_710,
+                9_288_986_915_379_948,
+                5_805_616_820_279_710,
+                18_577_973_827_827_484,
+                5_805_616_820_279_710,
+                27_866_960_740_275_020,
+            ],
+            &[
+                -491_034_489_679_797_638,
+                7_948_810_446_466_455_228,
+                -2_058_088_691_096_843_522,
+                6_381_756_245_049_409_344,
+                -997_163_583_095_254_934,
+                2_702_140_814_541_633_820,
+                6_401_445_212_178_522_574,
+                -8_345_994_463_894_140_288,
+                -1_503_292_676_510_712_230,
+                -2_544_528_817_383_187_588,
+                -3_585_764_958_255_662_946,
+                -4_627_001_099_128_138_304,
+            ],
+            &[
+                5_805_616_818_080_401,
+                9_288_986_913_913_742,
+                5_805_616_818_080_401,
+                18_577_973_826_361_278,
+                5_805_616_818_080_401,
+                27_866_960_738_808_814,
+            ],
+        ],
+    );
+    integers_are_multiplied(
+        |x| x as i32,
+        [
+            &[
+                -2_142_873_186,
+                -848_684_308,
+                -2_142_873_186,
+                -1_700_301_028,
+                -2_142_873_186,
+                1_743_049_548,
+            ],
+            &[
+                -1_238_654_342,
+                -2_004_085_060,
+                1_525_451_518,
+                760_020_800,
+                514_248_810,
+                399_948_060,
+                285_647_310,
+                171_346_560,
+                -2_027_815_334,
+                -1_490_986_116,
+                -954_156_898,
+                -417_327_680,
+            ],
+            &[
+                -2_145_072_495,
+                -850_150_514,
+                -2_145_072_495,
+                -1_701_767_234,
+                -2_145_072_495,
+                1_741_583_342,
+            ],
+        ],
+    );
+    integers_are_multiplied(
+        |x| x as u8,
+        [
+            &[158, 236, 158, 28, 158, 76],
+            &[122, 188, 254, 64, 106, 28, 206, 128, 90, 124, 158, 192],
+            &[145, 142, 145, 190, 145, 238],
+        ],
+    );
+    // As PyTorch refuses them.
+    let refused = launch(2, |ctx| {
+        let truths = ctx.mesh_of(2)?.ones([2, 2], shard(0))?.to(DType::Bool)?;
+        let told = truths
+            .matmul(&truths)
+            .map(|_| ())
+            .map_err(|e| e.to_string());
+        Ok(told)
+    });
+    let told = &refused.unwrap()[0];
+    assert!(
+        told.as_ref().unwrap_err().contains("an integer"),
+        "{told:?}"
+    );
 }

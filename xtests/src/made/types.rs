@@ -73,6 +73,7 @@ pub fn cases() -> Vec<Case> {
         all.push(case("types", op, attributes, operands, number));
     };
     pairs(&mut add);
+    products(&mut add);
     reductions(&mut add);
     choices(&mut add);
     scans(&mut add);
@@ -148,6 +149,19 @@ fn pairs(add: Add<'_>) {
     ] {
         add("to", json!({"dtype": to}), &[("input", kind, left)]);
     }
+}
+
+/// Products of matrices of integers.
+fn products(add: Add<'_>) {
+    let (x, w) = (("a", Large, &[2, 5, 7][..]), ("b", Small, &[7, 3][..]));
+    add("matmul", json!({}), &[x, w]);
+    add("matmul", json!({}), &[("a", Large, &[7]), w]);
+    let (x, w) = (
+        ("input", Large, &[5, 7][..]),
+        ("weight", Small, &[4, 7][..]),
+    );
+    add("linear", json!({}), &[x, w]);
+    add("linear", json!({}), &[x, w, ("bias", Large, &[4])]);
 }
 
 fn reductions(add: Add<'_>) {

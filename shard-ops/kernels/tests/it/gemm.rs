@@ -454,3 +454,64 @@ fn what_lies_in_gaps_is_not_for_tiles() {
     };
     assert!(!inside::emulated([32, 32, 32], dense, dense, to, false));
 }
+
+/// Integers wrap, so any order of the terms gives the same: across the edges of tiles, and of operands that lie in any way.
+fn whole_products<T: Integer>(bits: impl Fn(u64) -> T) {
+    let mut rng = Rng::new(17);
+    let shapes = [
+        [1, 1, 300],
+        [1, 200, 70],
+        [90, 1, 130],
+        [33, 129, 65],
+        [70, 40, 0],
+        [0, 5, 3],
+        [5, 270, 64],
+    ];
+    for [m, n, k] in shapes {
+        for turned in 0..8 {
+            let mut some = |n: usize| -> Vec<T> {
+                let drawn = (0..n).map(|_| rng.within(0, usize::MAX - 1) as u64);
+                drawn.map(&bits).collect()
+            };
+            let (a, b, before) = (some(m * k), some(k * n), some(m * n));
+            // Row by row, or column by column.
+            let mat = |data, rows, columns, turned: bool| match turned {
+                false => Mat::row_major(data, columns),
+                true => Mat::row_major(data, rows).transposed(),
+            };
+            let (left, right) = (
+                mat(&a, m, k, turned & 1 != 0),
+                mat(&b, k, n, turned & 2 != 0),
+            );
+            let at = |x: &Mat<'_, T>, i: usize, j: usize| {
+                x.data[i * x.row_step as usize + j * x.col_step as usize]
+            };
+            for accumulate in [false, true] {
+                let mut out = before.clone();
+                let steps = if turned & 4 != 0 { (1, m) } else { (n, 1) };
+                let c = MatMut {
+                    data: &mut out,
+                    offset: 0,
+                    row_step: steps.0 as isize,
+                    col_step: steps.1 as isize,
+                };
+                gemm_whole(m, n, k, left, right, c, accumulate);
+                for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+                    let place = i * steps.0 + j * steps.1;
+                    let start = if accumulate { before[place] } else { T::zero() };
+                    let sum = (0..k).fold(start, |sum, q| {
+                        sum.wrapping_add(&at(&left, i, q).wrapping_mul(&at(&right, q, j)))
+                    });
+                    assert_eq!(out[place], sum, "{m} {n} {k}: {i}, {j}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_integers_are_exact() {
+    whole_products(|bits| bits as i64);
+    whole_products(|bits| bits as i32);
+    whole_products(|bits| bits as u8);
+}

@@ -5,16 +5,16 @@ use crate::families::elementwise::{cast, mul};
 use crate::families::matmul::batched;
 use crate::families::reduce::sum;
 use crate::families::shape::{permute, reshape};
-use crate::families::types::float_types;
-use crate::host::{is_whole, with_float};
+use crate::families::types::product_types;
+use crate::host::{is_whole, with_float, with_integer};
 use crate::{
     Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OperandBox, Precision, Reduction, Result,
     Rule, Saved, Value, key_of,
 };
-use shard_comm::Strided;
+use shard_comm::{DType, Element, Strided};
 use shard_kernels::copy::copy;
-use shard_kernels::gemm::gemm;
-use shard_kernels::{Real, View, ViewMut};
+use shard_kernels::gemm::{Mat, MatMut, gemm, gemm_whole};
+use shard_kernels::{View, ViewMut};
 use shard_spec::{Dims, ReduceOp, Strides};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) fn pair(
     let sums: Letters = (of_a.iter().copied())
         .filter(|l| !out.contains(l))
         .collect();
-    if sums.is_empty() || is_whole(a.dtype()) {
+    if sums.is_empty() || a.dtype() == DType::Bool {
         let all: Letters = out.iter().chain(&sums).copied().collect();
         let product = mul(
             exec,
@@ -217,7 +217,7 @@ impl Op for Contract {
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let dtype = float_types("einsum", inputs)?;
+        let dtype = product_types("einsum", inputs)?;
         let mut rule = Rule::builder("einsum", inputs).any_order();
         let sides = [(&self.a, &inputs[0].shape), (&self.b, &inputs[1].shape)];
         let count = sides.iter().flat_map(|(l, _)| l.iter()).max();
@@ -245,29 +245,10 @@ impl Op for Contract {
     crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        let [a, b, y] = self.matrices(&call.cx.inputs, &call.cx.outputs[0]);
-        let g = Groups::of(&self.a, &self.b, &self.out);
-        with_float!(call.dtype(), T => {
-            let (left, right) = (call.input::<T>(0), call.input::<T>(1));
-            let mut kept = [const { Vec::new() }; 2];
-            let [keep_a, keep_b] = &mut kept;
-            let left = viewed(&left, a, &self.a, [&g.batch, &g.rows, &g.sums], keep_a);
-            let right = viewed(&right, b, &self.b, [&g.batch, &g.sums, &g.columns], keep_b);
-            let mut out = call.output::<T>(0);
-            if let Some(y) = y {
-                let data = if y.shape.contains(&0) { &mut [] } else { out.data_mut() };
-                let mut y = ViewMut::new(data, y.offset, &y.shape, &y.strides);
-                batched(&left, &right, 0, &mut y, gemm);
-            } else {
-                let shape = [left.shape()[0], left.shape()[1], right.shape()[2]];
-                let mut made = vec![T::default(); shape.iter().product()];
-                batched(&left, &right, 0, &mut ViewMut::contiguous(&mut made, &shape), gemm);
-                let groups: Letters = [&g.batch, &g.rows, &g.columns].into_iter().flatten().copied().collect();
-                let to = order(&self.out, &groups);
-                let shape: Vec<usize> = to.iter().map(|&d| out.shape()[d]).collect();
-                copy(&View::contiguous(&made, &shape), &mut out.permute(&to));
-            }
-        });
+        match is_whole(call.dtype()) {
+            true => with_integer!(call.dtype(), T => self.compute(call, gemm_whole::<T>)),
+            false => with_float!(call.dtype(), T => self.compute(call, gemm::<T>)),
+        }
     }
 
     fn vjp(
@@ -288,8 +269,44 @@ impl Op for Contract {
     }
 }
 
+impl Contract {
+    /// The contraction, by a kernel for two matrices.
+    fn compute<T: Element>(
+        &self,
+        call: &mut HostCall<'_, '_>,
+        multiply: impl Fn(usize, usize, usize, Mat<'_, T>, Mat<'_, T>, MatMut<'_, T>, bool),
+    ) {
+        let [a, b, y] = self.matrices(&call.cx.inputs, &call.cx.outputs[0]);
+        let g = Groups::of(&self.a, &self.b, &self.out);
+        let (left, right) = (call.input::<T>(0), call.input::<T>(1));
+        let mut kept = [const { Vec::new() }; 2];
+        let [keep_a, keep_b] = &mut kept;
+        let left = viewed(&left, a, &self.a, [&g.batch, &g.rows, &g.sums], keep_a);
+        let right = viewed(&right, b, &self.b, [&g.batch, &g.sums, &g.columns], keep_b);
+        let mut out = call.output::<T>(0);
+        if let Some(y) = y {
+            let data = match y.shape.contains(&0) {
+                true => &mut [],
+                false => out.data_mut(),
+            };
+            let mut y = ViewMut::new(data, y.offset, &y.shape, &y.strides);
+            batched(&left, &right, 0, &mut y, multiply);
+            return;
+        }
+        let shape = [left.shape()[0], left.shape()[1], right.shape()[2]];
+        let mut made = vec![T::default(); shape.iter().product()];
+        let mut y = ViewMut::contiguous(&mut made, &shape);
+        batched(&left, &right, 0, &mut y, multiply);
+        let groups = [&g.batch, &g.rows, &g.columns];
+        let groups: Letters = groups.into_iter().flatten().copied().collect();
+        let to = order(&self.out, &groups);
+        let shape: Vec<usize> = to.iter().map(|&d| out.shape()[d]).collect();
+        copy(&View::contiguous(&made, &shape), &mut out.permute(&to));
+    }
+}
+
 /// A box as matrices, copied if it is none.
-fn viewed<'a, T: Real>(
+fn viewed<'a, T: Element>(
     x: &View<'a, T>,
     at: Option<Strided>,
     letters: &[u32],

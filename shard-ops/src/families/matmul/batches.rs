@@ -2,7 +2,7 @@
 
 use shard_comm::Element;
 use shard_kernels::gemm::{Mat, MatMut};
-use shard_kernels::{Real, View, ViewMut};
+use shard_kernels::{View, ViewMut};
 use smallvec::SmallVec;
 
 /// A dim over whose indices products are made, with the strides of all three.
@@ -32,7 +32,7 @@ struct One {
 ///
 /// Batches that lie one after the other are rows of one product if they share the right operand, columns if they share the left one, and
 /// a part of the contraction if they are summed: `x w` of `x` (8, 64, 256) is one product of 512 rows, and so is the gradient of `w`.
-pub(in crate::families) fn batched<E: Element, T: Real>(
+pub(in crate::families) fn batched<E: Element, T: Element>(
     a: &View<'_, E>,
     b: &View<'_, E>,
     sums: usize,

@@ -5,20 +5,25 @@ use crate::cuda::view::{define, strided};
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
 use crate::error::InOp;
-use crate::host::partial_type;
 use crate::{OpError, Result};
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
-use shard_comm::{Buffer, Device, Strided};
+use shard_comm::{Buffer, DType, Device, Strided};
 use shard_spec::{Dims, Strides};
 use smallvec::smallvec;
 
 const SOURCE: KernelSource = cuda_source!("matmul", include_str!("matmul.cu"));
 /// What tests compile its text for.
-pub(crate) const TRIED: &[(KernelSource, &str)] = &[(
-    SOURCE,
-    "#define T bf16\n#define W f32\n#define R f32\n#define TILE 16\n",
-)];
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[
+    (
+        SOURCE,
+        "#define T bf16\n#define W f32\n#define R f32\n#define TILE 16\n",
+    ),
+    (
+        SOURCE,
+        "#define T u8\n#define W u32\n#define R u8\n#define TILE 16\n",
+    ),
+];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -152,13 +157,24 @@ pub(in crate::families) fn multiply(
     };
     let tile = call.gpu.block().isqrt();
     let defines = format!(
-        "{}#define TILE {tile}\n",
-        define(&[("T", of), ("W", partial_type(to)), ("R", to)])
+        "{}#define W {}\n#define TILE {tile}\n",
+        define(&[("T", of), ("R", to)]),
+        sums_in(to)
     );
     let tiles = |n: i64| (n as u64).div_ceil(u64::from(tile)) as u32;
     let batches = params.batches.min(1 << 15) as u32;
     let blocks = [tiles(params.n), tiles(params.m), batches];
     call.launch_own_blocks(&SOURCE, &defines, "matmul", blocks, tile * tile, &params)
+}
+
+/// The type of the arithmetic. Integers wrap: it is done without signs, and not in types that are widened to signed ones.
+fn sums_in(dtype: DType) -> &'static str {
+    match dtype {
+        DType::I64 => "u64",
+        DType::I32 | DType::U8 | DType::Bool => "u32",
+        DType::F64 => "f64",
+        DType::F32 | DType::F16 | DType::BF16 => "f32",
+    }
 }
 
 /// An operand with the batch dims of `y`, its rows and columns last.

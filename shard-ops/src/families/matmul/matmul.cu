@@ -1,4 +1,4 @@
-// Products of matrices, tile by tile. T: the operands' type; W: that of the arithmetic; R: the result's and the bias's; TILE: a tile's side, whose square is the number of threads of a block.
+// Products of matrices, tile by tile. T: the operands' type; W: that of the arithmetic, without a sign where they are integers; R: the result's and the bias's; TILE: a tile's side, whose square is the number of threads of a block.
 
 // Batches are numbered in row-major order of y's leading dims. Views have rows and columns last, and are transposed already.
 struct MatMul { View a, b, y, bias; i64 batches, m, n, k, biased; };

@@ -18,25 +18,25 @@ use crate::families::elementwise::{add, cast, isfinite, logical_not, masked_fill
 use crate::families::full::rounded_once;
 use crate::families::reduce::{sum, sum_to};
 use crate::families::shape::{reshape, unsqueeze};
-use crate::host::with_float;
+use crate::host::{is_whole, with_float, with_integer};
 use crate::{
     Exec, Halves, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved, Value, key_of,
 };
 use shard_comm::{DType, DeviceKind, Element};
+use shard_kernels::View;
 use shard_kernels::gemm::{self, Mat, MatMut};
-use shard_kernels::{Real, View};
 use shard_spec::Layout;
 use std::sync::Arc;
 
 /// The matrix product of the last two dims, batched over the others with broadcasting; a one-dim operand is a
-/// row on the left and a column on the right, as in PyTorch.
+/// row on the left and a column on the right, as in PyTorch. Products of integers wrap, and have the operands' type.
 ///
 /// # Collective
 /// All members of the mesh. Nothing moves if both operands shard the contraction in the same way; the result is
 /// then `P(sum)` over its axes.
 ///
 /// # Errors
-/// Shapes that do not fit; types that differ or are not f32 or f64.
+/// Shapes that do not fit; types that differ, or truth values.
 pub fn matmul(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
     matmul_of(exec, a, b, false)
 }
@@ -214,9 +214,16 @@ impl Op for MatMul {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         if call.inputs[0].dtype() == DType::BF16 {
-            return self.compute(call, gemm::gemm_halves);
+            return self.compute(call, gemm::gemm_halves, |y, b| y + b);
         }
-        with_float!(call.dtype(), T => self.compute(call, gemm::gemm::<T>));
+        match is_whole(call.dtype()) {
+            true => with_integer!(call.dtype(), T => {
+                self.compute(call, gemm::gemm_whole::<T>, T::wrapping_add);
+            }),
+            false => with_float!(call.dtype(), T => {
+                self.compute(call, gemm::gemm::<T>, |y, b| y + b);
+            }),
+        }
     }
 
     fn keeps(&self) -> Keeps {
@@ -249,11 +256,12 @@ impl Op for MatMul {
 }
 
 impl MatMul {
-    /// The product of operands of type `E` in `T`, by a kernel for two matrices.
-    fn compute<E: Element, T: Real>(
+    /// The product of operands of type `E` in `T`, by a kernel for two matrices, and what adds a bias.
+    fn compute<E: Element, T: Element>(
         &self,
         call: &mut HostCall<'_, '_>,
         multiply: impl Fn(usize, usize, usize, Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, bool),
+        add: impl Fn(T, T) -> T,
     ) {
         let (a, b) = (call.input::<E>(0), call.input::<E>(1));
         let bias = (self.bias && call.cx.adds_once).then(|| call.input::<T>(2));
@@ -263,7 +271,7 @@ impl MatMul {
         if let Some(bias) = bias {
             let shape = y.shape().to_vec();
             if let Some(bias) = bias.broadcast_to(&shape) {
-                shard_kernels::pointwise::update(&mut y, &bias, |y, b| y + b);
+                shard_kernels::pointwise::update(&mut y, &bias, add);
             }
         }
     }

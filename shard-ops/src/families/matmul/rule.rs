@@ -1,7 +1,7 @@
 //! How the operands of a product are indexed: at once, or with a side that is dealt with block by block.
 
 use super::MatMul;
-use crate::families::types::float_types;
+use crate::families::types::product_types;
 use crate::rule::broadcast;
 use crate::{Access, FoldBy, Linearity, Meta, OpError, Reduction, Result, Rule};
 use shard_comm::DType;
@@ -109,7 +109,7 @@ struct Extents {
 
 impl Extents {
     fn new(op: &MatMul, inputs: &[Meta]) -> Result<Self> {
-        let dtype = float_types(MatMul::name(), inputs)?;
+        let dtype = product_types(MatMul::name(), inputs)?;
         let wrong = |problem: String, fix: &'static str| OpError::Shape {
             op: MatMul::name(),
             problem,
