@@ -24,6 +24,11 @@ pub struct Dim(isize);
 pub struct DimList(Vec<Dim>);
 
 impl Dim {
+    /// Whether it is the first or the last, which a tensor of one dim has.
+    pub(crate) fn is_first(self) -> bool {
+        matches!(self.0, 0 | -1)
+    }
+
     /// Its index among `ndim` dims. What is beyond the last is left to the op, which names it.
     pub(crate) fn of(self, op: &'static str, ndim: usize) -> Result<usize> {
         if self.0 >= 0 {
@@ -48,7 +53,7 @@ impl Dim {
 impl DimList {
     /// Whether it is the first or the last dim alone, which a tensor of one dim has.
     pub(crate) fn is_first(&self) -> bool {
-        matches!(self.0[..], [Dim(0 | -1)])
+        matches!(self.0[..], [dim] if dim.is_first())
     }
 
     /// Their indices among `ndim` dims.

@@ -375,7 +375,9 @@ impl ShardTensor {
     }
 
     /// The elements of a dim in ascending order, or in descending, and the indices they had. Equal elements keep their order; NaN stands behind
-    /// all numbers, which descending is first. Results lie as the tensor does.
+    /// all numbers, which descending is first. Results lie as the tensor does. A tensor without dims is sorted along its only dim, 0 or -1, as
+    /// in PyTorch, and so it is by [`argsort`](Self::argsort), [`topk`](Self::topk), [`kthvalue`](Self::kthvalue) and
+    /// [`median`](Self::median).
     ///
     /// ```
     /// use ndarray::array;
@@ -398,9 +400,9 @@ impl ShardTensor {
     /// For a dim out of range, and truth values; what the communicator reports.
     #[track_caller]
     pub fn sort(&self, dim: impl Into<Dim>, descending: bool) -> Result<(Self, Self)> {
-        let _call = Calling::of("sort");
-        let dim = self.dim("sort", dim)?;
-        self.pair(|exec, x| sort::sort(exec, x, dim, descending))
+        self.two_along("sort", dim, |exec, x, dim| {
+            sort::sort(exec, x, dim, descending)
+        })
     }
 
     /// The indices that [`sort`](Self::sort) gives.
@@ -412,9 +414,9 @@ impl ShardTensor {
     /// As [`sort`](Self::sort).
     #[track_caller]
     pub fn argsort(&self, dim: impl Into<Dim>, descending: bool) -> Result<Self> {
-        let _call = Calling::of("argsort");
-        let dim = self.dim("argsort", dim)?;
-        self.run(|exec, x| sort::argsort(exec, x, dim, descending))
+        self.along("argsort", dim, |exec, x, dim| {
+            sort::argsort(exec, x, dim, descending)
+        })
     }
 
     /// The `k` largest elements of a dim, largest first, or the smallest, smallest first, and their indices. Of equal elements the first come
@@ -427,9 +429,11 @@ impl ShardTensor {
     /// As [`sort`](Self::sort); for more elements than there are.
     #[track_caller]
     pub fn topk(&self, k: usize, dim: impl Into<Dim>, largest: bool) -> Result<(Self, Self)> {
-        let _call = Calling::of("topk");
-        let dim = self.dim("topk", dim)?;
-        self.pair(|exec, x| sort::topk(exec, x, k, dim, largest))
+        self.two_along("topk", dim, |exec, x, dim| {
+            // What PyTorch takes from a number is that number, also of none.
+            let k = if self.ndim() == 0 { k.max(1) } else { k };
+            sort::topk(exec, x, k, dim, largest)
+        })
     }
 
     /// The `k`-th smallest element of a dim, counted from 1, and its index, without the dim.
@@ -441,9 +445,9 @@ impl ShardTensor {
     /// As [`topk`](Self::topk); for a `k` of 0.
     #[track_caller]
     pub fn kthvalue(&self, k: usize, dim: impl Into<Dim>) -> Result<(Self, Self)> {
-        let _call = Calling::of("kthvalue");
-        let dim = self.dim("kthvalue", dim)?;
-        self.pair(|exec, x| sort::kthvalue(exec, x, k, dim))
+        self.two_along("kthvalue", dim, |exec, x, dim| {
+            sort::kthvalue(exec, x, k, dim)
+        })
     }
 
     /// The middle element of a dim, of an even number the lower of the two in the middle, and its index, without the dim; the first NaN if there
@@ -456,9 +460,7 @@ impl ShardTensor {
     /// As [`sort`](Self::sort); for a dim without elements.
     #[track_caller]
     pub fn median(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
-        let _call = Calling::of("median");
-        let dim = self.dim("median", dim)?;
-        self.pair(|exec, x| sort::median(exec, x, dim))
+        self.two_along("median", dim, sort::median)
     }
 
     /// Of which of the intervals between ascending `boundaries` each element is: [`searchsorted`](Self::searchsorted) the other way round.
@@ -621,7 +623,7 @@ impl ShardTensor {
 
     /// Runs one op of `shard_ops` with two results.
     #[track_caller]
-    fn pair(
+    pub(super) fn pair(
         &self,
         f: impl FnOnce(
             &dyn shard_ops::Exec,

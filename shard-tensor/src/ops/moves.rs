@@ -4,7 +4,7 @@ use crate::dim::Slices;
 use crate::{Dim, DimList, Result, Shape, ShardTensor, Shifts};
 use ndarray::SliceInfoElem;
 use shard_comm::Calling;
-use shard_ops::{Value, broadcast, index, indexing, shape};
+use shard_ops::{Exec, Value, broadcast, index, indexing, shape};
 use shard_spec::EdgeMap;
 use std::ops::Range;
 
@@ -197,7 +197,7 @@ impl ShardTensor {
         self.apart("unbind", |exec, x| index::unbind(exec, x, dim))
     }
 
-    /// A dim in reverse.
+    /// A dim in reverse; a tensor without dims, along 0 or -1, as it is.
     ///
     /// # Collective
     /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
@@ -206,9 +206,7 @@ impl ShardTensor {
     /// For a dim out of range.
     #[track_caller]
     pub fn flip(&self, dim: impl Into<Dim>) -> Result<Self> {
-        let _call = Calling::of("flip");
-        let dim = self.dim("flip", dim)?;
-        self.run(|exec, x| index::flip(exec, x, dim))
+        self.along("flip", dim, index::flip)
     }
 
     /// Dims shifted by some places, around the end: one, or each of several by its own shift. Shifts of a dim that is named twice add up.
@@ -397,7 +395,7 @@ impl ShardTensor {
         self.run(|exec, x| shape::unsqueeze(exec, x, dim))
     }
 
-    /// Without a dim of extent 1.
+    /// Without a dim of extent 1; a tensor without dims, along 0 or -1, as it is.
     ///
     /// # Collective
     /// All members of the mesh. No communication.
@@ -406,9 +404,7 @@ impl ShardTensor {
     /// For a dim out of range or of another extent.
     #[track_caller]
     pub fn squeeze(&self, dim: impl Into<Dim>) -> Result<Self> {
-        let _call = Calling::of("squeeze");
-        let dim = self.dim("squeeze", dim)?;
-        self.run(|exec, x| shape::squeeze(exec, x, dim))
+        self.along("squeeze", dim, shape::squeeze)
     }
 
     /// The index of a dim.
@@ -416,11 +412,56 @@ impl ShardTensor {
         dim.into().of(op, self.ndim())
     }
 
+    /// The tensor that an op along a dim works on, and the index of the dim. A number has no dims, and is to PyTorch one element along
+    /// dim 0.
+    pub(super) fn line(&self, op: &'static str, dim: impl Into<Dim>) -> Result<(Self, usize)> {
+        let dim = dim.into();
+        match self.ndim() == 0 && dim.is_first() {
+            true => Ok((self.unsqueeze(0)?, 0)),
+            false => Ok((self.clone(), dim.of(op, self.ndim())?)),
+        }
+    }
+
+    /// What an op found along the [line](Self::line) of a tensor: of a number a number.
+    pub(super) fn of_line(&self, found: Self) -> Result<Self> {
+        match self.ndim() == 0 && found.ndim() == 1 {
+            true => found.squeeze(0),
+            false => Ok(found),
+        }
+    }
+
+    /// Runs one op along a dim.
+    #[track_caller]
+    pub(super) fn along(
+        &self,
+        op: &'static str,
+        dim: impl Into<Dim>,
+        f: impl Fn(&dyn Exec, &Value, usize) -> shard_ops::Result<Value>,
+    ) -> Result<Self> {
+        let _call = Calling::of(op);
+        let (x, dim) = self.line(op, dim)?;
+        self.of_line(x.run(|exec, x| f(exec, x, dim))?)
+    }
+
+    /// Runs one op along a dim with two results.
+    #[track_caller]
+    pub(super) fn two_along(
+        &self,
+        op: &'static str,
+        dim: impl Into<Dim>,
+        f: impl FnOnce(&dyn Exec, &Value, usize) -> shard_ops::Result<(Value, Value)>,
+    ) -> Result<(Self, Self)> {
+        let _call = Calling::of(op);
+        let (x, dim) = self.line(op, dim)?;
+        let (first, second) = x.pair(|exec, x| f(exec, x, dim))?;
+        Ok((self.of_line(first)?, self.of_line(second)?))
+    }
+
     #[track_caller]
     fn apart(
         &self,
         op: &'static str,
-        f: impl FnOnce(&dyn shard_ops::Exec, &Value) -> shard_ops::Result<Vec<Value>>,
+        f: impl FnOnce(&dyn Exec, &Value) -> shard_ops::Result<Vec<Value>>,
     ) -> Result<Vec<Self>> {
         let _call = Calling::of(op);
         let parts = f(self.context().tape(), &self.value())?;
@@ -431,7 +472,7 @@ impl ShardTensor {
     pub(super) fn joined(
         op: &'static str,
         tensors: &[&Self],
-        f: impl FnOnce(&dyn shard_ops::Exec, &[&Value]) -> shard_ops::Result<Value>,
+        f: impl FnOnce(&dyn Exec, &[&Value]) -> shard_ops::Result<Value>,
     ) -> Result<Self> {
         let _call = Calling::of(op);
         let Some(first) = tensors.first() else {

@@ -5,7 +5,8 @@ use shard_comm::Calling;
 use shard_ops::scan;
 
 /// Scans along a dim, which stays as it is sharded: parts are scanned side by side, each from what the parts before it came
-/// to. Integers are exact; the bits of floats, which are summed in `f64`, depend on the layout alone.
+/// to. Integers are exact; the bits of floats, which are summed in `f64`, depend on the layout alone. A tensor without dims is scanned along
+/// its only dim, 0 or -1, as in PyTorch.
 impl ShardTensor {
     /// The sums of the elements of a dim up to each. Of integers and truth values they are `i64`, and wrap. A partial sum
     /// stays one.
@@ -28,9 +29,7 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn cumsum(&self, dim: impl Into<Dim>) -> Result<Self> {
-        let _call = Calling::of("cumsum");
-        let dim = self.dim("cumsum", dim)?;
-        self.run(|exec, x| scan::cumsum(exec, x, dim))
+        self.along("cumsum", dim, scan::cumsum)
     }
 
     /// The differences of neighbours along a dim, each element less the one before it, taken `n` times: what [`cumsum`](Self::cumsum)
@@ -70,9 +69,7 @@ impl ShardTensor {
     /// As [`cumsum`](Self::cumsum).
     #[track_caller]
     pub fn cumprod(&self, dim: impl Into<Dim>) -> Result<Self> {
-        let _call = Calling::of("cumprod");
-        let dim = self.dim("cumprod", dim)?;
-        self.run(|exec, x| scan::cumprod(exec, x, dim))
+        self.along("cumprod", dim, scan::cumprod)
     }
 
     /// The logarithms of the sums of the exponentials of the elements of a dim up to each, without overflow.
@@ -84,9 +81,7 @@ impl ShardTensor {
     /// As [`cumsum`](Self::cumsum); for integers and truth values.
     #[track_caller]
     pub fn logcumsumexp(&self, dim: impl Into<Dim>) -> Result<Self> {
-        let _call = Calling::of("logcumsumexp");
-        let dim = self.dim("logcumsumexp", dim)?;
-        self.run(|exec, x| scan::logcumsumexp(exec, x, dim))
+        self.along("logcumsumexp", dim, scan::logcumsumexp)
     }
 
     /// The largest element of a dim up to each, and its index, as `i64`: the last of equal ones, and NaN before all, as in
@@ -99,11 +94,7 @@ impl ShardTensor {
     /// As [`cumsum`](Self::cumsum).
     #[track_caller]
     pub fn cummax(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
-        let _call = Calling::of("cummax");
-        let dim = self.dim("cummax", dim)?;
-        let _call = Calling::of("cummax");
-        let (values, indices) = scan::cummax(self.context().tape(), &self.value(), dim)?;
-        Ok((self.lift(values), self.lift(indices)))
+        self.two_along("cummax", dim, scan::cummax)
     }
 
     /// The smallest element of a dim up to each, and its index, as `i64`: the last of equal ones, and NaN before all, as in
@@ -116,10 +107,6 @@ impl ShardTensor {
     /// As [`cumsum`](Self::cumsum).
     #[track_caller]
     pub fn cummin(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
-        let _call = Calling::of("cummin");
-        let dim = self.dim("cummin", dim)?;
-        let _call = Calling::of("cummin");
-        let (values, indices) = scan::cummin(self.context().tape(), &self.value(), dim)?;
-        Ok((self.lift(values), self.lift(indices)))
+        self.two_along("cummin", dim, scan::cummin)
     }
 }

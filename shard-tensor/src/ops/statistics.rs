@@ -175,9 +175,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn max(&self, dim: impl Into<Dim>, keepdim: bool) -> Result<(Self, Self)> {
         let _call = Calling::of("max");
-        self.two("max", [dim], |exec, x, dims| {
-            of_dim(exec, x, dims, keepdim, ops::max)
-        })
+        self.two_along("max", dim, |exec, x, dim| ops::max(exec, x, dim, keepdim))
     }
 
     /// The smallest element of a dim and its index: as [`max`](Self::max).
@@ -190,9 +188,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn min(&self, dim: impl Into<Dim>, keepdim: bool) -> Result<(Self, Self)> {
         let _call = Calling::of("min");
-        self.two("min", [dim], |exec, x, dims| {
-            of_dim(exec, x, dims, keepdim, ops::min)
-        })
+        self.two_along("min", dim, |exec, x, dim| ops::min(exec, x, dim, keepdim))
     }
 
     /// The norm of some order over some dims: a number `p` for `(Σ |x|^p)^(1/p)`, 0 for how many elements are not zero, and infinities
@@ -319,8 +315,8 @@ impl ShardTensor {
         interpolation: Interpolation,
     ) -> Result<Self> {
         let _call = Calling::of("quantile");
-        let dim = self.dim("quantile", dim)?;
-        self.run(|exec, x| ops::quantile(exec, x, q, dim, interpolation))
+        let (x, dim) = self.line("quantile", dim)?;
+        x.run(|exec, x| ops::quantile(exec, x, q, dim, interpolation))
     }
 
     /// Every element as one dim: what statistics of all of a tensor's elements are taken of.
@@ -347,19 +343,5 @@ impl ShardTensor {
         let _call = Calling::of(op);
         let (first, second) = f(self.context().tape(), &self.value(), &dims)?;
         Ok((self.lift(first), self.lift(second)))
-    }
-}
-
-/// What is found along the only dim of a list; without one, of a number as of a line of one element.
-fn of_dim(
-    exec: &dyn Exec,
-    x: &Value,
-    dims: &[usize],
-    keepdim: bool,
-    op: impl Fn(&dyn Exec, &Value, usize, bool) -> Result<(Value, Value), OpError>,
-) -> Result<(Value, Value), OpError> {
-    match dims {
-        [dim] => op(exec, x, *dim, keepdim),
-        _ => op(exec, &shape::reshape(exec, x, &[1])?, 0, false),
     }
 }

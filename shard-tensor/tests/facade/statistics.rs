@@ -668,9 +668,9 @@ fn sums_of_operands_are_taken_once() {
     }
 }
 
-/// As `torch.tensor(3.).sum(0)`: a tensor without dims is one element along its only dim, 0 or -1. What needs a dim to work along says so.
+/// As `torch.tensor(3.).sum(0)`: a tensor without dims is one element along its only dim, 0 or -1. What PyTorch refuses says so.
 #[test]
-fn a_number_is_reduced_along_its_only_dim() {
+fn a_number_is_one_element_along_its_only_dim() {
     for ranks in [1, 2] {
         let found = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
             let mesh = ctx.mesh_of(ranks)?;
@@ -679,7 +679,7 @@ fn a_number_is_reduced_along_its_only_dim() {
             for x in [parts.sum_all()?, parts.sum_all()?.reduced()?] {
                 type Map = fn(&ShardTensor) -> Result<ShardTensor>;
                 // PyTorch's values and slopes.
-                let maps: [(Map, f64, f64); 17] = [
+                let maps: [(Map, f64, f64); 30] = [
                     (|x| x.sum(0, false), 3.0, 1.0),
                     (|x| x.sum(-1, true), 3.0, 1.0),
                     (|x| x.mean([0], true), 3.0, 1.0),
@@ -697,6 +697,23 @@ fn a_number_is_reduced_along_its_only_dim() {
                     (|x| x.softmax(0), 1.0, 0.0),
                     (|x| x.log_softmax(-1), 0.0, 0.0),
                     (|x| x.softmin(0), 1.0, 0.0),
+                    (|x| x.cumsum(0), 3.0, 1.0),
+                    (|x| x.cumprod(-1), 3.0, 1.0),
+                    (|x| x.logcumsumexp(0), 3.0, 1.0),
+                    (|x| Ok(x.cummax(-1)?.0), 3.0, 1.0),
+                    (|x| Ok(x.cummin(0)?.0), 3.0, 1.0),
+                    (|x| Ok(x.sort(0, true)?.0), 3.0, 1.0),
+                    (|x| Ok(x.topk(1, -1, true)?.0), 3.0, 1.0),
+                    (|x| Ok(x.topk(0, 0, false)?.0), 3.0, 1.0),
+                    (|x| Ok(x.kthvalue(1, 0)?.0), 3.0, 1.0),
+                    (|x| Ok(x.median(-1)?.0), 3.0, 1.0),
+                    (|x| x.flip(0), 3.0, 1.0),
+                    (|x| x.squeeze(-1), 3.0, 1.0),
+                    (
+                        |x| x.quantile(&[0.5], 0, Interpolation::Linear)?.sum(0, false),
+                        3.0,
+                        1.0,
+                    ),
                 ];
                 for (i, (map, value, slope)) in maps.into_iter().enumerate() {
                     let y = map(&x)?;
@@ -706,7 +723,7 @@ fn a_number_is_reduced_along_its_only_dim() {
                     assert!((found - slope).abs() < 1e-12, "slope {i}: {found}");
                 }
                 assert!(x.var(0, 1.0, false)?.item()?.is_nan());
-                let whole: [Map; 8] = [
+                let whole: [Map; 14] = [
                     |x| x.argmax(0),
                     |x| x.argmin_keepdim(-1),
                     |x| Ok(x.min(0, false)?.1),
@@ -715,12 +732,15 @@ fn a_number_is_reduced_along_its_only_dim() {
                     |x| x.count_nonzero(-1, false),
                     |x| x.to(DType::Bool)?.sum(0, false),
                     |x| x.to(DType::I32)?.prod(0, false),
+                    |x| Ok(x.cummax(0)?.1),
+                    |x| Ok(x.cummin(-1)?.1),
+                    |x| Ok(x.sort(0, false)?.1),
+                    |x| x.argsort(-1, true),
+                    |x| Ok(x.topk(1, 0, true)?.1),
+                    |x| x.to(DType::I32)?.cumsum(0),
                 ];
-                for (i, (map, value)) in whole
-                    .iter()
-                    .zip([0., 0., 0., 1., 1., 1., 1., 3.])
-                    .enumerate()
-                {
+                let values = [0., 0., 0., 1., 1., 1., 1., 3., 0., 0., 0., 0., 0., 3.];
+                for (i, (map, value)) in whole.iter().zip(values).enumerate() {
                     let y = map(&x)?;
                     assert_eq!(
                         (y.ndim(), y.item()?),
@@ -728,16 +748,17 @@ fn a_number_is_reduced_along_its_only_dim() {
                         "map {i} to whole numbers"
                     );
                 }
-                let refused: [Map; 9] = [
+                let refused: [Map; 10] = [
                     |x| x.sum(1, false),
                     |x| x.sum([0, -1], false),
                     |x| x.softmax(-2),
                     |x| x.select(0, 0),
                     |x| x.narrow(-1, 0..1),
-                    |x| x.cumsum(-1),
-                    |x| x.flip(0),
-                    |x| Ok(x.sort(0, false)?.0),
-                    |x| x.quantile(&[0.5], 0, Interpolation::Linear),
+                    |x| x.cumsum(1),
+                    |x| x.flip(-2),
+                    |x| Ok(x.sort(1, false)?.0),
+                    |x| x.roll(0, 1),
+                    |x| x.diff(1, 0),
                 ];
                 for (i, map) in refused.iter().enumerate() {
                     let error = map(&x).expect_err("it has no such dim");
