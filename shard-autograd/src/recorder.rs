@@ -452,6 +452,10 @@ impl Exec for Recorder {
         }
     }
 
+    fn moves_are_explicit(&self) -> bool {
+        self.0.exec.moves_are_explicit()
+    }
+
     fn sums_first(&self, op: &Arc<dyn Op>, inputs: &[&Value]) -> Result<Sums, OpError> {
         self.0.exec.sums_first(op, inputs)
     }

@@ -252,6 +252,40 @@ pub trait Exec {
     /// As [`Array::redistribute`](shard_redistribute::Array::redistribute).
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value>;
 
+    /// Whether ops refuse operands that would have to move; see [`EngineOptions`](crate::EngineOptions::explicit_moves).
+    fn moves_are_explicit(&self) -> bool {
+        false
+    }
+
+    /// An operand of what is made of several ops, in the layout that it needs it in: `(op, operand)` names it.
+    ///
+    /// # Collective
+    /// As [`redistribute`](Self::redistribute).
+    ///
+    /// # Errors
+    /// [`ImplicitMove`](OpError::ImplicitMove) if something has to be sent for that and [moves are explicit](Self::moves_are_explicit); as
+    /// [`redistribute`](Self::redistribute).
+    fn aligned(
+        &self,
+        (op, operand): (&'static str, usize),
+        value: &Value,
+        to: &Layout,
+    ) -> Result<Value> {
+        if self.moves_are_explicit() && value.layout() != to {
+            let planner = value.array().cx().planner();
+            let plan = planner.plan(value.layout(), to, value.dtype()).in_op(op)?;
+            if plan.communicates() {
+                return Err(OpError::ImplicitMove {
+                    op,
+                    operand,
+                    layout: value.layout().to_string(),
+                    wanted: to.to_string(),
+                });
+            }
+        }
+        self.redistribute(value, to)
+    }
+
     /// As [`redistribute`](Self::redistribute), of a parameter to the layout in which the next op uses it.
     ///
     /// # Collective

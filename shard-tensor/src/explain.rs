@@ -284,6 +284,10 @@ impl Exec for Telling {
         })
     }
 
+    fn moves_are_explicit(&self) -> bool {
+        self.engine.moves_are_explicit()
+    }
+
     fn sums_first(&self, op: &Arc<dyn Op>, inputs: &[&Value]) -> Result<Sums, OpError> {
         self.engine.sums_first(op, inputs)
     }

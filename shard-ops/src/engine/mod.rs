@@ -514,6 +514,10 @@ impl Exec for Engine {
         ))
     }
 
+    fn moves_are_explicit(&self) -> bool {
+        self.explicit_moves.get()
+    }
+
     fn sums_first(&self, op: &Arc<dyn Op>, inputs: &[&Value]) -> Result<Sums> {
         // A handler gets the operands as they are, and where moves are explicit the op is refused.
         if self.explicit_moves.get() || self.handler(op.name()).is_some() {

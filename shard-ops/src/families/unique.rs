@@ -161,7 +161,7 @@ impl<'a> Rows<'a> {
         let list = permute(exec, &x.detach(), &first)?;
         let list = reshape(exec, &list, &[n, width])?;
         let whole = whole_rows(list.layout()).in_op(op)?;
-        let list = exec.redistribute(&list, &whole)?.detach();
+        let list = exec.aligned((op, 0), &list, &whole)?.detach();
         Ok(Self { x, dim, list })
     }
 

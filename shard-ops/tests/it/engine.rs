@@ -614,7 +614,7 @@ fn explicit_moves_refuse_on_every_rank_alike() {
 #[test]
 fn an_explicit_move_is_named_whatever_the_op() {
     use shard_ops::attention::{Attention, attention};
-    use shard_ops::indexing;
+    use shard_ops::{FoldBy, indexing, neighbors, sort, unique};
     let errors = on_ranks(&[2], |cx, engine| {
         let of =
             |shape: &[usize], text: &str| make(cx, &Layout::parse(cx.mesh(), shape, text).unwrap());
@@ -622,6 +622,9 @@ fn an_explicit_move_is_named_whatever_the_op() {
         let terms = of(&[6, 2], "P(sum)");
         let rows = of(&[6], "S(0)");
         let rows = elementwise::cast(engine, &rows, shard_comm::DType::I64).unwrap();
+        let counts = elementwise::cast(engine, &of(&[2, 6], "S(0)"), DType::I64).unwrap();
+        let counts = reduce::sum(engine, &counts, &[0], false).unwrap();
+        let stripes = of(&[6], "S(0)[0:1,1:1]*");
         let heads = of(&[1, 2, 8, 4], "S(1)");
         let queries = of(&[1, 2, 8, 4], "S(2)");
         engine.set_explicit_moves(true);
@@ -638,6 +641,11 @@ fn an_explicit_move_is_named_whatever_the_op() {
                 None,
                 &Attention::default(),
             ),
+            sort::sort(engine, &stripes, 0, false).map(|(values, _)| values),
+            neighbors::farthest_points(engine, &terms, 2, 0, FoldBy::Ring),
+            indexing::segment_min_with_indices(engine, &terms, &rows, 6).map(|(least, _)| least),
+            indexing::repeat_interleave_each(engine, &x, 0, &counts, None),
+            unique::unique_dim(engine, &terms, 0).map(|found| found.values),
         ];
         refused.map(|result| result.map_or_else(|e| e.to_string(), |y| y.layout().to_string()))
     });
@@ -648,6 +656,11 @@ fn an_explicit_move_is_named_whatever_the_op() {
         ("cat", 0, "P(sum)", "R"),
         ("take", 1, "S(0)", "R"),
         ("attention", 0, "S(2)", "S(1)"),
+        ("sort", 0, "S(0)[0:1,1:1]*", "S(0)"),
+        ("farthest_points", 0, "P(sum)", "R"),
+        ("segment_min_with_indices", 0, "P(sum)", "R"),
+        ("repeat_interleave", 1, "P(sum)", "R"),
+        ("unique_dim", 0, "P(sum)", "R"),
     ];
     for (error, (op, operand, from, to)) in errors[0].iter().zip(expected) {
         let moves = format!("{op}: operand {operand} with layout {from} would have to move");

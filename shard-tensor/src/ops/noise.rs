@@ -4,7 +4,7 @@
 use crate::{Error, Mesh, Placements, Result, Shape, ShardTensor};
 use shard_comm::{Call, Calling, DType};
 use shard_ops::random::{Distribution, random};
-use shard_ops::{elementwise, key_of};
+use shard_ops::{Exec, elementwise, key_of};
 use shard_spec::Layout;
 use std::ops::Range;
 
@@ -113,7 +113,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn bernoulli(&self) -> Result<Self> {
         let _call = Calling::of("bernoulli");
-        let x = self.detach().reduced()?;
+        let x = self.detach().summed("bernoulli")?;
         let fine = fine(x.dtype());
         x.drawn(fine, x.layout(), Distribution::Unit)?
             .lt(&x.to(fine)?)?
@@ -275,7 +275,7 @@ impl ShardTensor {
         if !training {
             return self.leaky_relu(start + 0.5 * width);
         }
-        let x = self.reduced()?;
+        let x = self.summed("rrelu")?;
         let slopes = x.drawn(
             self.dtype(),
             x.layout(),
@@ -316,7 +316,7 @@ impl ShardTensor {
         let (1 | 2, Some(&width)) = (self.ndim(), self.shape().last()) else {
             return Err(fit(format!("shape {:?}", self.shape())));
         };
-        let weights = self.detach().reduced()?.to(DType::F64)?;
+        let weights = self.detach().summed("multinomial")?.to(DType::F64)?;
         let positive = weights.gt_scalar(0.0)?.logical_and(&weights.isfinite()?)?;
         let unfit = weights
             .eq_scalar(0.0)?
@@ -420,6 +420,14 @@ impl ShardTensor {
                 "use dropout, or bring channels to their place",
             )),
         }
+    }
+
+    /// The tensor with its sum over ranks taken, as an op needs it that draws where elements are.
+    #[track_caller]
+    fn summed(&self, op: &'static str) -> Result<Self> {
+        let (x, exec) = (self.value(), self.context().tape());
+        let to = x.layout().with_partial_reduced();
+        Ok(self.lift(exec.aligned((op, 0), &x, &to)?))
     }
 
     /// The numbers of the context's next stream, in a layout.

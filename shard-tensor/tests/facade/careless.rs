@@ -15,6 +15,8 @@ struct Chance {
     state: u64,
     /// Whether some sizes are beyond all memory.
     absurd: bool,
+    /// Whether all numbers are sums over the first axis that are still to be made.
+    terms: bool,
 }
 
 impl Chance {
@@ -76,9 +78,11 @@ impl Chance {
 
     /// Placements of some dims on two axes, of which a mesh may have one.
     fn placements(&mut self, mesh: &Mesh, ndim: usize) -> Vec<AxisPlacement> {
+        let mut sums = self.terms;
         let mut of_axis = || {
             let (kind, dim, split) = (self.below(5), self.below(12), self.below(4));
             match (kind, ndim, split) {
+                _ if std::mem::take(&mut sums) => partial(ReduceOp::Sum),
                 (0, ..) => partial(ReduceOp::Sum),
                 (1, ..) | (_, 0, _) => replicate(),
                 (.., 0) => shard(dim % ndim).even(),
@@ -95,6 +99,8 @@ impl Chance {
         let mesh = mesh.with_dtype(DType::F64);
         let placements = self.placements(&mesh, shape.len());
         let (seed, whole, tracked) = (self.bits(), self.flag(), self.flag());
+        // A leaf of the tape is no sum that is still to be made.
+        let tracked = tracked && !self.terms;
         let element = |index: &[usize]| {
             let number = index.iter().fold(seed, |h, &i| mixed(h ^ i as u64)) % 2000;
             let number = number as f64 / 500.0 - 2.0;
@@ -613,7 +619,16 @@ fn found(call: Call, chance: &mut Chance, mesh: &Mesh) -> Result<Found> {
 fn on(mesh: &[usize], call: Call, (state, absurd): (u64, bool)) -> Result<Vec<Found>> {
     Launch::new(mesh.iter().product()).run(|ctx| {
         let mesh = ctx.mesh(["a", "b"].into_iter().zip(mesh.iter().copied()))?;
-        found(call, &mut Chance { state, absurd }, &mesh)
+        let terms = false;
+        found(
+            call,
+            &mut Chance {
+                state,
+                absurd,
+                terms,
+            },
+            &mesh,
+        )
     })
 }
 
@@ -675,6 +690,35 @@ fn sizes_beyond_all_memory_are_refused() {
                 let error = error.to_string();
                 assert!(!error.contains("panicked"), "{call} on {mesh:?}: {error}");
             }
+        }
+    });
+}
+
+/// Where moves are explicit, an op lets the terms of a sum pass or refuses them: it does not take the sum by itself.
+#[test]
+fn no_sum_is_taken_where_moves_are_explicit() {
+    each(200..250, |name, call, state| {
+        for mesh in [&[2][..], &[2, 2]] {
+            let launch = Launch::new(mesh.iter().product()).explicit_moves(true);
+            let taken = launch.run(|ctx| {
+                let mesh = ctx.mesh(["a", "b"].into_iter().zip(mesh.iter().copied()))?;
+                let (absurd, terms) = (false, true);
+                let mut chance = Chance {
+                    state,
+                    absurd,
+                    terms,
+                };
+                let before = ctx.ledger().snapshot();
+                let made = call(&mut chance, &mesh).unwrap_or_default();
+                let moved = ctx.ledger().since(&before).bytes > 0;
+                let is_sum = |y: &ShardTensor| y.numel() == 0 || y.layout().is_partial();
+                Ok(moved && !made.iter().all(is_sum))
+            });
+            let taken = taken.unwrap_or_else(|e| panic!("{name} on {mesh:?}: {e}"));
+            // A move that is asked for is not implicit, and what is counted without weights has no sums.
+            let others = ["redistribute,", "bincount,"];
+            let exempt = others.iter().any(|other| name.starts_with(other));
+            assert!(exempt || !taken.contains(&true), "{name} on {mesh:?}");
         }
     });
 }

@@ -624,11 +624,17 @@ fn terms_of_a_sum_meet_the_edges_as_a_whole() {
         );
         // Where moves are explicit, all of them refuse to take the sum by themselves.
         ctx.explicit_moves(true);
-        let refused = x.fmax(&whole).map(|_| ()).map_err(|e| e.to_string());
+        let refused = [
+            x.fmax(&whole),
+            x.bernoulli(),
+            x.rrelu(0.1..0.2, true),
+            x.multinomial(1, true),
+        ];
+        let refused = refused.map(|of| of.map(|_| ()).map_err(|e| e.to_string()));
         ctx.explicit_moves(false);
         Ok(refused)
     });
-    for refused in found.unwrap() {
+    for refused in found.unwrap().into_iter().flatten() {
         let text = refused.unwrap_err();
         assert!(text.contains("explicit"), "{text}");
     }

@@ -56,7 +56,8 @@ pub fn repeat_interleave_each(
         let problem = format!("counts are not {n}, one for each index of dim {dim}");
         return Err(wrong(problem, "give a list of counts, as long as the dim"));
     }
-    let counts = exec.redistribute(&counts.detach(), &counts.layout().with_partial_reduced())?;
+    let summed = counts.layout().with_partial_reduced();
+    let counts = exec.aligned((NAME, 1), &counts.detach(), &summed)?;
     let counts = cast(exec, &counts, DType::I64)?;
     decided::within(exec, NAME, &counts, total.unwrap_or(MOST).min(MOST) + 1)?;
     let all = sum(exec, &cast(exec, &counts, DType::F64)?, &[0], false)?;

@@ -93,14 +93,8 @@ pub fn segment_max_with_indices(
     ids: &Value,
     count: usize,
 ) -> Result<(Value, Value)> {
-    winners(
-        exec,
-        "segment_max_with_indices",
-        x,
-        ids,
-        count,
-        ReduceOp::Max,
-    )
+    let op = "segment_max_with_indices";
+    winners(exec, op, x, ids, count, ReduceOp::Max)
 }
 
 /// [`segment_min`], and of each element the row that it is from, as [`segment_max_with_indices`].
@@ -116,14 +110,8 @@ pub fn segment_min_with_indices(
     ids: &Value,
     count: usize,
 ) -> Result<(Value, Value)> {
-    winners(
-        exec,
-        "segment_min_with_indices",
-        x,
-        ids,
-        count,
-        ReduceOp::Min,
-    )
+    let op = "segment_min_with_indices";
+    winners(exec, op, x, ids, count, ReduceOp::Min)
 }
 
 /// Extremes of segments, and the first rows that have them.
@@ -136,7 +124,7 @@ fn winners(
     how: ReduceOp,
 ) -> Result<(Value, Value)> {
     let layout = x.layout().with_partial_reduced();
-    let x = &exec.redistribute(x, &layout)?;
+    let x = &exec.aligned((op, 0), x, &layout)?;
     let own = &x.detach();
     let best = folded(exec, op, own, ids, count, how)?;
     let there = index_select(exec, &best, 0, ids)?;

@@ -124,7 +124,8 @@ fn sampled(
     if count == 0 || clouds == 0 {
         return Ok(taken);
     }
-    let points = exec.redistribute(points, &home(points.layout(), points.layout(), ring)?)?;
+    let points = exec.aligned((NAME, 0), points, &points.layout().with_partial_reduced())?;
+    let points = exec.redistribute(&points, &home(points.layout(), points.layout(), ring)?)?;
     let ids = match ids {
         Some(ids) => {
             Some(exec.redistribute(&ids, &home(points.layout(), ids.layout(), FoldBy::Ring)?)?)

@@ -261,8 +261,8 @@ fn in_intervals(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
         Some(s)
     });
     let to = Layout::from_dims(x.layout().mesh(), x.shape(), dims, None).in_op(NAME)?;
-    let reduced = exec.redistribute(x, &x.layout().with_partial_reduced())?;
-    exec.redistribute(&reduced, &to)
+    let reduced = exec.aligned((NAME, 0), x, &x.layout().with_partial_reduced())?;
+    exec.aligned((NAME, 0), &reduced, &to)
 }
 
 /// An array without data that lies as `x` does, with `len` indices of a dim.
