@@ -215,6 +215,9 @@ pub trait Device: Any + Debug + Send + Sync {
     /// Starts a new measurement of [`MemoryStats::peak`] at the bytes in use now.
     fn reset_peak(&self);
 
+    /// Raises [`MemoryStats::peak`] to what it was before somebody else began a new measurement, so that the one before goes on.
+    fn raise_peak(&self, _to: usize) {}
+
     /// The work and time of jobs, copies and folds so far, by name, on a device that keeps such an account: a
     /// [metered](crate::HostOptions::meter) host measures, a simulated device forecasts, and other devices return nothing.
     fn spent(&self) -> Vec<(&'static str, Spent)> {

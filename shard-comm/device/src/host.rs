@@ -376,6 +376,10 @@ impl Device for Host {
         self.pool.reset_peak();
     }
 
+    fn raise_peak(&self, to: usize) {
+        self.pool.raise_peak(to);
+    }
+
     fn spent(&self) -> Vec<(&'static str, Spent)> {
         self.meter.as_ref().map(Meter::read).unwrap_or_default()
     }

@@ -175,6 +175,11 @@ impl Pool {
         inner.stats.peak = inner.stats.live;
     }
 
+    pub(crate) fn raise_peak(&self, to: usize) {
+        let mut inner = self.lock();
+        inner.stats.peak = inner.stats.peak.max(to);
+    }
+
     /// Gives everything cached back to the system.
     pub(crate) fn trim(&self) {
         let freed = {

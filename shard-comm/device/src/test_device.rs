@@ -274,6 +274,10 @@ impl Device for TestDevice {
         self.pool.reset_peak();
     }
 
+    fn raise_peak(&self, to: usize) {
+        self.pool.raise_peak(to);
+    }
+
     fn trim(&self) {
         self.pool.trim();
     }

@@ -1,6 +1,7 @@
-//! Hears of spans, and keeps how long each took.
+//! Hears of spans, and keeps how long each took, and how much memory.
 
 use super::{Profile, Slice, Spent};
+use shard_comm::DeviceRef;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -37,10 +38,23 @@ struct Frame {
     began: Instant,
     /// Time of what was entered within, and has left.
     within: Duration,
+    /// Bytes in use when it was entered, if it has a row.
+    live: usize,
+    /// What those within kept of memory, that have left.
+    kept_within: i64,
+    /// Most bytes in use so far, while it was entered.
+    peak: usize,
+}
+
+impl Frame {
+    fn has_row(&self) -> bool {
+        matches!(self.kind, Kind::Row(_))
+    }
 }
 
 struct Heard {
     began: Instant,
+    memory: Memory,
     /// The first two are [`ELSEWHERE`] and [`WAIT`].
     rows: Vec<Spent>,
     known: HashMap<String, usize>,
@@ -57,10 +71,14 @@ const WAIT: usize = 1;
 
 impl Listener {
     /// Runs `f` and listens.
-    pub(super) fn listen<T>(rank: usize, f: impl FnOnce() -> T) -> (T, Profile) {
+    pub(super) fn listen<T>(
+        rank: usize,
+        device: &DeviceRef,
+        f: impl FnOnce() -> T,
+    ) -> (T, Profile) {
         LazyLock::force(&SEVERAL);
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let heard = Arc::new(Mutex::new(Heard::new()));
+        let heard = Arc::new(Mutex::new(Heard::new(device)));
         let listener = Self {
             before: dispatcher::get_default(Dispatch::clone),
             heard: Arc::clone(&heard),
@@ -68,7 +86,9 @@ impl Listener {
         };
         let _then = AsBefore;
         let result = tracing::subscriber::with_default(listener, f);
-        let heard = std::mem::replace(&mut *locked(&heard), Heard::new());
+        let mut heard = locked(&heard);
+        heard.measured();
+        let heard = std::mem::replace(&mut *heard, Heard::new(device));
         (result, heard.profile(rank, since.unwrap_or_default()))
     }
 }
@@ -179,10 +199,59 @@ impl Subscriber for Listener {
     }
 }
 
+/// What the rank's device has in use. Measurements of others go on when this is dropped, as if there had been none here.
+struct Memory {
+    device: DeviceRef,
+    /// What was in use at the beginning.
+    live: usize,
+    /// Most bytes in use since the last measurement before this one.
+    before: usize,
+    /// Most bytes in use since the beginning.
+    peak: usize,
+    /// What all rows but the first kept.
+    kept: i64,
+}
+
+impl Memory {
+    fn new(device: &DeviceRef) -> Self {
+        let now = device.memory();
+        device.reset_peak();
+        Self {
+            device: device.clone(),
+            live: now.live,
+            before: now.peak,
+            peak: now.live,
+            kept: 0,
+        }
+    }
+
+    /// Bytes in use now, and most bytes since this was called before.
+    fn read(&mut self) -> (usize, usize) {
+        let now = self.device.memory();
+        if now.peak > now.live {
+            self.device.reset_peak();
+        }
+        self.peak = self.peak.max(now.peak);
+        (now.live, now.peak)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.device.raise_peak(self.before.max(self.peak));
+    }
+}
+
+/// By how many bytes more are in use.
+fn more(from: usize, to: usize) -> i64 {
+    to as i64 - from as i64
+}
+
 impl Heard {
-    fn new() -> Self {
+    fn new(device: &DeviceRef) -> Self {
         let mut heard = Self {
             began: Instant::now(),
+            memory: Memory::new(device),
             rows: Vec::new(),
             known: HashMap::new(),
             kinds: HashMap::new(),
@@ -232,19 +301,63 @@ impl Heard {
             Kind::Move(row) if self.current() == ELSEWHERE => Kind::Row(row),
             kind => kind,
         };
+        let mut live = 0;
         if let Kind::Row(row) = kind {
             self.rows[row].calls += 1;
+            live = self.measured();
         }
         self.stack.push(Frame {
             span,
             kind,
             began: Instant::now(),
             within: Duration::ZERO,
+            live,
+            kept_within: 0,
+            peak: live,
         });
     }
 
+    /// Bytes in use now; tells what runs now of the most that were since this was called before.
+    fn measured(&mut self) -> usize {
+        let (live, peak) = self.memory.read();
+        let running = self.stack.iter_mut().rev().find(|frame| frame.has_row());
+        match running {
+            Some(frame) => frame.peak = frame.peak.max(peak),
+            None => {
+                let elsewhere = &mut self.rows[ELSEWHERE];
+                elsewhere.peak = elsewhere.peak.max(peak as u64);
+            }
+        }
+        live
+    }
+
+    /// Takes what a frame of a row kept of memory, and its peak, into account; it is the last on the stack.
+    fn remembered(&mut self, row: usize) {
+        let live = self.measured();
+        let Some((frame, outer)) = self.stack.split_last_mut() else {
+            return;
+        };
+        let kept = more(frame.live, live);
+        let spent = &mut self.rows[row];
+        spent.kept += kept - frame.kept_within;
+        spent.peak = spent.peak.max(frame.peak as u64);
+        match outer.iter_mut().rev().find(|frame| frame.has_row()) {
+            Some(outer) => {
+                outer.kept_within += kept;
+                outer.peak = outer.peak.max(frame.peak);
+            }
+            None => self.memory.kept += kept,
+        }
+    }
+
     fn exit(&mut self, span: u64) {
-        let Some(frame) = self.stack.pop_if(|frame| frame.span == span) else {
+        let last = self.stack.last().filter(|frame| frame.span == span);
+        match last.map(|frame| frame.kind) {
+            None => return,
+            Some(Kind::Row(row)) => self.remembered(row),
+            Some(Kind::Move(_) | Kind::Wait) => {}
+        }
+        let Some(frame) = self.stack.pop() else {
             return;
         };
         let time = frame.began.elapsed();
@@ -286,10 +399,14 @@ impl Heard {
 
     fn profile(mut self, rank: usize, began: Duration) -> Profile {
         let time = self.began.elapsed();
+        let live = self.measured();
+        let kept = more(self.memory.live, live) - self.memory.kept;
+        let peak = self.memory.peak as u64;
         // So far it has what was in spans, of which waiting is its own.
         let elsewhere = &mut self.rows[ELSEWHERE];
         elsewhere.own = time.saturating_sub(elsewhere.time);
         elsewhere.time = elsewhere.own + elsewhere.waiting;
+        elsewhere.kept = kept;
         let names = self.rows.iter().map(|row| row.name.clone()).collect();
         let mut rows = self.rows;
         rows.retain(|row| row.calls > 0 || row.name == "elsewhere");
@@ -297,6 +414,7 @@ impl Heard {
         Profile {
             rank,
             time,
+            peak,
             rows,
             slices: self.slices,
             names,

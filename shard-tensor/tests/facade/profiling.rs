@@ -89,6 +89,64 @@ fn times_add_up_and_bytes_are_the_ledgers() -> Result<()> {
     Ok(())
 }
 
+/// What is in use is counted by op, and whoever measured it before goes on as if nobody had looked meanwhile.
+#[test]
+fn memory_adds_up_and_peaks_are_the_devices() -> Result<()> {
+    const MIB: usize = 1 << 20;
+    launch(2, |ctx| {
+        let device = ctx.device();
+        let x = ctx.mesh_of(2)?.randn([2, MIB], shard(0))?;
+        let live = || device.memory().live as i64;
+        device.reset_peak();
+        drop(times(&x, 8)?);
+        let before = (live(), device.memory().peak);
+        assert!(before.1 >= 32 * MIB + live() as usize);
+        let (kept, profile) = ctx.profile(|| {
+            let all = x.exp()?;
+            drop(x.abs()?);
+            drop(times(&all.sin()?, 2)?);
+            Ok(all)
+        })?;
+        assert_eq!(profile.kept(), live() - before.0);
+        assert_eq!(profile.kept(), 4 * MIB as i64);
+        let row = |name: &str| profile.get(name).map(|row| (row.kept, row.peak as i64));
+        let mib = 4 * MIB as i64;
+        assert_eq!(row("exp"), Some((mib, before.0 + mib)));
+        assert_eq!(row("abs"), Some((mib, before.0 + 2 * mib)));
+        assert_eq!(row("sin"), Some((mib, before.0 + 2 * mib)));
+        assert_eq!(row("cat"), Some((2 * mib, before.0 + 4 * mib)));
+        // What the program dropped.
+        assert_eq!(row("elsewhere"), Some((-4 * mib, before.0 + 4 * mib)));
+        assert_eq!(profile.peak as i64, before.0 + 4 * mib);
+        assert_eq!(device.memory().peak, before.1);
+        // Of a profile within another, and of what panics.
+        device.reset_peak();
+        let (inner, outer) = ctx.profile(|| {
+            let (_, inner) = ctx.profile(|| times(&x, 4).map(drop))?;
+            Ok(inner)
+        })?;
+        assert_eq!(inner.peak as i64, live() + 4 * mib);
+        assert_eq!(outer.peak, inner.peak);
+        assert_eq!(device.memory().peak as u64, inner.peak);
+        device.reset_peak();
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            ctx.profile(|| -> Result<()> {
+                drop(times(&x, 4));
+                panic!("on purpose")
+            })
+        }));
+        assert!(failed.is_err() && device.memory().peak as i64 == live() + 4 * mib);
+        drop(kept);
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// So many of a tensor, one behind the other.
+fn times(x: &ShardTensor, n: usize) -> Result<ShardTensor> {
+    ShardTensor::cat(&vec![x; n], 1)
+}
+
 #[test]
 fn what_is_within_is_not_counted_twice() -> Result<()> {
     launch(2, |ctx| {

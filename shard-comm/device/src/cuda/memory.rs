@@ -124,4 +124,8 @@ impl Usage {
         self.peak
             .store(self.live.load(Ordering::Relaxed), Ordering::Relaxed);
     }
+
+    pub(super) fn raise_peak(&self, to: usize) {
+        self.peak.fetch_max(to, Ordering::Relaxed);
+    }
 }

@@ -740,6 +740,10 @@ impl Device for Cuda {
         self.usage.reset_peak();
     }
 
+    fn raise_peak(&self, to: usize) {
+        self.usage.raise_peak(to);
+    }
+
     fn trim(&self) {
         self.driver.trim();
     }
