@@ -3,7 +3,8 @@
 use super::{Module, uniform};
 use crate::{EdgeMap, Error, FourierNorm, Mesh, Result, Shape, ShardTensor, tree};
 use shard_comm::Calling;
-use shard_spec::Layout;
+use shard_ops::Exec;
+use shard_spec::{DimSharding, Layout};
 
 /// The product of a field's lowest frequencies with weights of their own, channels mixed: the layer of Fourier neural operators, for as
 /// many spatial dims as it has modes.
@@ -151,8 +152,9 @@ impl SpectralConv {
         field.irfft(Some(extents[last - 2]), last, FourierNorm::Ortho)
     }
 
-    /// Where the result goes: all dims as those of the field, but for channels, which are divided as the weights' outputs are.
-    fn layout(&self, x: &ShardTensor, shape: &[usize]) -> Result<Layout> {
+    /// Where what was transformed back goes: all dims as those of the field, but for channels, which are divided as the weights' outputs
+    /// are. Terms of a sum stay what they are along axes that divide nothing.
+    fn layout(&self, x: &ShardTensor, back: &Layout) -> Result<Layout> {
         let own = x.layout();
         let weight = self.weight.layout_in_use();
         let outputs = weight.sharding(0).filter(|s| {
@@ -168,14 +170,20 @@ impl SpectralConv {
             1 => outputs.cloned(),
             _ => s.clone(),
         });
-        Ok(Layout::from_dims(own.mesh(), shape, dims, None)?)
+        let dims: Vec<Option<DimSharding>> = dims.collect();
+        let divides = |a: &usize| dims.iter().flatten().any(|s| s.axes.contains(a));
+        let mut terms = back.partial_axes().to_vec();
+        terms.retain(|a| !divides(a));
+        let terms = back.partial_op().map(|op| (op, &terms[..]));
+        Ok(Layout::from_dims(own.mesh(), back.shape(), dims, terms)?)
     }
 }
 
 impl Module for SpectralConv {
     /// # Collective
     /// All members of the field's mesh. An exchange for each spatial dim that is sharded, there and back, of the frequencies that are
-    /// kept so far; then what brings the result to where the field's parts are. Terms of a sum over inputs that are divided are summed.
+    /// kept so far; then what brings the result to where the field's parts are. Weights that are divided by inputs make it a partial sum, as
+    /// those of a linear layer do, along axes that divide nothing else of the field.
     ///
     /// # Errors
     /// For a field of other channels or dims, or too coarse for the modes; what the communicator reports.
@@ -187,7 +195,9 @@ impl Module for SpectralConv {
         let equation = format!("ni{letters},oi{letters}->no{letters}");
         let made = ShardTensor::complex_einsum(&equation, &[&self.low(x)?, &self.weight])?;
         let back = self.field(made, &x.shape()[2..])?;
-        let to = self.layout(x, back.shape())?;
-        back.redistribute(&to)
+        let to = self.layout(x, back.layout())?;
+        // Unlike a program's own moves, this one may leave terms of a sum where they are.
+        let moved = back.context().tape().redistribute(&back.value(), &to)?;
+        Ok(back.lift(moved))
     }
 }

@@ -137,6 +137,14 @@ fn frequencies_stay_where_the_field_is() {
         assert_eq!(y.layout().to_string(), "S(2)[5,2] S(1)");
         let apart = y.sub(&whole)?.abs()?.amax([0, 1, 2, 3], false)?.item()?;
         assert!(apart < 1e-14, "{apart}");
+        // Weights divided by inputs make terms of a sum, and what comes of them nobody asked to move.
+        let next = SpectralConv::new(&mesh, 6, 3, [2, 3])?;
+        let expected = next.forward(&whole)?;
+        let next = next.distribute(&Plan::new().rowwise("weight", "tensor"))?;
+        let z = next.forward(&y)?;
+        assert_eq!(z.layout().to_string(), "S(2)[5,2] P(sum)");
+        let apart = z.sub(&expected)?.abs()?.amax([0, 1, 2, 3], false)?.item()?;
+        assert!(apart < 1e-14, "{apart}");
         for coarse in [&[2, 4, 3, 6][..], &[2, 4, 7, 3], &[2, 3, 7, 6], &[4, 7, 6]] {
             let error = layer
                 .forward(&wave(&mesh, coarse, 0, Placements::replicated())?)
