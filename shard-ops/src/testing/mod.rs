@@ -41,6 +41,7 @@
 pub(crate) mod arrays;
 mod compare;
 mod gradient;
+mod keys;
 mod layouts;
 mod probe;
 mod rng;
@@ -128,6 +129,16 @@ pub enum Fault {
         /// The first layouts under which it is not.
         difference: Difference,
     },
+    /// Two ops with different rules have one key.
+    #[error(
+        "{op} has the key of {other} and another rule, and would be run by what was found for that; make its `key` of all its attributes"
+    )]
+    Key {
+        /// The op.
+        op: String,
+        /// The op that was tried before.
+        other: String,
+    },
     /// The kernel leaves elements of a result as they were in memory.
     #[error(
         "{op}: output {output} depends on what was in its memory before: {problem}; write every element of it"
@@ -181,7 +192,8 @@ pub enum Fault {
 /// even, uneven and partly empty parts, and with operands as terms of a sum where a rule says that they pass; on 1 to 4 ranks.
 /// All must be as on one rank, gradients included, and the derivative that of the op. On one rank, results must be the same
 /// whatever was in their memory, and the vjp must give an entry for each operand: a gradient of its shape and type, or none where that
-/// would be zero.
+/// would be zero. Ops of one key, among these and all that this process tried before, must have one rule for the same operands, as
+/// strategies are cached under it: an attribute that is no part of the key is found where it is tried with values that rules differ by.
 ///
 /// Ranks are threads of this process.
 ///
@@ -222,6 +234,9 @@ impl Validation {
     fn alone(&self, op: &Arc<dyn Op>, operands: &[Tensor]) -> Result<Alone, Fault> {
         let once = self.on_one(op, operands, NOT_A_NUMBER)?;
         let again = self.on_one(op, operands, ZEROS)?;
+        for sample in &once.samples {
+            keys::differs(sample)?;
+        }
         unwritten(&once.samples, &again.samples)?;
         let of = |problem| Fault::Vjp {
             op: format!("{op:?}"),

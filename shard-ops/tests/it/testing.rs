@@ -118,6 +118,67 @@ fn fault(mistake: Mistake) -> Fault {
     validate(ramp(mistake), &[Tensor::drawn([11], 1)]).unwrap_err()
 }
 
+/// `y[i] = x[i] + by`, which is linear if that is 0, with a key that is that of all such ops.
+#[derive(Clone, Copy, Debug)]
+struct Plus {
+    by: u8,
+}
+
+impl Op for Plus {
+    fn name(&self) -> &'static str {
+        "plus"
+    }
+
+    fn key(&self) -> u128 {
+        key_of(self.name(), &())
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule, OpError> {
+        let mut rule = Rule::builder(self.name(), inputs).any_order();
+        let x = &inputs[0];
+        let i = vec![Access::factor(rule.factor(x.shape[0]))];
+        let linear = if self.by == 0 { &[0][..] } else { &[] };
+        rule.input(i.clone())
+            .output(i, x.shape.clone(), x.dtype)
+            .linearity(Linearity::Each(linear.iter().copied().collect()))
+            .build()
+    }
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let x = call.input::<f64>(0).to_vec();
+        let mut y = call.output::<f64>(0);
+        let added = x.into_iter().map(|x| x + f64::from(self.by));
+        for (y, x) in y.data_mut().iter_mut().zip(added) {
+            *y = x;
+        }
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::NOTHING
+    }
+
+    fn vjp(
+        &self,
+        _: &dyn Exec,
+        _: &Saved<'_>,
+        cotangents: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>, OpError> {
+        Ok(cotangents.to_vec())
+    }
+}
+
+#[test]
+fn an_attribute_that_is_no_part_of_the_key_is_found() {
+    let x = [Tensor::drawn([11], 1)];
+    for _ in 0..2 {
+        validate(Plus { by: 0 }, &x).unwrap();
+    }
+    let fault = validate(Plus { by: 3 }, &x).unwrap_err();
+    assert!(matches!(fault, Fault::Key { .. }), "{fault}");
+    let told = fault.to_string();
+    assert!(told.contains("by: 3") && told.contains("by: 0"), "{told}");
+}
+
 #[test]
 fn a_kernel_that_takes_its_box_for_the_whole_is_found() {
     let Fault::Differs { mesh, difference } = fault(Mistake::Box) else {
