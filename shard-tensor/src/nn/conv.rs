@@ -31,8 +31,7 @@ impl Conv {
         options: crate::Conv,
     ) -> Result<Self> {
         let mut layer = Self::without_bias(mesh, inputs, outputs, kernel, options)?;
-        let fan_in = numel(&layer.weight.shape()[1..]);
-        layer.bias = Some(uniform(mesh, outputs, fan_in)?);
+        layer.bias = Some(bias(mesh, outputs, &layer.weight)?);
         Ok(layer)
     }
 
@@ -51,15 +50,10 @@ impl Conv {
         kernel: impl Into<Shape>,
         options: crate::Conv,
     ) -> Result<Self> {
-        let per_group = inputs / options.options().groups.max(1);
-        let shape: Vec<usize> = [outputs, per_group]
-            .into_iter()
-            .chain(kernel.into().iter().copied())
-            .collect();
-        let fan_in = numel(&shape[1..]);
+        let groups = options.options().groups;
         Ok(Self {
             options,
-            weight: uniform(mesh, shape, fan_in)?,
+            weight: weight(mesh, [outputs, inputs], groups, &kernel.into())?,
             bias: None,
         })
     }
@@ -101,9 +95,7 @@ impl ConvTranspose {
         options: crate::ConvTranspose,
     ) -> Result<Self> {
         let mut layer = Self::without_bias(mesh, inputs, outputs, kernel, options)?;
-        // As PyTorch counts it, from the weight's second dim.
-        let fan_in = numel(&layer.weight.shape()[1..]);
-        layer.bias = Some(uniform(mesh, outputs, fan_in)?);
+        layer.bias = Some(bias(mesh, outputs, &layer.weight)?);
         Ok(layer)
     }
 
@@ -122,16 +114,10 @@ impl ConvTranspose {
         kernel: impl Into<Shape>,
         options: crate::ConvTranspose,
     ) -> Result<Self> {
-        let per_group = outputs / options.options().groups.max(1);
-        let kernel = kernel.into();
-        let shape: Vec<usize> = [inputs, per_group]
-            .into_iter()
-            .chain(kernel.iter().copied())
-            .collect();
-        let fan_in = numel(&shape[1..]);
+        let groups = options.options().groups;
         Ok(Self {
             options,
-            weight: uniform(mesh, shape, fan_in)?,
+            weight: weight(mesh, [inputs, outputs], groups, &kernel.into())?,
             bias: None,
         })
     }
@@ -144,4 +130,25 @@ impl Module for ConvTranspose {
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         x.conv_transpose(&self.weight, self.bias.as_ref(), self.options.clone())
     }
+}
+
+/// The weight `[first, second / groups, kernel...]` of a new layer, by what its elements after the first dim come to: as PyTorch counts
+/// inputs, those of transposed convolutions too.
+#[track_caller]
+fn weight(
+    mesh: &Mesh,
+    [first, second]: [usize; 2],
+    groups: usize,
+    kernel: &Shape,
+) -> Result<ShardTensor> {
+    let channels = [first, second / groups.max(1)];
+    let shape: Vec<usize> = channels.into_iter().chain(kernel.iter().copied()).collect();
+    let fan_in = numel(&shape[1..]);
+    uniform(mesh, shape, fan_in)
+}
+
+/// The bias of a new layer with this weight.
+#[track_caller]
+fn bias(mesh: &Mesh, outputs: usize, weight: &ShardTensor) -> Result<ShardTensor> {
+    uniform(mesh, outputs, numel(&weight.shape()[1..]))
 }
