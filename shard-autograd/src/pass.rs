@@ -9,7 +9,7 @@ use crate::node::{Kind, LeafName, Node, Outlet, Slot, ValueId, on_tape};
 use crate::recorder::Mode;
 use crate::used::Again;
 use crate::{AutogradError, Recorder, Result, by_hand, checkpoint, local, to_mesh};
-use shard_ops::{Saved, Value};
+use shard_ops::{Saved, Terms, Value};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -53,6 +53,8 @@ pub(crate) struct Visit {
     pending: SmallVec<[Cotangents; 1]>,
     /// How many edges from nodes whose vjp is still to be run lead here.
     pub(crate) uses: usize,
+    /// How many did at first.
+    terms: usize,
 }
 
 pub(crate) type Visits = BTreeMap<u64, Visit>;
@@ -106,7 +108,10 @@ impl Pass<'_> {
             let shared = matches!(node.kind, Kind::ToLocal { .. });
             if shared || cotangents.iter().any(Option::is_some) {
                 let _span = tracing::trace_span!("vjp", op = node.name(), node = node.id).entered();
-                let terms = self.vjp(mover, &node, &again, &needs, &cotangents)?;
+                let (summed, exec) = (terms_of(&node, &visits), &**self.recorder.inner());
+                let told = summed.iter().any(|&terms| terms > 1);
+                let summed = told.then_some(Terms { exec, of: &summed });
+                let terms = self.vjp(mover, &node, &again, (&needs, summed), &cotangents)?;
                 drop(cotangents);
                 deliver(mover, &node, &needs, terms, &mut visits)?;
             }
@@ -168,6 +173,7 @@ impl Pass<'_> {
                     run: false,
                     pending,
                     uses: 0,
+                    terms: 0,
                 },
             );
         }
@@ -196,6 +202,7 @@ impl Pass<'_> {
             for parent in node.parents.iter().flatten().filter(counted) {
                 if let Some(visit) = visits.get_mut(&parent.node.id) {
                     visit.uses += 1;
+                    visit.terms += 1;
                 }
             }
         }
@@ -287,7 +294,7 @@ impl Pass<'_> {
         mover: Mover<'_>,
         node: &Rc<Node>,
         again: &Again<'_>,
-        needs: &[bool],
+        (needs, terms): (&[bool], Option<Terms<'_>>),
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
         match &node.kind {
@@ -349,11 +356,28 @@ impl Pass<'_> {
                     inputs: &inputs,
                     outputs: &outputs,
                     needs,
+                    terms,
                 };
                 Ok(op.vjp(mover.exec(), &saved, cotangents)?)
             }
         }
     }
+}
+
+/// With how many others the cotangent of each parent is summed before the sum over ranks is taken: those of a leaf, which is used as it is
+/// or brought to where it is used.
+fn terms_of(node: &Node, visits: &Visits) -> SmallVec<[usize; 3]> {
+    let summed = |slot: &Rc<Slot>| {
+        let leaf = match &slot.node.kind {
+            Kind::Leaf(_) => Some(&slot.node),
+            Kind::Use(_) => slot.node.parents.iter().flatten().map(|p| &p.node).next(),
+            _ => None,
+        };
+        leaf.and_then(|leaf| visits.get(&leaf.id)).map(|v| v.terms)
+    };
+    (node.parents.iter())
+        .map(|parent| parent.as_ref().and_then(summed).unwrap_or(1))
+        .collect()
 }
 
 /// Adds the cotangents from a node's vjp to those of its inputs.

@@ -460,6 +460,10 @@ impl Exec for Recorder {
         self.0.exec.sums_first(op, inputs)
     }
 
+    fn set_terms(&self, terms: usize) -> usize {
+        self.0.exec.set_terms(terms)
+    }
+
     fn in_full(&self, value: &Value) -> Result<Value, OpError> {
         self.full(value)
     }

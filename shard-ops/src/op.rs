@@ -7,7 +7,7 @@ use shard_comm::{DType, DeviceKind};
 use shard_redistribute::PlanHandle;
 use shard_spec::Layout;
 use smallvec::SmallVec;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 /// What a kernel that computes in `f32` reads and writes as it is stored in 16 bits.
@@ -337,6 +337,16 @@ pub trait Exec {
         Ok(inputs.iter().map(|_| None).collect())
     }
 
+    /// Tells that the sum over ranks is taken of so many results together, those of the ops to come among them, as of the gradients of a
+    /// parameter that is used several times: one that is left as terms of a sum then costs its share of that sum alone. Returns what
+    /// was told before. An executor that does not choose among strategies hears nothing.
+    ///
+    /// # Collective
+    /// No communication. All ranks tell the same.
+    fn set_terms(&self, _terms: usize) -> usize {
+        1
+    }
+
     /// The value as an op takes it that is computed in [`Full`](Precision::Full) precision, for what is made of several ops: as it is,
     /// unless this executor casts by itself.
     ///
@@ -393,6 +403,38 @@ pub struct Saved<'a> {
     pub outputs: &'a [Value],
     /// Which inputs' cotangents are wanted.
     pub needs: &'a [bool],
+    /// Which of them are summed with others of the same input before a sum over ranks is taken, if that is known.
+    pub terms: Option<Terms<'a>>,
+}
+
+/// How many cotangents of each input are summed, and who is told while one is computed.
+#[derive(Clone, Copy)]
+pub struct Terms<'a> {
+    /// What the vjp applies ops by.
+    pub exec: &'a dyn Exec,
+    /// For each input: 1 if the cotangent is used as it is.
+    pub of: &'a [usize],
+}
+
+impl Debug for Terms<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Terms").field(&self.of).finish()
+    }
+}
+
+impl Terms<'_> {
+    /// Runs `f`, which makes the cotangent of an input.
+    fn told<T>(self, input: usize, f: impl FnOnce() -> T) -> T {
+        struct Before<'a>(&'a dyn Exec, usize);
+        impl Drop for Before<'_> {
+            fn drop(&mut self) {
+                self.0.set_terms(self.1);
+            }
+        }
+        let terms = self.of.get(input).copied().unwrap_or(1);
+        let _before = Before(self.exec, self.exec.set_terms(terms));
+        f()
+    }
 }
 
 impl Saved<'_> {
@@ -407,7 +449,13 @@ impl Saved<'_> {
         mut of: impl FnMut(&Value, usize) -> Result<G>,
     ) -> Result<Vec<Option<Value>>> {
         let each = |(i, &wanted): (usize, &bool)| match &cotangents[0] {
-            Some(dy) if wanted => of(dy, i).map(Into::into),
+            Some(dy) if wanted => {
+                let made = match self.terms {
+                    Some(terms) => terms.told(i, || of(dy, i)),
+                    None => of(dy, i),
+                };
+                made.map(Into::into)
+            }
             _ => Ok(None),
         };
         self.needs.iter().enumerate().map(each).collect()

@@ -264,6 +264,8 @@ pub struct Rule {
     pub(crate) rounds: bool,
     /// Whether outputs of operands of 16 bits stay `f32`.
     pub(crate) unrounded: bool,
+    /// How many results like this one's the sum over ranks is taken of [together](crate::Exec::set_terms).
+    pub(crate) terms: usize,
     pub(crate) body: Body,
 }
 
@@ -308,6 +310,7 @@ impl Rule {
             as_stored: SmallVec::new(),
             rounds: false,
             unrounded: false,
+            terms: 1,
             body: Body::Kernel,
         })
     }

@@ -288,6 +288,10 @@ impl Exec for Telling {
         self.engine.moves_are_explicit()
     }
 
+    fn set_terms(&self, terms: usize) -> usize {
+        self.engine.set_terms(terms)
+    }
+
     fn sums_first(&self, op: &Arc<dyn Op>, inputs: &[&Value]) -> Result<Sums, OpError> {
         self.engine.sums_first(op, inputs)
     }

@@ -120,7 +120,8 @@ pub mod op {
     pub use shard_ops::testing;
     pub use shard_ops::{
         Access, Boundaries, Exec, Handler, HostCall, InOp, Keeps, KernelCx, Linearity, Meta, Op,
-        OpError, OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder, Saved, Value, key_of,
+        OpError, OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder, Saved, Terms, Value,
+        key_of,
     };
     pub use shard_ops::{DeviceCall, DeviceKernel, Stage};
     pub use shard_spec::{EdgeMap, Window};

@@ -83,6 +83,8 @@ pub struct Engine {
     kernels: Cell<KernelPolicy>,
     narrow_sums: Cell<bool>,
     pin: RefCell<Option<Pin>>,
+    /// How many partial results are summed over ranks together, as a power of two.
+    terms: Cell<usize>,
     strategies: RefCell<HashMap<u128, Rc<Ready>, Prehashed>>,
     handlers: RefCell<HashMap<&'static str, Handler>>,
     /// The ops whose handlers run.
@@ -134,6 +136,7 @@ impl Engine {
             kernels,
             narrow_sums,
             pin: RefCell::default(),
+            terms: Cell::new(1),
             strategies: RefCell::default(),
             handlers: RefCell::default(),
             handled: RefCell::default(),
@@ -425,6 +428,10 @@ impl Engine {
         let pin = self.pin.borrow();
         let set = u128::from(first.cx().planner().models_set());
         let mut key = op.key() ^ set ^ pin.as_ref().map_or(0, Pin::key);
+        let terms = self.terms.get();
+        if terms > 1 {
+            key ^= key_of("terms", &terms);
+        }
         for array in inputs {
             key = with_operand(key, array.layout().hash128(), array.dtype());
         }
@@ -434,7 +441,7 @@ impl Engine {
         let made = Rc::new(make_ready(
             op,
             inputs,
-            pin.as_ref(),
+            (pin.as_ref(), terms),
             key,
             self.options.room,
         )?);
@@ -447,12 +454,13 @@ impl Engine {
     }
 }
 
-/// The rule and the strategy of an op on operands that lie so; ops without kernels for 16 bits get copies of `room` bytes at a time.
+/// The rule and the strategy of an op on operands that lie so, whose result lies as pinned or is one of so many terms; ops without kernels
+/// for 16 bits get copies of `room` bytes at a time.
 #[inline(never)]
 fn make_ready(
     op: &Arc<dyn Op>,
     inputs: &[&Array],
-    pin: Option<&Pin>,
+    (pin, terms): (Option<&Pin>, usize),
     key: u128,
     room: Option<usize>,
 ) -> Result<Ready> {
@@ -471,7 +479,9 @@ fn make_ready(
         .collect();
     let device = first.cx().device();
     let room = room.unwrap_or_else(|| wide::room(device));
-    let rule = wide::rule(&**op, &metas, room, device.kind())?;
+    let mut rule = wide::rule(&**op, &metas, room, device.kind())?;
+    // Where a sum is taken before its result is rounded, each is taken by itself.
+    rule.terms = if rule.is_wide() { 1 } else { terms };
     let layouts: Vec<&Layout> = inputs.iter().map(|a| a.layout()).collect();
     let model = first.cx().planner().model_or_default();
     let wanted = match (pin, rule.outputs.first()) {
@@ -485,7 +495,8 @@ fn make_ready(
     let (rule, strategy) = match strategy.cost() {
         0 => (rule, strategy),
         _ => {
-            let rules = wide::block_rules(&**op, &rule, &metas, strategy.outputs())?;
+            let mut rules = wide::block_rules(&**op, &rule, &metas, strategy.outputs())?;
+            rules.iter_mut().for_each(|made| made.terms = rule.terms);
             strategy.or_block_by_block((rule, rules), &layouts, index, &model)
         }
     };
@@ -516,6 +527,11 @@ impl Exec for Engine {
 
     fn moves_are_explicit(&self) -> bool {
         self.explicit_moves.get()
+    }
+
+    fn set_terms(&self, terms: usize) -> usize {
+        // Of lists of all lengths not each has strategies of its own.
+        self.terms.replace(1 << terms.max(1).ilog2())
     }
 
     fn sums_first(&self, op: &Arc<dyn Op>, inputs: &[&Value]) -> Result<Sums> {

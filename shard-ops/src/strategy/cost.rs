@@ -6,7 +6,7 @@ use super::site::{Site, Spans};
 use crate::Rule;
 use shard_spec::Layout;
 
-/// Elements the busiest rank receives, plus a share for partial results that must be reduced later. `None` if that is
+/// Elements the busiest rank receives, plus, for partial results that must be reduced later, their share of that sum. `None` if that is
 /// more than `ceiling`, which is often seen before all ranks have been looked at.
 pub(super) fn cost(
     rule: &Rule,
@@ -21,7 +21,11 @@ pub(super) fn cost(
         if partial_result && let Ok(layout) = site.output_layout(o) {
             // What goes home is counted as what is asked for.
             let at_home = site.routed.is_some() && !layout.is_partial();
-            total += if at_home { 0 } else { layout.max_local_numel() };
+            total += if at_home {
+                0
+            } else {
+                layout.max_local_numel().div_ceil(rule.terms)
+            };
         }
     }
     for (i, layout) in layouts.iter().enumerate() {

@@ -57,6 +57,7 @@ impl Slopes {
                 inputs: &inputs,
                 outputs: &outputs,
                 needs: &needs,
+                terms: None,
             };
             match op.vjp(exec, &saved, &cotangents) {
                 Ok(gradients) => break gradients,

@@ -30,6 +30,7 @@ fn sums_of_slopes_take_partial_cotangents() {
             inputs: &v[..2],
             outputs: &[],
             needs: &[true, false],
+            terms: None,
         };
         powers.op.vjp(e, &saved, &[Some(v[2].clone())]).map(drop)
     });

@@ -161,6 +161,7 @@ impl Case {
             inputs: &inputs,
             outputs: &outputs,
             needs: &vec![true; inputs.len()],
+            terms: None,
         };
         let grads = op.vjp(engine, &saved, &cotangents).unwrap();
         assert_eq!(cx.world().ledger().snapshot().fallbacks, 0);

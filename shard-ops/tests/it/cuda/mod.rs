@@ -432,6 +432,7 @@ fn of_rows(device: DeviceKind, ranks: usize) -> Vec<Vec<f64>> {
                 inputs,
                 outputs: &outputs,
                 needs: &vec![true; inputs.len()],
+                terms: None,
             };
             let grads = op.vjp(engine, &saved, &cotangents).unwrap();
             found.extend(outputs.iter().chain(grads.iter().flatten()).map(elements));
