@@ -145,6 +145,12 @@ impl<const N: usize> From<[isize; N]> for Shifts {
     }
 }
 
+impl<const N: usize> From<[i32; N]> for Shifts {
+    fn from(shifts: [i32; N]) -> Self {
+        Self(shifts.map(|shift| shift as isize).into())
+    }
+}
+
 impl From<&[isize]> for Shifts {
     fn from(shifts: &[isize]) -> Self {
         Self(shifts.into())

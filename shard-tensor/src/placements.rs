@@ -37,7 +37,7 @@ pub fn shard(dim: usize) -> AxisPlacement {
     Placement::Shard(dim).into()
 }
 
-/// Holds copies along a mesh axis.
+/// Holds copies along a mesh axis; where it stands alone, along every axis of any mesh.
 pub fn replicate() -> AxisPlacement {
     Placement::Replicate.into()
 }
@@ -198,6 +198,7 @@ impl From<Placement> for AxisPlacement {
 ///
 /// - in mesh order, one entry per axis: `[shard(0), replicate()]`, `[shard(2).sizes([62, 38]), shard(3)]`, or, where there is
 ///   one axis, just `shard(0)`; also as a slice, a vector, or a tuple, whose entries may be [`Placement`]s and others;
+/// - as copies on a mesh of any number of axes: just `replicate()`;
 /// - by axis name, the axes not named holding copies: `[("h", shard(2)), ("w", shard(3))]`, `("w", shard(3))`, or a vector
 ///   ([`redistribute_axis`](crate::ShardTensor::redistribute_axis) leaves them as they are);
 /// - as another tensor's layout: `x.layout()`.
@@ -377,15 +378,20 @@ fn by_name<S: Into<String>, A: Into<AxisPlacement>>(
     Placements(Form::ByName(named.collect()))
 }
 
+/// What the one axis of a mesh does. Copies are the same on a mesh of any number of axes: a bare [`replicate`] is
+/// [`Placements::replicated`].
 impl From<AxisPlacement> for Placements {
     fn from(axis: AxisPlacement) -> Self {
-        in_order([axis])
+        match axis.placement {
+            Placement::Replicate => Self::replicated(),
+            _ => in_order([axis]),
+        }
     }
 }
 
 impl From<Placement> for Placements {
     fn from(axis: Placement) -> Self {
-        in_order([axis])
+        AxisPlacement::from(axis).into()
     }
 }
 

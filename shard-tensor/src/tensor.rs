@@ -543,12 +543,58 @@ impl ShardTensor {
     #[track_caller]
     pub fn grad(&self, inputs: &[&Self], create_graph: bool) -> Result<Vec<Option<Self>>> {
         let _call = Calling::of("grad");
+        self.grad_from(None, inputs, create_graph)
+    }
+
+    /// As [`grad`](Self::grad), of any tensor, given the cotangent to start from: PyTorch's `grad_outputs`.
+    ///
+    /// With `create_graph` the seed may be on the tape too. The gradient is linear in it, so that the gradient by the seed is a product
+    /// with the Jacobian from the other side:
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let products = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.arange(3, shard(0))?.requires_grad()?;
+    ///     let y = x.square()?;
+    ///     let seed = y.zeros_like()?.requires_grad()?;
+    ///     let pulled = y.grad_with(&seed, &[&x], true)?.remove(0).expect("y depends on x");
+    ///     let along = x.ones_like()?; // the direction in which the derivative is taken
+    ///     let pushed = pulled.grad_with(&along, &[&seed], false)?.remove(0).expect("it depends on the seed");
+    ///     pushed.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(products[0].as_slice(), Some(&[0.0, 2.0, 4.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    ///
+    /// # Errors
+    /// As [`backward_with`](Self::backward_with).
+    #[track_caller]
+    pub fn grad_with(
+        &self,
+        seed: &Self,
+        inputs: &[&Self],
+        create_graph: bool,
+    ) -> Result<Vec<Option<Self>>> {
+        let _call = Calling::of("grad_with");
+        self.grad_from(Some(seed), inputs, create_graph)
+    }
+
+    #[track_caller]
+    fn grad_from(
+        &self,
+        seed: Option<&Self>,
+        inputs: &[&Self],
+        create_graph: bool,
+    ) -> Result<Vec<Option<Self>>> {
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let values: Vec<&Value> = values.iter().collect();
-        let found = self
-            .ctx
-            .tape()
-            .grad(&[&self.value()], &values, &[], create_graph)?;
+        let seed = seed.map(Self::value);
+        let tape = self.ctx.tape();
+        let found = tape.grad(&[&self.value()], &values, &[seed.as_ref()], create_graph)?;
         Ok(found.into_iter().map(|v| v.map(|v| self.lift(v))).collect())
     }
 

@@ -2,6 +2,7 @@
 
 mod data;
 mod fill;
+mod like;
 mod steps;
 
 pub use data::LocalSizes;

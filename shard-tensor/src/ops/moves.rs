@@ -6,6 +6,7 @@ use ndarray::SliceInfoElem;
 use shard_comm::Calling;
 use shard_ops::{Exec, Value, broadcast, index, indexing, shape};
 use shard_spec::EdgeMap;
+use std::borrow::Borrow;
 use std::ops::Range;
 
 /// Moves of elements. A dim that is sharded stays sharded, in proportion.
@@ -112,7 +113,20 @@ impl ShardTensor {
         self.run(|exec, x| index::pad(exec, x, pads, edge, value))
     }
 
-    /// Tensors one after the other along a dim.
+    /// Tensors one after the other along a dim: a list of them, or of references to them.
+    ///
+    /// ```
+    /// use shard_tensor::{ShardTensor, launch, shard};
+    /// launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.arange(6, shard(0))?.reshape([3, 2])?;
+    ///     let halves = x.chunk(2, -1)?;
+    ///     let swapped = ShardTensor::cat(&[&halves[1], &halves[0]], -1)?;
+    ///     assert_eq!(swapped.to_array::<f32>()?.as_slice(), Some(&[1.0, 0.0, 3.0, 2.0, 5.0, 4.0][..]));
+    ///     assert_eq!(ShardTensor::cat(&halves, -1)?.to_array::<f32>()?, x.to_array::<f32>()?);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// # Collective
     /// All members of the mesh. Communicates if the dim is sharded or the tensors are misaligned.
@@ -120,14 +134,17 @@ impl ShardTensor {
     /// # Errors
     /// If shapes differ elsewhere, types differ, or the list is empty.
     #[track_caller]
-    pub fn cat(tensors: &[&Self], dim: impl Into<Dim>) -> Result<Self> {
+    pub fn cat<T: Borrow<Self>>(tensors: &[T], dim: impl Into<Dim>) -> Result<Self> {
         let _call = Calling::of("cat");
+        let tensors = borrowed(tensors);
         let ndim = tensors.first().map_or(0, |t| t.ndim());
         let dim = dim.into().of("cat", ndim)?;
-        Self::joined("cat", tensors, |exec, values| index::cat(exec, values, dim))
+        Self::joined("cat", &tensors, |exec, values| {
+            index::cat(exec, values, dim)
+        })
     }
 
-    /// Tensors of one shape one after the other along a new dim.
+    /// Tensors of one shape one after the other along a new dim: a list of them, or of references to them.
     ///
     /// # Collective
     /// All members of the mesh. Communicates if the tensors are misaligned.
@@ -135,11 +152,12 @@ impl ShardTensor {
     /// # Errors
     /// As [`cat`](Self::cat).
     #[track_caller]
-    pub fn stack(tensors: &[&Self], dim: impl Into<Dim>) -> Result<Self> {
+    pub fn stack<T: Borrow<Self>>(tensors: &[T], dim: impl Into<Dim>) -> Result<Self> {
         let _call = Calling::of("stack");
+        let tensors = borrowed(tensors);
         let ndim = tensors.first().map_or(0, |t| t.ndim());
         let dim = dim.into().of("stack", ndim + 1)?;
-        Self::joined("stack", tensors, |exec, values| {
+        Self::joined("stack", &tensors, |exec, values| {
             index::stack(exec, values, dim)
         })
     }
@@ -381,6 +399,116 @@ impl ShardTensor {
         self.run(|exec, x| shape::reshape(exec, x, &shape))
     }
 
+    /// The dims from `start` to `end`, both included, as one: `x.flatten_dims(1, -1)` is PyTorch's `x.flatten(1)`. A tensor without dims
+    /// becomes a list of its element.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.zeros([5, 4, 3, 2], shard(0))?;
+    ///     let rows = x.flatten_dims(1, -1)?;
+    ///     assert_eq!(rows.shape(), [5, 24]);
+    ///     assert_eq!(rows.unflatten(-1, [4, 6])?.shape(), [5, 4, 6]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`reshape`](Self::reshape).
+    ///
+    /// # Errors
+    /// For a dim out of range, and an end before the start; what the communicator reports.
+    #[track_caller]
+    pub fn flatten_dims(&self, start: impl Into<Dim>, end: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("flatten_dims");
+        let ndim = self.ndim().max(1);
+        let (start, end) = (
+            start.into().of("flatten_dims", ndim)?,
+            end.into().of("flatten_dims", ndim)?,
+        );
+        if start > end || end >= ndim {
+            return Err(crate::Error::argument(
+                "flatten_dims",
+                format!("dims in order, below {ndim}"),
+                format!("{start} to {end}"),
+                "name the first and the last dim that become one",
+            ));
+        }
+        let shape = self.shape();
+        let (before, from) = shape.split_at(start.min(shape.len()));
+        let (merged, behind) = from.split_at((end + 1 - start).min(from.len()));
+        let merged = [merged.iter().product()];
+        self.reshape([before, &merged, behind].concat())
+    }
+
+    /// A dim as several, of these extents: what [`flatten_dims`](Self::flatten_dims) undoes.
+    ///
+    /// # Collective
+    /// As [`reshape`](Self::reshape).
+    ///
+    /// # Errors
+    /// For a dim out of range, and extents that do not multiply to the dim's; what the communicator reports.
+    #[track_caller]
+    pub fn unflatten(&self, dim: impl Into<Dim>, extents: impl Into<Shape>) -> Result<Self> {
+        let _call = Calling::of("unflatten");
+        let (dim, extents) = (self.dim("unflatten", dim)?, extents.into());
+        let product = (extents.iter()).try_fold(1_usize, |all, &n| all.checked_mul(n));
+        if product.is_none() || product != self.shape().get(dim).copied() {
+            return Err(crate::Error::argument(
+                "unflatten",
+                format!("extents whose product is that of dim {dim}"),
+                format!("{:?} for shape {:?}", &extents[..], self.shape()),
+                "give extents that multiply to the dim's",
+            ));
+        }
+        let (before, behind) = (&self.shape()[..dim], &self.shape()[dim + 1..]);
+        self.reshape([before, &extents, behind].concat())
+    }
+
+    /// Dims brought to other places, the others keeping their order: dim `from[i]` becomes dim `to[i]`.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let images = ctx.mesh_of(2)?.zeros([2, 5, 4, 3], shard(1))?; // channels last
+    ///     let images = images.movedim(-1, 1)?;
+    ///     assert_eq!(images.shape(), [2, 3, 5, 4]);
+    ///     images.expect_layout(shard(2)).map(|_| ())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
+    /// # Errors
+    /// For a dim out of range or named twice, and unless there are as many places as dims.
+    #[track_caller]
+    pub fn movedim(&self, from: impl Into<DimList>, to: impl Into<DimList>) -> Result<Self> {
+        let _call = Calling::of("movedim");
+        let ndim = self.ndim();
+        let from = from.into().of("movedim", ndim)?;
+        let to = to.into().of("movedim", ndim)?;
+        let once = |dims: &[usize]| {
+            (dims.iter().enumerate()).all(|(i, d)| *d < ndim && !dims[..i].contains(d))
+        };
+        if from.len() != to.len() || !once(&from) || !once(&to) {
+            return Err(crate::Error::argument(
+                "movedim",
+                format!("dims of {ndim} and as many places, each once"),
+                format!("{from:?} to {to:?}"),
+                "name each dim and each place once",
+            ));
+        }
+        let mut others = (0..ndim).filter(|dim| !from.contains(dim));
+        let moved = |place| to.iter().position(|&t| t == place).map(|i| from[i]);
+        let order: Vec<usize> = (0..ndim)
+            .filter_map(|place| moved(place).or_else(|| others.next()))
+            .collect();
+        self.permute(order)
+    }
+
     /// A new dim of extent 1.
     ///
     /// # Collective
@@ -487,4 +615,9 @@ impl ShardTensor {
         let values: Vec<&Value> = values.iter().collect();
         Ok(first.lift(f(first.context().tape(), &values)?))
     }
+}
+
+/// References to tensors, from a list of either.
+fn borrowed<T: Borrow<ShardTensor>>(tensors: &[T]) -> Vec<&ShardTensor> {
+    tensors.iter().map(Borrow::borrow).collect()
 }

@@ -33,6 +33,7 @@ mod random;
 mod reading;
 mod scans;
 mod shared_factors;
+mod shapes;
 mod simulating;
 mod spectral;
 mod statistics;

@@ -1,0 +1,385 @@
+//! Recurrent layers: gated recurrent units and long short-term memory.
+
+use super::{Leaf, LeafMut, Module, Tree, uniform};
+use crate::{Error, Mesh, Result, ShardTensor, tree};
+use shard_comm::Calling;
+
+/// A step of a recurrent layer, which [`Recurrent`] repeats: [`GruCell`] or [`LstmCell`].
+pub trait RecurrentCell: Tree + Sized {
+    /// What goes from step to step, each tensor `[batch, hidden]`.
+    type State: Clone;
+
+    /// A cell of so many inputs and hidden features, uniform in `±1/√hidden`.
+    ///
+    /// # Collective
+    /// All ranks of the program: it draws random numbers.
+    ///
+    /// # Errors
+    /// If the sizes are too large for an array.
+    fn new(mesh: &Mesh, inputs: usize, hidden: usize) -> Result<Self>;
+
+    /// The cell without biases.
+    #[must_use]
+    fn without_bias(self) -> Self;
+
+    /// What the gates get of the input, `[.., inputs]`, of one step or of many at once.
+    ///
+    /// # Collective
+    /// As [`ShardTensor::linear`].
+    ///
+    /// # Errors
+    /// As [`ShardTensor::linear`].
+    fn gates(&self, x: &ShardTensor) -> Result<ShardTensor>;
+
+    /// The next state from what [`gates`](Self::gates) gave for this step, `[batch, gates]`; at first from zeros.
+    ///
+    /// # Collective
+    /// All members of the mesh. Nothing moves where the batch is sharded.
+    ///
+    /// # Errors
+    /// If shapes or types do not fit; what the communicator reports.
+    fn step(&self, gates: &ShardTensor, state: Option<&Self::State>) -> Result<Self::State>;
+
+    /// What of a state is the output.
+    fn output(state: &Self::State) -> &ShardTensor;
+
+    /// The next state from an input `[batch, inputs]`, as PyTorch's cell is called.
+    ///
+    /// # Collective
+    /// As [`step`](Self::step).
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    fn next(&self, x: &ShardTensor, state: Option<&Self::State>) -> Result<Self::State> {
+        self.step(&self.gates(x)?, state)
+    }
+}
+
+macro_rules! cells {
+    ($($(#[$doc:meta])* $cell:ident: $gates:literal, $state:ty, $output:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $cell {
+            /// `[gates * hidden, inputs]`
+            pub weight_ih: ShardTensor,
+            /// `[gates * hidden, hidden]`
+            pub weight_hh: ShardTensor,
+            /// `[gates * hidden]`
+            pub bias_ih: Option<ShardTensor>,
+            /// `[gates * hidden]`
+            pub bias_hh: Option<ShardTensor>,
+        }
+
+        tree!($cell { weight_ih, weight_hh, bias_ih, bias_hh });
+
+        impl RecurrentCell for $cell {
+            type State = $state;
+
+            #[track_caller]
+            fn new(mesh: &Mesh, inputs: usize, hidden: usize) -> Result<Self> {
+                let _call = Calling::of(stringify!($cell));
+                let rows = $gates * hidden;
+                Ok(Self {
+                    weight_ih: uniform(mesh, [rows, inputs], hidden)?,
+                    weight_hh: uniform(mesh, [rows, hidden], hidden)?,
+                    bias_ih: Some(uniform(mesh, rows, hidden)?),
+                    bias_hh: Some(uniform(mesh, rows, hidden)?),
+                })
+            }
+
+            fn without_bias(self) -> Self {
+                Self { bias_ih: None, bias_hh: None, ..self }
+            }
+
+            #[track_caller]
+            fn gates(&self, x: &ShardTensor) -> Result<ShardTensor> {
+                x.linear(&self.weight_ih, self.bias_ih.as_ref())
+            }
+
+            #[track_caller]
+            fn step(&self, gates: &ShardTensor, state: Option<&$state>) -> Result<$state> {
+                self.advance(&gates.chunk($gates, -1)?, state)
+            }
+
+            fn output(state: &$state) -> &ShardTensor {
+                let output: fn(&$state) -> &ShardTensor = $output;
+                output(state)
+            }
+        }
+    )*};
+}
+
+cells! {
+    /// A step of gated recurrent units, with PyTorch's names and order of gates: reset, update, new.
+    GruCell: 3, ShardTensor, |h| h;
+    /// A step of long short-term memory, with PyTorch's names and order of gates: input, forget, cell, output. Its state is what it puts
+    /// out and what it remembers.
+    LstmCell: 4, (ShardTensor, ShardTensor), |state| &state.0;
+}
+
+impl GruCell {
+    #[track_caller]
+    fn advance(&self, of_input: &[ShardTensor], h: Option<&ShardTensor>) -> Result<ShardTensor> {
+        let [reset, update, new] = of_input else {
+            return Err(gates("GruCell", 3, of_input.len()));
+        };
+        // It lies as what it meets, so that gradients do not move either.
+        let h = h.map_or_else(|| new.zeros_like(), |h| Ok(h.clone()))?;
+        let of_state = h
+            .linear(&self.weight_hh, self.bias_hh.as_ref())?
+            .chunk(3, -1)?;
+        let reset = reset.add(&of_state[0])?.sigmoid()?;
+        let update = update.add(&of_state[1])?.sigmoid()?;
+        let new = new.add(&reset.mul(&of_state[2])?)?.tanh()?;
+        // (1 - update) * new + update * h
+        new.lerp(&h, &update)
+    }
+}
+
+impl LstmCell {
+    #[track_caller]
+    fn advance(
+        &self,
+        of_input: &[ShardTensor],
+        state: Option<&(ShardTensor, ShardTensor)>,
+    ) -> Result<(ShardTensor, ShardTensor)> {
+        let [input, forget, cell, output] = of_input else {
+            return Err(gates("LstmCell", 4, of_input.len()));
+        };
+        let (h, c) = match state {
+            Some(state) => state.clone(),
+            None => (cell.zeros_like()?, cell.zeros_like()?),
+        };
+        let of_state = h
+            .linear(&self.weight_hh, self.bias_hh.as_ref())?
+            .chunk(4, -1)?;
+        let input = input.add(&of_state[0])?.sigmoid()?;
+        let forget = forget.add(&of_state[1])?.sigmoid()?;
+        let cell = cell.add(&of_state[2])?.tanh()?;
+        let output = output.add(&of_state[3])?.sigmoid()?;
+        let c = forget.mul(&c)?.add(&input.mul(&cell)?)?;
+        Ok((output.mul(&c.tanh()?)?, c))
+    }
+}
+
+fn gates(cell: &'static str, expected: usize, got: usize) -> Error {
+    Error::argument(
+        cell,
+        format!("{expected} gates of one size"),
+        format!("features that divide into {got}"),
+        "give what `gates` makes of an input",
+    )
+}
+
+/// A recurrent layer over sequences `[batch, time, features]`, or several on top of each other, one way or both: [`Gru`] and [`Lstm`].
+///
+/// Names are PyTorch's, so that its weights [load](super::load_state_with): `weight_ih_l0`, `weight_hh_l0_reverse`, ..; the batch comes
+/// first, as with `batch_first=True`. The products with the inputs of all steps are one. Weights are read once per step, and the sum over
+/// ranks of their gradients is taken once.
+///
+/// ```
+/// use shard_tensor::nn::{Lstm, Module};
+/// use shard_tensor::{launch, shard};
+/// launch(2, |ctx| {
+///     let mesh = ctx.mesh_of(2)?;
+///     let lstm = Lstm::new(&mesh, 3, 4, 2)?;
+///     let x = mesh.randn([5, 7, 3], shard(0))?;
+///     let before = ctx.ledger().snapshot();
+///     // Truncated backpropagation: what was remembered goes on, its history does not.
+///     let (_, state) = lstm.forward_from(&x.narrow(1, 0..4)?, None)?;
+///     let state: Vec<_> = state.iter().map(|(h, c)| (h.detach(), c.detach())).collect();
+///     let (y, _) = lstm.forward_from(&x.narrow(1, 4..7)?, Some(&state))?;
+///     assert_eq!(y.shape(), [5, 3, 4]);
+///     assert_eq!(ctx.ledger().since(&before).bytes, 0);
+///     let whole = lstm.forward(&x)?.narrow(1, 4..7)?;
+///     assert!(whole.allclose(&y, 1e-5, 1e-6, false)?);
+///     Ok(())
+/// })?;
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Recurrent<C> {
+    /// By layers, and within a layer by directions.
+    cells: Vec<C>,
+    directions: usize,
+}
+
+/// Layers of gated recurrent units: `torch.nn.GRU`.
+pub type Gru = Recurrent<GruCell>;
+
+/// Layers of long short-term memory: `torch.nn.LSTM`.
+pub type Lstm = Recurrent<LstmCell>;
+
+impl<C: RecurrentCell> Recurrent<C> {
+    /// So many layers, which go forwards.
+    ///
+    /// # Collective
+    /// All ranks of the program: it draws random numbers.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) for no layers; if the sizes are too large for an array.
+    #[track_caller]
+    pub fn new(mesh: &Mesh, inputs: usize, hidden: usize, layers: usize) -> Result<Self> {
+        Self::with_directions(mesh, [inputs, hidden, layers], 1)
+    }
+
+    /// So many layers, each of which goes forwards and backwards: a result has the features of both, those of the way forwards first.
+    ///
+    /// # Collective
+    /// As [`new`](Self::new).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    #[track_caller]
+    pub fn bidirectional(mesh: &Mesh, inputs: usize, hidden: usize, layers: usize) -> Result<Self> {
+        Self::with_directions(mesh, [inputs, hidden, layers], 2)
+    }
+
+    #[track_caller]
+    fn with_directions(
+        mesh: &Mesh,
+        [inputs, hidden, layers]: [usize; 3],
+        directions: usize,
+    ) -> Result<Self> {
+        let _call = Calling::of("Recurrent");
+        if layers == 0 {
+            return Err(Error::argument(
+                "Recurrent",
+                "at least one layer",
+                "none",
+                "give a number of layers from 1 on",
+            ));
+        }
+        let inputs = |layer| match layer {
+            0 => inputs,
+            _ => directions * hidden,
+        };
+        let cells = (0..layers * directions).map(|i| C::new(mesh, inputs(i / directions), hidden));
+        Ok(Self {
+            cells: cells.collect::<Result<_>>()?,
+            directions,
+        })
+    }
+
+    /// The layers without biases.
+    #[must_use]
+    pub fn without_bias(self) -> Self {
+        Self {
+            cells: self.cells.into_iter().map(C::without_bias).collect(),
+            ..self
+        }
+    }
+
+    /// The outputs of all steps, `[batch, time, directions * hidden]`, and the last states, by layers and within a layer by directions. It
+    /// begins with such states, or with zeros.
+    ///
+    /// # Collective
+    /// All members of the input's mesh. Nothing moves where the batch is sharded. Steps follow each other: of a sequence that is divided
+    /// along time each step moves by itself.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) for an input that is not `[batch, time, features]` or has no steps, and for another number of
+    /// states; what its ops report.
+    #[track_caller]
+    pub fn forward_from(
+        &self,
+        x: &ShardTensor,
+        states: Option<&[C::State]>,
+    ) -> Result<(ShardTensor, Vec<C::State>)> {
+        let _call = Calling::of("Recurrent");
+        if x.ndim() != 3 || x.shape()[1] == 0 {
+            return Err(Error::argument(
+                "Recurrent",
+                "an input of [batch, time, features] with a step at least",
+                format!("shape {:?}", x.shape()),
+                "bring the batch to the front: `movedim(1, 0)`",
+            ));
+        }
+        if let Some(states) = states.filter(|states| states.len() != self.cells.len()) {
+            return Err(Error::argument(
+                "Recurrent",
+                format!("{} states", self.cells.len()),
+                states.len().to_string(),
+                "give one for each layer and direction, as they come out",
+            ));
+        }
+        let (mut x, mut last) = (x.clone(), Vec::new());
+        for (layer, cells) in self.cells.chunks(self.directions).enumerate() {
+            let mut outputs = Vec::new();
+            for (direction, cell) in cells.iter().enumerate() {
+                let first = states.map(|states| &states[layer * self.directions + direction]);
+                let (y, state) = along(cell, &x, first, direction == 1)?;
+                outputs.push(y);
+                last.push(state);
+            }
+            x = match &outputs[..] {
+                [only] => only.clone(),
+                both => ShardTensor::cat(both, -1)?,
+            };
+        }
+        Ok((x, last))
+    }
+}
+
+/// One layer in one direction: the outputs of all steps, and the last state.
+#[track_caller]
+fn along<C: RecurrentCell>(
+    cell: &C,
+    x: &ShardTensor,
+    first: Option<&C::State>,
+    backwards: bool,
+) -> Result<(ShardTensor, C::State)> {
+    let mut steps = cell.gates(x)?.unbind(1)?;
+    if backwards {
+        steps.reverse();
+    }
+    let Some((step, rest)) = steps.split_first() else {
+        unreachable!("a sequence has a step at least")
+    };
+    let mut state = cell.step(step, first)?;
+    let mut outputs = vec![C::output(&state).clone()];
+    for step in rest {
+        state = cell.step(step, Some(&state))?;
+        outputs.push(C::output(&state).clone());
+    }
+    if backwards {
+        outputs.reverse();
+    }
+    Ok((ShardTensor::stack(&outputs, 1)?, state))
+}
+
+impl<C: RecurrentCell> Recurrent<C> {
+    /// What PyTorch puts behind the names of a cell's weights.
+    fn suffix(&self, cell: usize) -> String {
+        let way = ["", "_reverse"][cell % self.directions];
+        format!("_l{}{way}", cell / self.directions)
+    }
+}
+
+impl<C: RecurrentCell> Tree for Recurrent<C> {
+    fn leaves(&self) -> Vec<(String, Leaf<'_>)> {
+        (self.cells.iter().enumerate())
+            .flat_map(|(i, cell)| {
+                let (suffix, leaves) = (self.suffix(i), cell.leaves().into_iter());
+                leaves.map(move |(name, leaf)| (name + &suffix, leaf))
+            })
+            .collect()
+    }
+
+    fn leaves_mut(&mut self) -> Vec<(String, LeafMut<'_>)> {
+        let suffixes: Vec<_> = (0..self.cells.len()).map(|i| self.suffix(i)).collect();
+        (self.cells.iter_mut().zip(suffixes))
+            .flat_map(|(cell, suffix)| {
+                let leaves = cell.leaves_mut().into_iter();
+                leaves.map(move |(name, leaf)| (name + &suffix, leaf))
+            })
+            .collect()
+    }
+}
+
+impl<C: RecurrentCell> Module for Recurrent<C> {
+    #[track_caller]
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        Ok(self.forward_from(x, None)?.0)
+    }
+}

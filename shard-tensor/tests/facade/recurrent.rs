@@ -1,0 +1,220 @@
+//! Recurrent layers, against numbers that PyTorch 2 gave, and what their training moves.
+
+use shard_tensor::nn::{Gru, GruCell, Lstm, LstmCell, ModelExt, Module, Recurrent, RecurrentCell};
+use shard_tensor::{
+    DType, Launch, Mesh, Placements, Result, ShardTensor, launch, replicate, shard,
+};
+
+fn close(got: &ShardTensor, expected: &[f64]) -> Result<()> {
+    let got = got.to_array::<f64>()?;
+    assert_eq!(got.len(), expected.len());
+    let far = (got.iter().zip(expected)).find(|(a, b)| (**a - **b).abs() > 1e-10);
+    assert!(far.is_none(), "{far:?} of {got:?}");
+    Ok(())
+}
+
+/// Weights number `p` of `0.8 sin(0.7 n + p)`, and an input of `cos(0.9 n)`.
+fn layer<C: RecurrentCell>(mesh: &Mesh) -> Result<Recurrent<C>> {
+    let made = Recurrent::<C>::bidirectional(mesh, 2, 2, 2)?;
+    for (p, (_, weight)) in made.parameters().into_iter().enumerate() {
+        let columns = weight.shape().get(1).copied().unwrap_or(1);
+        let number = |i: &[usize]| (i[0] * columns + i.get(1).unwrap_or(&0)) as f64;
+        let value = |i: &[usize]| 0.8 * (0.7 * number(i) + p as f64).sin();
+        weight.set(&mesh.from_fn(weight.shape(), replicate(), value)?)?;
+    }
+    Ok(made)
+}
+
+fn input(mesh: &Mesh, at: &Placements) -> Result<ShardTensor> {
+    let value = |i: &[usize]| (0.9 * (6 * i[0] + 2 * i[1] + i[2]) as f64).cos();
+    mesh.from_fn([5, 3, 2], at, value)?.requires_grad()
+}
+
+/// What the layer puts out for the last sample, its third state, and the gradients of a weight and of that sample.
+struct Expected {
+    outputs: [f64; 12],
+    state: [f64; 10],
+    weight: [f64; 4],
+    sample: [f64; 6],
+}
+
+fn check<C: RecurrentCell>(of_state: fn(&C::State) -> &ShardTensor, expected: &Expected) {
+    let layouts: [Placements; 4] = [
+        replicate().into(),
+        shard(0).sizes([4, 0, 1]).into(),
+        shard(1).into(),
+        shard(2).into(),
+    ];
+    for (ranks, at) in [(1, 0), (3, 1), (3, 2), (3, 3)] {
+        let checked = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let (layer, x) = (layer::<C>(&mesh)?, input(&mesh, &layouts[at])?);
+            let (y, states) = layer.forward_from(&x, None)?;
+            close(&y.select(0, 4)?, &expected.outputs)?;
+            close(of_state(&states[2]), &expected.state)?;
+            let gradients = y.square()?.sum_all()?.backward()?;
+            let named = layer.parameters();
+            let (name, weight) = &named[1];
+            assert_eq!((name.as_str(), named.len()), ("weight_hh_l0", 16));
+            assert_eq!(named[15].0, "bias_hh_l1_reverse");
+            let of = |t: &ShardTensor| Ok::<_, shard_tensor::Error>(gradients.get(t)?.unwrap());
+            close(&of(weight)?.narrow(0, 0..2)?, &expected.weight)?;
+            close(&of(&x)?.select(0, 4)?, &expected.sample)
+        });
+        checked.unwrap();
+    }
+}
+
+#[test]
+fn a_gru_is_pytorchs() {
+    check::<GruCell>(
+        |h| h,
+        &Expected {
+            outputs: [
+                0.147117947661,
+                0.267654745335,
+                -0.449481267418,
+                -0.919913660773,
+                -0.174718587620,
+                0.414205128998,
+                -0.344893960192,
+                -0.910681751077,
+                -0.047907580326,
+                0.507275775759,
+                -0.251326287479,
+                -0.760990640693,
+            ],
+            state: [
+                -0.072317330944,
+                0.422076157865,
+                0.156020821602,
+                0.383886238132,
+                0.111311761000,
+                0.440382450656,
+                -0.156467215079,
+                0.512716117734,
+                -0.047907580326,
+                0.507275775759,
+            ],
+            weight: [
+                0.010723060687,
+                -0.001876797492,
+                -0.025427584250,
+                -0.016610652819,
+            ],
+            sample: [
+                0.093322311637,
+                0.106547619962,
+                -0.060115879015,
+                -0.075866346365,
+                -0.099727706455,
+                -0.110982629171,
+            ],
+        },
+    );
+}
+
+#[test]
+fn an_lstm_is_pytorchs() {
+    check::<LstmCell>(
+        |(_, remembered)| remembered,
+        &Expected {
+            outputs: [
+                0.102151914601,
+                0.120146345481,
+                -0.361864112168,
+                -0.471692156396,
+                0.105057696512,
+                0.200410931941,
+                -0.365568303005,
+                -0.420869923517,
+                0.111556046853,
+                0.234235939771,
+                -0.287035010007,
+                -0.318202603062,
+            ],
+            state: [
+                0.170196426735,
+                0.368075838235,
+                0.162866037837,
+                0.387850936890,
+                0.173366142702,
+                0.369490083443,
+                0.143476703490,
+                0.415345421959,
+                0.155190973409,
+                0.407332802171,
+            ],
+            weight: [
+                0.021451837204,
+                -0.002515292715,
+                0.001947510139,
+                -0.001600529693,
+            ],
+            sample: [
+                -0.000314217494,
+                0.001345370444,
+                0.006425413334,
+                0.018474069586,
+                -0.000644178779,
+                0.009604456431,
+            ],
+        },
+    );
+}
+
+#[test]
+fn a_recurrent_layer_says_what_it_cannot_do() {
+    launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        assert!(Lstm::new(&mesh, 3, 4, 0).is_err());
+        let gru = Gru::new(&mesh, 3, 4, 2)?.without_bias();
+        assert_eq!(gru.parameters().len(), 4);
+        for wrong in [&[5, 3][..], &[5, 0, 3], &[5, 2, 4]] {
+            assert!(
+                gru.forward(&mesh.ones(wrong, shard(0))?).is_err(),
+                "{wrong:?}"
+            );
+        }
+        let x = mesh.ones([5, 2, 3], shard(0))?;
+        let (_, states) = gru.forward_from(&x, None)?;
+        let refused = gru.forward_from(&x, Some(&states[..1])).err().unwrap();
+        assert!(
+            refused.to_string().contains("expected 2 states, got 1"),
+            "{refused}"
+        );
+        gru.forward_from(&x, Some(&states)).map(|_| ())
+    })
+    .unwrap();
+}
+
+/// The products with a weight of all steps are terms of one sum. With few samples and many features each by itself would cost less if the
+/// samples moved; all together they would then move many times as much.
+#[test]
+fn gradients_of_a_weight_that_is_used_in_each_step_are_summed_over_ranks_once() {
+    let received = |rows: usize, steps: usize| -> Vec<(u64, f64)> {
+        launch(4, |ctx| {
+            let mesh = ctx.mesh_of(4)?;
+            let w = mesh.from_fn([24, 24], replicate(), |i| {
+                0.1 * ((5 * i[0] + 3 * i[1]) as f64).sin()
+            })?;
+            let w = w.requires_grad()?;
+            let mut h = mesh.from_fn([rows, 24], shard(0), |i| ((i[0] + 2 * i[1]) as f64).cos())?;
+            for _ in 0..steps {
+                h = h.linear(&w, None)?.tanh()?;
+            }
+            let loss = h.square()?.mean_all()?;
+            let before = ctx.ledger().snapshot();
+            let gradient = loss.backward()?.get(&w)?.unwrap();
+            let bytes = ctx.ledger().since(&before).bytes;
+            Ok((bytes, gradient.square()?.sum_all()?.item()?))
+        })
+        .unwrap()
+    };
+    // Of one use, the samples move: six of eight rows of both factors.
+    assert_eq!(received(8, 1)[0].0, 2 * 6 * 24 * 4);
+    // Of many samples, terms of 24 x 24 are summed; and so they are, once, if few are used sixteen times.
+    let (many, often) = (received(96, 1), received(8, 16));
+    assert_eq!(often[0].0, many[0].0);
+    assert!(often.iter().all(|rank| rank.1 == often[0].1));
+}
