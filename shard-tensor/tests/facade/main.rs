@@ -31,6 +31,7 @@ mod products;
 mod profiling;
 mod random;
 mod reading;
+mod recurrent;
 mod scans;
 mod shared_factors;
 mod shapes;
