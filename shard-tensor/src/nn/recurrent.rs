@@ -78,7 +78,7 @@ macro_rules! cells {
             #[track_caller]
             fn new(mesh: &Mesh, inputs: usize, hidden: usize) -> Result<Self> {
                 let _call = Calling::of(stringify!($cell));
-                let rows = $gates * hidden;
+                let rows = hidden.saturating_mul($gates);
                 Ok(Self {
                     weight_ih: uniform(mesh, [rows, inputs], hidden)?,
                     weight_hh: uniform(mesh, [rows, hidden], hidden)?,
@@ -174,8 +174,8 @@ fn gates(cell: &'static str, expected: usize, got: usize) -> Error {
 /// A recurrent layer over sequences `[batch, time, features]`, or several on top of each other, one way or both: [`Gru`] and [`Lstm`].
 ///
 /// Names are PyTorch's, so that its weights [load](super::load_state_with): `weight_ih_l0`, `weight_hh_l0_reverse`, ..; the batch comes
-/// first, as with `batch_first=True`. The products with the inputs of all steps are one. Weights are read once per step, and the sum over
-/// ranks of their gradients is taken once.
+/// first, as with `batch_first=True`. The products with the inputs of all steps are one. Where weights are copies, the sum over ranks of their
+/// gradients is taken once; where they are [fully sharded](super::ModelExt::fully_sharded), those of states are gathered in each step.
 ///
 /// ```
 /// use shard_tensor::nn::{Lstm, Module};
@@ -252,9 +252,10 @@ impl<C: RecurrentCell> Recurrent<C> {
         }
         let inputs = |layer| match layer {
             0 => inputs,
-            _ => directions * hidden,
+            _ => hidden.saturating_mul(directions),
         };
-        let cells = (0..layers * directions).map(|i| C::new(mesh, inputs(i / directions), hidden));
+        let cells = (0..layers.saturating_mul(directions))
+            .map(|i| C::new(mesh, inputs(i / directions), hidden));
         Ok(Self {
             cells: cells.collect::<Result<_>>()?,
             directions,
@@ -288,12 +289,7 @@ impl<C: RecurrentCell> Recurrent<C> {
     ) -> Result<(ShardTensor, Vec<C::State>)> {
         let _call = Calling::of("Recurrent");
         if x.ndim() != 3 || x.shape()[1] == 0 {
-            return Err(Error::argument(
-                "Recurrent",
-                "an input of [batch, time, features] with a step at least",
-                format!("shape {:?}", x.shape()),
-                "bring the batch to the front: `movedim(1, 0)`",
-            ));
+            return Err(not_a_sequence(x));
         }
         if let Some(states) = states.filter(|states| states.len() != self.cells.len()) {
             return Err(Error::argument(
@@ -321,6 +317,15 @@ impl<C: RecurrentCell> Recurrent<C> {
     }
 }
 
+fn not_a_sequence(x: &ShardTensor) -> Error {
+    Error::argument(
+        "Recurrent",
+        "an input of [batch, time, features] with a step at least",
+        format!("shape {:?}", x.shape()),
+        "add the missing dims with `unsqueeze`, and bring the batch to the front: `movedim(1, 0)`",
+    )
+}
+
 /// One layer in one direction: the outputs of all steps, and the last state.
 #[track_caller]
 fn along<C: RecurrentCell>(
@@ -333,9 +338,7 @@ fn along<C: RecurrentCell>(
     if backwards {
         steps.reverse();
     }
-    let Some((step, rest)) = steps.split_first() else {
-        unreachable!("a sequence has a step at least")
-    };
+    let (step, rest) = steps.split_first().ok_or_else(|| not_a_sequence(x))?;
     let mut state = cell.step(step, first)?;
     let mut outputs = vec![C::output(&state).clone()];
     for step in rest {

@@ -299,4 +299,105 @@ impl ShardTensor {
             ops::poisson_nll_loss(exec, x, t, log_input, full, eps, reduction)
         })
     }
+
+    /// `max(0, margin - target (self - other))`, reduced: nothing where this is above the other by the margin, for targets of 1, or below,
+    /// for -1.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss).
+    ///
+    /// # Errors
+    /// As [`mse_loss`](Self::mse_loss).
+    #[track_caller]
+    pub fn margin_ranking_loss(
+        &self,
+        other: &Self,
+        target: &Self,
+        margin: f64,
+        reduction: LossReduction,
+    ) -> Result<Self> {
+        let _call = Calling::of("margin_ranking_loss");
+        let target = target.value();
+        self.run2(other, |exec, a, b| {
+            ops::margin_ranking_loss(exec, a, b, &target, margin, reduction)
+        })
+    }
+
+    /// Distances as they are for targets of 1, and `max(0, margin - distance)` for targets of -1, which may be integers, reduced.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss).
+    ///
+    /// # Errors
+    /// If shapes do not broadcast; for integers and truth values in place of distances.
+    #[track_caller]
+    pub fn hinge_embedding_loss(
+        &self,
+        target: &Self,
+        margin: f64,
+        reduction: LossReduction,
+    ) -> Result<Self> {
+        let _call = Calling::of("hinge_embedding_loss");
+        self.run2(target, |exec, x, t| {
+            ops::hinge_embedding_loss(exec, x, t, margin, reduction)
+        })
+    }
+
+    /// Of vectors `[batch, features]` and others: one less the cosine between them for targets of 1, and `max(0, cosine - margin)` for
+    /// targets of -1, a list `[batch]`, which may be of integers; reduced.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss); where features are sharded, three numbers per vector.
+    ///
+    /// # Errors
+    /// If shapes or types differ; for vectors without dims, and integers in their place.
+    #[track_caller]
+    pub fn cosine_embedding_loss(
+        &self,
+        other: &Self,
+        target: &Self,
+        margin: f64,
+        reduction: LossReduction,
+    ) -> Result<Self> {
+        let _call = Calling::of("cosine_embedding_loss");
+        let target = target.value();
+        self.run2(other, |exec, a, b| {
+            ops::cosine_embedding_loss(exec, a, b, &target, margin, reduction)
+        })
+    }
+
+    /// How much farther than the negative these anchors are from the positive, and the margin, if that is above 0; of Euclidean distances
+    /// along the last dim, reduced. With `swap` the negative's distance from the positive counts, if it is the shorter.
+    ///
+    /// ```
+    /// use shard_tensor::{LossReduction, launch, shard};
+    /// let loss = launch(2, |ctx| {
+    ///     let anchor = ctx.mesh_of(2)?.zeros([5, 2], shard(0))?;
+    ///     let (near, far) = (anchor.add_scalar(3.0)?, anchor.add_scalar(4.0)?);
+    ///     anchor.triplet_margin_loss(&near, &far, 2.0, false, LossReduction::Mean)?.item()
+    /// })?;
+    /// assert!((loss[0] - (2.0 - 2_f64.sqrt())).abs() < 1e-5);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss); where the last dim is sharded, a number per distance.
+    ///
+    /// # Errors
+    /// As [`mse_loss`](Self::mse_loss); for operands without dims.
+    #[track_caller]
+    pub fn triplet_margin_loss(
+        &self,
+        positive: &Self,
+        negative: &Self,
+        margin: f64,
+        swap: bool,
+        reduction: LossReduction,
+    ) -> Result<Self> {
+        let _call = Calling::of("triplet_margin_loss");
+        let negative = negative.value();
+        self.run2(positive, |exec, anchor, positive| {
+            ops::triplet_margin_loss(exec, anchor, [positive, &negative], margin, swap, reduction)
+        })
+    }
 }

@@ -20,6 +20,7 @@ mod inside;
 mod layers;
 mod limits;
 mod local;
+mod margins;
 mod models;
 mod noise;
 mod numbers;

@@ -168,6 +168,7 @@ fn a_recurrent_layer_says_what_it_cannot_do() {
     launch(2, |ctx| {
         let mesh = ctx.mesh_of(2)?;
         assert!(Lstm::new(&mesh, 3, 4, 0).is_err());
+        assert!(Gru::bidirectional(&mesh, 3, usize::MAX, 2).is_err());
         let gru = Gru::new(&mesh, 3, 4, 2)?.without_bias();
         assert_eq!(gru.parameters().len(), 4);
         for wrong in [&[5, 3][..], &[5, 0, 3], &[5, 2, 4]] {

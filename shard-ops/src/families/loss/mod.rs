@@ -4,12 +4,16 @@
 mod classes;
 mod distances;
 mod likelihoods;
+mod margins;
 
 pub use self::classes::{Classes, cross_entropy, nll_loss};
 pub use self::distances::{huber_loss, l1_loss, mse_loss, smooth_l1_loss};
 pub use self::likelihoods::{
     binary_cross_entropy, binary_cross_entropy_with_logits, gaussian_nll_loss, kl_div,
     poisson_nll_loss,
+};
+pub use self::margins::{
+    cosine_embedding_loss, hinge_embedding_loss, margin_ranking_loss, triplet_margin_loss,
 };
 
 use super::elementwise::{div_scalar, mul, mul_scalar};

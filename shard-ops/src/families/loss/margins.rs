@@ -1,0 +1,167 @@
+//! Losses that end where things are far enough from each other.
+
+use super::{LossReduction, reduced};
+use crate::families::elementwise::{
+    add, add_scalar, div, eq, masked_fill, minimum, mul, mul_scalar, ne, number, sub, unary,
+};
+use crate::families::full::{in_full, sums};
+use crate::families::reduce::sum;
+use crate::families::statistics::norm;
+use crate::{Exec, OpError, Result, Value};
+use shard_kernels::unary::Unary;
+
+/// `max(0, margin - target (a - b))`: zero where `a` is above `b` by the margin, for targets of 1, or below, for -1. Shapes broadcast.
+///
+/// # Collective
+/// All members of the mesh. Communicates to align misaligned operands; a mean or sum is partial over the axes that shard them.
+///
+/// # Errors
+/// Shapes that do not broadcast; types that differ or are no floats.
+pub fn margin_ranking_loss(
+    exec: &dyn Exec,
+    a: &Value,
+    b: &Value,
+    target: &Value,
+    margin: f64,
+    reduction: LossReduction,
+) -> Result<Value> {
+    in_full(exec, [a, b, target], |operands| {
+        let [a, b, target] = &sums(exec, operands)?;
+        let above = mul(exec, target, &sub(exec, a, b)?)?;
+        let lacks = add_scalar(exec, &mul_scalar(exec, &above, -1.0)?, margin)?;
+        reduced(exec, not_below_zero(exec, &lacks)?, None, reduction)
+    })
+}
+
+/// Distances as they are for targets of 1, and `max(0, margin - x)` for targets of -1.
+///
+/// # Collective
+/// As [`margin_ranking_loss`].
+///
+/// # Errors
+/// Shapes that do not broadcast; operands that are no floats. Targets may be of any type.
+pub fn hinge_embedding_loss(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Value,
+    margin: f64,
+    reduction: LossReduction,
+) -> Result<Value> {
+    in_full(exec, [x], |[x]| {
+        let [x] = &sums(exec, [x])?;
+        let lacks = add_scalar(exec, &mul_scalar(exec, x, -1.0)?, margin)?;
+        // As in PyTorch, a target that is neither counts both.
+        let far = masked_fill(
+            exec,
+            &not_below_zero(exec, &lacks)?,
+            &is(exec, target, 1.0)?,
+            0.0,
+        )?;
+        let near = masked_fill(exec, x, &is(exec, target, -1.0)?, 0.0)?;
+        reduced(exec, add(exec, &near, &far)?, None, reduction)
+    })
+}
+
+/// `1 - cos` of the angle between `a` and `b`, `[batch, features]` or `[features]`, for targets of 1, and `max(0, cos - margin)` for
+/// targets of -1.
+///
+/// # Collective
+/// As [`margin_ranking_loss`]; three numbers per sample, if features are sharded.
+///
+/// # Errors
+/// As [`hinge_embedding_loss`]; operands of two shapes, or without dims.
+pub fn cosine_embedding_loss(
+    exec: &dyn Exec,
+    a: &Value,
+    b: &Value,
+    target: &Value,
+    margin: f64,
+    reduction: LossReduction,
+) -> Result<Value> {
+    in_full(exec, [a, b], |operands| {
+        let [a, b] = &sums(exec, operands)?;
+        if a.shape() != b.shape() {
+            return Err(OpError::Shape {
+                op: "cosine_embedding_loss",
+                problem: "operands of two shapes".into(),
+                shapes: vec![a.shape().to_vec(), b.shape().to_vec()],
+                fix: "expand one to the other's shape",
+            });
+        }
+        let dim = last_dim("cosine_embedding_loss", a)?;
+        let product = |a: &Value, b: &Value| sum(exec, &mul(exec, a, b)?, &[dim], false);
+        // What keeps lengths of 0 apart from it is PyTorch's.
+        let square = |x: &Value| add_scalar(exec, &product(x, x)?, 1e-12);
+        let lengths = unary(exec, &mul(exec, &square(a)?, &square(b)?)?, Unary::Sqrt)?;
+        let [cosine] = &sums(exec, [&div(exec, &product(a, b)?, &lengths)?])?;
+        let apart = add_scalar(exec, &mul_scalar(exec, cosine, -1.0)?, 1.0)?;
+        let close = not_below_zero(exec, &add_scalar(exec, cosine, -margin)?)?;
+        let of = |errors: &Value, value| {
+            let others = ne(
+                exec,
+                &target.detach(),
+                &number("cosine_embedding_loss", target, value)?,
+            )?;
+            masked_fill(exec, errors, &others, 0.0)
+        };
+        let errors = add(exec, &of(&apart, 1.0)?, &of(&close, -1.0)?)?;
+        reduced(exec, errors, None, reduction)
+    })
+}
+
+/// `max(0, margin + |anchor - positive| - |anchor - negative|)`, of Euclidean distances along the last dim; with `swap` of the negative's
+/// distance from the positive, if that is shorter. As in PyTorch each difference has 10⁻⁶ added.
+///
+/// # Collective
+/// As [`margin_ranking_loss`]; a number per distance, if the last dim is sharded.
+///
+/// # Errors
+/// As [`margin_ranking_loss`]; operands without dims.
+pub fn triplet_margin_loss(
+    exec: &dyn Exec,
+    anchor: &Value,
+    [positive, negative]: [&Value; 2],
+    margin: f64,
+    swap: bool,
+    reduction: LossReduction,
+) -> Result<Value> {
+    in_full(exec, [anchor, positive, negative], |operands| {
+        let [anchor, positive, negative] = &sums(exec, operands)?;
+        let distance = |a: &Value, b: &Value| {
+            let apart = add_scalar(exec, &sub(exec, a, b)?, 1e-6)?;
+            let dim = last_dim("triplet_margin_loss", &apart)?;
+            norm(exec, &apart, 2.0, &[dim], false)
+        };
+        let near = distance(anchor, positive)?;
+        let mut far = distance(anchor, negative)?;
+        if swap {
+            far = minimum(exec, &far, &distance(positive, negative)?)?;
+        }
+        let lacks = add_scalar(exec, &sub(exec, &near, &far)?, margin)?;
+        reduced(exec, not_below_zero(exec, &lacks)?, None, reduction)
+    })
+}
+
+/// `max(0, x)`, which at 0 still has a gradient, as PyTorch's losses have it.
+fn not_below_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    let (min, max) = (0.0, f64::INFINITY);
+    unary(exec, x, Unary::Clamp { min, max })
+}
+
+/// Where a target has this value.
+fn is(exec: &dyn Exec, target: &Value, value: f64) -> Result<Value> {
+    eq(
+        exec,
+        &target.detach(),
+        &number("hinge_embedding_loss", target, value)?,
+    )
+}
+
+fn last_dim(op: &'static str, x: &Value) -> Result<usize> {
+    x.ndim().checked_sub(1).ok_or_else(|| OpError::Shape {
+        op,
+        problem: "there is no dim of features".into(),
+        shapes: vec![x.shape().to_vec()],
+        fix: "give operands of [batch, features], or one of [features]",
+    })
+}
