@@ -109,13 +109,16 @@ impl Sum {
             Self::One(first) if mover.recorded => *self = Self::Many(first.clone(), vec![value]),
             Self::Many(_, rest) => rest.push(value),
             Self::One(first) => {
-                // Off the mesh there are no elements to add.
-                if let (Some(a), Some(b)) = (first.array().buffer(), value.array().buffer()) {
-                    let mut sum = copy(a)?;
-                    fold(&mut sum, b)?;
-                    let number = joined(first.array().number(), &value);
-                    *self = Self::Running(sum, Outlet::of(value.array()), number);
-                }
+                let number = joined(first.array().number(), &value);
+                *self = match (first.array().buffer(), value.array().buffer()) {
+                    (Some(a), Some(b)) => {
+                        let mut sum = copy(a)?;
+                        fold(&mut sum, b)?;
+                        Self::Running(sum, Outlet::of(value.array()), number)
+                    }
+                    // Off the mesh there are no elements to add, but the sum has its number there too: it may go on to another mesh.
+                    _ => Self::One(Outlet::of(value.array()).value(None, number)),
+                };
             }
             Self::Running(sum, _, number) => {
                 if let Some(buffer) = value.array().buffer() {

@@ -596,6 +596,29 @@ fn loss_of(model: &Linear, x: &ShardTensor) -> Result<ShardTensor> {
 }
 
 #[test]
+fn cotangents_that_meet_go_on_to_ranks_off_their_mesh() {
+    let slopes = launch(3, |ctx| {
+        let near = ctx.mesh_from(&DeviceMesh::with_ranks(&[2], vec![0, 1])?)?;
+        let far = ctx.mesh_from(&DeviceMesh::with_ranks(&[2], vec![1, 2])?)?;
+        let x = near.arange(4, shard(0))?.requires_grad()?;
+        let there = x.to_mesh(&far, shard(0))?;
+        let y = there.to_mesh(&near, shard(0))?;
+        // Two cotangents of `y` meet on ranks 0 and 1; on 1 and 2 their sum is compared.
+        let slope = y.mul(&y)?.sum_all()?.backward()?.get(&x)?;
+        let slope = slope.expect("it depends on x").sum_all()?;
+        if far.is_member() {
+            far.ones([2], shard(0))?.sum_all()?.item()?;
+        }
+        if near.is_member() {
+            slope.item()
+        } else {
+            Ok(12.0)
+        }
+    });
+    assert_eq!(slopes.unwrap(), [12.0; 3]);
+}
+
+#[test]
 fn a_right_program_is_never_told_off() {
     for device in [DeviceKind::Host, DeviceKind::Test] {
         let mut alone = None;
