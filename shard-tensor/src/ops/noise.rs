@@ -4,7 +4,9 @@
 use crate::{Error, Mesh, Placements, Result, Shape, ShardTensor};
 use shard_comm::{Call, Calling, DType};
 use shard_ops::random::{Distribution, random};
+use shard_ops::rng::Stream;
 use shard_ops::{Exec, elementwise, key_of};
+use shard_redistribute::RedistributeError;
 use shard_spec::Layout;
 use std::ops::Range;
 
@@ -316,13 +318,16 @@ impl ShardTensor {
         let (1 | 2, Some(&width)) = (self.ndim(), self.shape().last()) else {
             return Err(fit(format!("shape {:?}", self.shape())));
         };
+        // Taken before a look at the weights: ranks off the mesh hear of nothing that is found there, and take as many.
+        let stream = self.context().next_stream();
         let weights = self.detach().summed("multinomial")?.to(DType::F64)?;
         let positive = weights.gt_scalar(0.0)?.logical_and(&weights.isfinite()?)?;
         let unfit = weights
             .eq_scalar(0.0)?
             .logical_or(&positive)?
             .logical_not()?;
-        if unfit.any(all_dims(&unfit), false)?.item()? != 0.0 {
+        let unfit = unfit.any(all_dims(&unfit), false)?.item_if_member()?;
+        if unfit.is_some_and(|any| any != 0.0) {
             return Err(fit("weights below 0, infinite or NaN".into()));
         }
         let enough = if replacement { 1 } else { count };
@@ -332,8 +337,8 @@ impl ShardTensor {
         }
         let found = positive.count_nonzero(-1, false)?;
         if count > 0 && found.numel() > 0 {
-            let least = found.amin(all_dims(&found), false)?.item()?;
-            if least < enough as f64 {
+            let least = found.amin(all_dims(&found), false)?.item_if_member()?;
+            if let Some(least) = least.filter(|&least| least < enough as f64) {
                 return Err(fit(format!("{count} of rows with {least} weights above 0")));
             }
         }
@@ -343,7 +348,7 @@ impl ShardTensor {
         let mut wide: Vec<usize> = self.shape().to_vec();
         wide.insert(self.ndim() - 1, draws);
         let weights = weights.unsqueeze(self.ndim() - 1)?.expand(wide.clone())?;
-        let noise = weights.drawn(DType::F64, weights.layout(), Distribution::Unit)?;
+        let noise = weights.drawn_from(stream, DType::F64, weights.layout(), Distribution::Unit)?;
         // 1 - u lies in (0, 1]; a weight without noise is the greatest of all.
         let noise = noise.neg()?.log1p()?.neg()?;
         let keys = weights.div(&noise)?.where_positive(&weights)?;
@@ -353,6 +358,17 @@ impl ShardTensor {
             drawn.squeeze(self.ndim())
         } else {
             drawn.squeeze(self.ndim() - 1)
+        }
+    }
+
+    /// The one element of a tensor, for a choice that members of its mesh make; `None` off the mesh, after the same calls.
+    #[track_caller]
+    fn item_if_member(&self) -> Result<Option<f64>> {
+        match self.item() {
+            Err(Error::Redistribute(e)) if matches!(*e, RedistributeError::NotMember { .. }) => {
+                Ok(None)
+            }
+            read => read.map(Some),
         }
     }
 
@@ -433,7 +449,18 @@ impl ShardTensor {
     /// The numbers of the context's next stream, in a layout.
     #[track_caller]
     fn drawn(&self, dtype: DType, layout: &Layout, how: Distribution) -> Result<Self> {
-        let stream = self.context().next_stream();
+        self.drawn_from(self.context().next_stream(), dtype, layout, how)
+    }
+
+    /// The numbers of a stream, in a layout.
+    #[track_caller]
+    fn drawn_from(
+        &self,
+        stream: Stream,
+        dtype: DType,
+        layout: &Layout,
+        how: Distribution,
+    ) -> Result<Self> {
         let mesh = self.mesh();
         let call = Call::keyed("random", key_of("random", &(stream, format!("{how:?}"))));
         mesh.comm().record(call.of(dtype, layout));

@@ -1,7 +1,7 @@
 //! Random choices do not depend on layout or rank count, and are what they say.
 
 use shard_tensor::{
-    AxisPlacement, DType, FourierNorm, Launch, Placements, Result, ShardTensor, shard,
+    AxisPlacement, DType, DeviceMesh, FourierNorm, Launch, Placements, Result, ShardTensor, shard,
 };
 
 fn numbers(x: &ShardTensor) -> Result<Vec<f64>> {
@@ -153,6 +153,21 @@ fn draws_without_replacement_need_enough_weights() {
         Ok(x.multinomial(2, false).is_err())
     });
     assert_eq!(errors.unwrap(), [true, true]);
+}
+
+#[test]
+fn ranks_off_the_mesh_have_no_weights_to_look_at() {
+    let after = Launch::new(3).run(|ctx| {
+        let pair = ctx.mesh_from(&DeviceMesh::with_ranks(&[2], vec![0, 2])?)?;
+        let drawn = pair.ones([2, 4], shard(0))?.multinomial(3, false)?;
+        assert_eq!(drawn.shape(), [2, 3]);
+        let refused = pair.zeros([2, 4], shard(0))?.multinomial(3, false);
+        assert_eq!(refused.is_err(), pair.is_member());
+        // All have taken as many streams, whether they saw what was wrong or not.
+        numbers(&ctx.mesh_of(3)?.randn([4], shard(0))?)
+    });
+    let after = after.unwrap();
+    assert_eq!(after[0], after[1]);
 }
 
 #[test]
