@@ -289,3 +289,31 @@ fn sums_beyond_the_type_have_means_and_roots_within() {
     });
     assert_eq!(found.unwrap()[1], [1.0, 600.0, 4.0]);
 }
+
+#[test]
+fn long_sharded_dims_of_16_bits_are_sorted() {
+    // So many that ranks find where to cut the runs of all, and none gathers them.
+    const LEN: usize = 20_000;
+    let mixed = |i: usize| ((i * 389 + 7) % 211) as f64 - 100.0;
+    let sorted = |ranks, dtype| {
+        let found = Launch::new(ranks).dtype(dtype).run(|ctx| {
+            let x = ctx
+                .mesh_of(ranks)?
+                .from_fn([LEN], shard(0), |i| mixed(i[0]))?;
+            let median = x.median(0)?;
+            let all = [x.sort(0, true)?, x.topk(9_000, 0, false)?, median];
+            (all.iter().flat_map(|(values, places)| [values, places]))
+                .map(|x| {
+                    Ok(x.to(DType::F64)?
+                        .to_array::<f64>()?
+                        .into_raw_vec_and_offset()
+                        .0)
+                })
+                .collect::<Result<Vec<_>>>()
+        });
+        found.unwrap().swap_remove(0)
+    };
+    for dtype in [DType::F16, DType::BF16] {
+        assert_eq!(sorted(3, dtype), sorted(1, DType::F32), "{dtype}");
+    }
+}

@@ -364,8 +364,16 @@ impl<'a> OwnRun<'a> {
     fn rank(&self, line: usize, at: usize) -> u64 {
         let size = self.dtype.size();
         let element = &self.elements[place(line, self.len, self.step, at) * size..][..size];
-        with_foldable!(self.dtype, T => {
-            rank(bytemuck::pod_read_unaligned::<T>(element), self.descending)
-        })
+        // Those of 16 bits lie in the order of what they are in `f32`, to which the kernel merges them.
+        let widened = match self.dtype {
+            DType::F16 => bytemuck::pod_read_unaligned::<half::f16>(element).to_f32(),
+            DType::BF16 => bytemuck::pod_read_unaligned::<half::bf16>(element).to_f32(),
+            other => {
+                return with_foldable!(other, T => {
+                    rank(bytemuck::pod_read_unaligned::<T>(element), self.descending)
+                });
+            }
+        };
+        rank(widened, self.descending)
     }
 }
