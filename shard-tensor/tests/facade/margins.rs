@@ -7,7 +7,9 @@ use shard_tensor::{
 type Loss = fn(&[ShardTensor; 3], &ShardTensor) -> Result<ShardTensor>;
 
 /// A loss of waves `[5, 3]` and targets, what it is, and its gradients: by the first wave's last two rows and the second's fourth row.
-fn losses() -> [(&'static str, Loss, f64, [f64; 6], [f64; 3]); 5] {
+type Expected = (&'static str, Loss, f64, [f64; 6], [f64; 3]);
+
+fn losses() -> [Expected; 5] {
     [
         (
             "margin_ranking_loss",
