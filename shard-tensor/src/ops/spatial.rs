@@ -15,7 +15,8 @@ use shard_spec::ResampleMode;
 /// Convolutions of `[batch, channels, spatial...]` tensors. Sharded spatial dims exchange halos, and the result keeps
 /// their sharding.
 impl ShardTensor {
-    /// A convolution of as many spatial dims as the tensor has, with a weight `[out, in / groups, kernel...]`.
+    /// A convolution of as many spatial dims as the tensor has, with a weight `[out, in / groups, kernel...]`. A weight that is infinite or NaN
+    /// makes what it meets NaN; where it meets nothing but padding, that depends on the layout.
     ///
     /// # Collective
     /// All members of the mesh. Communicates the halos of sharded spatial dims, of any width, while the interior is
