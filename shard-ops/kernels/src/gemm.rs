@@ -1,8 +1,9 @@
 //! Matrix products, through one function.
 //!
-//! They are computed by the crates `gemm`. Where the processor has a unit for products of tiles of `bf16` (AMX), that computes large products
-//! of single precision: of numbers that come from 16 bits one each, of others as sums of three of `bf16`, which is as exact and
-//! takes six (`gemm/parts.rs`). Products of integers, which these have not, are loops over tiles (`gemm/whole.rs`).
+//! They are computed by the crates `gemm`. Where the processor has a unit for products of `bf16`, that computes those of `bf16`: tiles of AMX, or
+//! vectors of pairs of AVX-512. Tiles compute large products of single precision too: of numbers that come from 16 bits one each, of others as
+//! sums of three of `bf16`, which is as exact and takes six (`gemm/parts.rs`). Products of integers, which these have not, are loops over tiles
+//! (`gemm/whole.rs`).
 
 #[cfg(amx)]
 #[expect(
@@ -14,6 +15,9 @@ mod by_unit;
 mod few;
 mod halves;
 mod packed;
+#[cfg(pairs)]
+#[expect(unsafe_code, reason = "vectors of a processor that may have them")]
+mod pairs;
 mod parts;
 #[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
 mod product;
@@ -24,7 +28,7 @@ mod whole;
 
 #[doc(hidden)]
 pub use self::by_unit::inside;
-pub(crate) use self::by_unit::of_processor;
+pub(crate) use self::by_unit::{of_processor, rate};
 pub use self::halves::{gemm_halves, multiplies_halves};
 pub(crate) use self::packed::{Operand, Packed, are_near, multiply, stay_finite};
 pub(crate) use self::parts::{LINES, Lines, Number, Side};

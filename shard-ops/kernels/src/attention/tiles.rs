@@ -2,9 +2,10 @@
 //! queries per stripe of rows.
 //!
 //! What is stored in `bf16` is multiplied as it is; weights and gradients of logits, which are computed in `f32`, are sums of two numbers of
-//! `bf16` then, right to 2^-16. What is stored in `f32`, and what is computed from it, is a sum of three, as in other products of `f32`. The
-//! unit takes products below 2^-126 for zero: in `f32` vectors form products of which that may count. They also form the sums over rows and keys
-//! that gradients in `f32` are, since as three parts for each tile the packing took what products gained.
+//! `bf16` then, right to 2^-16, and their products are left to vectors where the unit is but twice as fast as those. What is stored in `f32`,
+//! and what is computed from it, is a sum of three, as in other products of `f32`. The unit takes products below 2^-126 for zero: in `f32` vectors
+//! form products of which that may count. They also form the sums over rows and keys that gradients in `f32` are, since as three parts for
+//! each tile the packing took what products gained.
 
 use super::forward::row_tile;
 use super::problem::{Block, Problem, Tile};
@@ -22,7 +23,9 @@ pub trait Tiled: Stored<Acc = f32> + Number {
     /// The parts of a number that is computed.
     const COMPUTED: usize;
     /// Whether gradients that are sums over what is computed, and packed anew for each tile, are taken too.
-    const SUMS: bool;
+    const SUM_GRADS: bool;
+    /// The lowest [rate](gemm::rate) of a unit from which on it pays.
+    const RATE: usize;
     /// The fewest rows and keys from which on packing paid on a Xeon.
     const FEWEST: usize;
     /// The fewest products of queries and keys of a head.
@@ -31,14 +34,16 @@ pub trait Tiled: Stored<Acc = f32> + Number {
 
 impl Tiled for bf16 {
     const COMPUTED: usize = 2;
-    const SUMS: bool = true;
+    const SUM_GRADS: bool = true;
+    const RATE: usize = 2;
     const FEWEST: usize = 64;
     const FEW: usize = 128 * 128 * LEAST_DIM;
 }
 
 impl Tiled for f32 {
     const COMPUTED: usize = 3;
-    const SUMS: bool = false;
+    const SUM_GRADS: bool = false;
+    const RATE: usize = 6;
     const FEWEST: usize = 512;
     const FEW: usize = 1024 * 1024 * LEAST_DIM;
 }
@@ -58,7 +63,7 @@ pub(super) struct Tiles<'a, 'b, 'c, E: Stored, U> {
     block: &'c Block<'a, E>,
     /// With the gradient of the output, for a gradient.
     dout: Option<&'c View<'a, E>>,
-    /// What forms the sums of a gradient that the unit does not take.
+    /// What forms the sums over keys and rows where the unit does not.
     sums: Option<Vectors<'a, 'b, 'c, E>>,
     head: [usize; 2],
     /// The keys that were gone to, and the first of the rows.
@@ -94,10 +99,19 @@ struct OfRows {
 pub(super) fn fit<E: Tiled>(problem: &Problem<'_, '_, E>, block: &Block<'_, E>) -> bool {
     let e = problem.extents;
     let [rows, dims] = [e.rows().min(e.keys), e.dim.min(e.value_dim)];
-    rows >= E::FEWEST
+    let rate = gemm::rate();
+    // Where sums are left to vectors, less is gained than packing takes of short rows (measured on a Zen 5).
+    let fewest = if leaves_computed::<E>(rate) { 4 } else { 1 } * E::FEWEST;
+    rate >= E::RATE
+        && rows >= fewest
         && dims >= LEAST_DIM
         && e.rows() as f64 * e.keys as f64 * dims as f64 >= E::FEW as f64
         && are_taken(problem, block)
+}
+
+/// Whether a unit of such a rate is too slow for what is computed, whose numbers are of several parts.
+fn leaves_computed<E: Tiled>(rate: usize) -> bool {
+    rate < 2 * E::COMPUTED
 }
 
 /// Whether a unit takes the products of a fold.
@@ -124,12 +138,13 @@ impl<'a, 'b, 'c, E: Tiled, U: Unit> Tiles<'a, 'b, 'c, E, U> {
         block: &'c Block<'a, E>,
         dout: Option<&'c View<'a, E>>,
     ) -> Self {
+        let leaves_sums = leaves_computed::<E>(unit.rate()) || dout.is_some() && !E::SUM_GRADS;
         Self {
             unit,
             problem,
             block,
             dout,
-            sums: (dout.filter(|_| !E::SUMS)).map(|dout| Vectors::new(problem, block, Some(dout))),
+            sums: leaves_sums.then(|| Vectors::new(problem, block, dout)),
             head: [0; 2],
             keys: 0..0,
             first: 0,
@@ -177,7 +192,11 @@ impl<E: Tiled, U: Unit> Products<f32> for Tiles<'_, '_, '_, E, U> {
 
     fn span(&self) -> usize {
         let e = self.problem.extents;
-        let operands = if self.dout.is_some() && E::SUMS { 3 } else { 2 };
+        let operands = if self.dout.is_some() && self.sums.is_none() {
+            3
+        } else {
+            2
+        };
         let numbers = operands * e.dim.max(e.value_dim) * E::MOST;
         let most = (SPAN / numbers.max(1)).max(Self::TILE[1]);
         row_tile(e.keys, most).next_multiple_of(LINES)
@@ -192,13 +211,15 @@ impl<E: Tiled, U: Unit> Products<f32> for Tiles<'_, '_, '_, E, U> {
         let lines = |view, turned| lines(view, at, keys.start, turned);
         let most = E::MOST;
         (to.key).pack(lines(k, false), [all, dim], most, Side::Right);
-        if self.dout.is_none() {
-            (to.value_dim).pack(lines(v, true), [width, all], most, Side::Right);
-            return;
+        if self.dout.is_some() {
+            (to.value).pack(lines(v, false), [all, width], most, Side::Right);
         }
-        (to.value).pack(lines(v, false), [all, width], most, Side::Right);
         if let Some(sums) = &mut self.sums {
             sums.go_to_keys(at, keys);
+            return;
+        }
+        if self.dout.is_none() {
+            (to.value_dim).pack(lines(v, true), [width, all], most, Side::Right);
             return;
         }
         (to.key_dim).pack(lines(k, true), [dim, all], most, Side::Right);
@@ -243,6 +264,9 @@ impl<E: Tiled, U: Unit> Products<f32> for Tiles<'_, '_, '_, E, U> {
     }
 
     fn add_values(&mut self, tile: &Tile, weights: &[f32], to: &mut [f32]) {
+        if let Some(sums) = &mut self.sums {
+            return sums.add_values(tile, weights, to);
+        }
         let extents = [tile.rows.len(), tile.keys.len()];
         let by_row = of_matrix(weights, tile.keys.len(), false);
         (self.computed).pack_known(by_row, extents, WEIGHTS, E::COMPUTED, Side::Left);
@@ -371,7 +395,7 @@ pub mod inside {
         queries: &Queries<'_, E>,
         block: &Block<'_, E>,
     ) -> bool {
-        fold(Emulated, state, queries, block)
+        fold(Emulated::as_processor(), state, queries, block)
     }
 
     /// The same by the processor's, if it has one that the crate is compiled for.
@@ -409,7 +433,8 @@ pub mod inside {
         let are_taken = are_taken(&problem, block);
         if are_taken {
             let dout = grad.dout();
-            let mut products = Tiles::new(Emulated, &problem, block, Some(&dout));
+            let unit = Emulated::as_processor();
+            let mut products = Tiles::new(unit, &problem, block, Some(&dout));
             grad.take_in(&problem, &mut products, grads);
         }
         are_taken

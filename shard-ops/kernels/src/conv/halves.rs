@@ -8,7 +8,7 @@ use super::{conv_forward, conv_input_grad, conv_weight_grad};
 use crate::attention::Stored;
 use crate::compiled::compiled;
 use crate::copy::convert;
-use crate::gemm::{Unit, gemm_halves, multiplies_halves, of_processor};
+use crate::gemm::{Unit, gemm_halves, of_processor, rate};
 use crate::{Dims, View, ViewMut};
 use half::bf16;
 use shard_device::Element;
@@ -19,23 +19,35 @@ pub trait Rounded: Stored<Acc = f32> + Element + CompiledHalves<Self> {}
 impl Rounded for f32 {}
 impl Rounded for bf16 {}
 
-/// Whether the processor computes a convolution of `bf16` with so many input and output channels in fewer steps than one of single precision,
-/// and this crate knows how.
+/// Whether the processor computes a convolution of `bf16` with so many input and output channels, such a kernel and such strides in fewer steps
+/// than one of single precision, and this crate knows how.
 ///
 /// ```
 /// // Channels by themselves are left to vectors on any processor.
-/// assert!(!shard_kernels::conv::convolves_halves(1, 1, 9));
+/// assert!(!shard_kernels::conv::convolves_halves(1, 1, &[3, 3], &[1, 1]));
 /// ```
-pub fn convolves_halves(inputs: usize, outputs: usize, positions: usize) -> bool {
-    /// Products of a place in 32 numbers of a step, and 32 outputs, of which so many are of use.
-    const FEWEST: usize = 64;
-    let within = inputs.saturating_mul(positions);
-    multiplies_halves() && inputs.min(32).max(within.min(32) / 2) * outputs.min(32) >= FEWEST
+pub fn convolves_halves(inputs: usize, outputs: usize, kernel: &[usize], stride: &[usize]) -> bool {
+    // Of 1024 products of a place in 32 numbers of a step, and 32 outputs, so many are of use. Few channels are packed with the positions of
+    // their windows, which takes longer where windows overlap.
+    let within = kernel.iter().product::<usize>().saturating_mul(inputs);
+    let overlap = kernel
+        .iter()
+        .zip(stride)
+        .any(|(kernel, stride)| kernel > stride);
+    let within = within.min(32) / if overlap { 2 } else { 1 };
+    let of_use = inputs.min(32).max(within) * outputs.min(32);
+    // What was measured on a Xeon, and on a Zen 5.
+    const FEWEST: [usize; 2] = [64, 640];
+    match rate() {
+        0..2 => false,
+        2..6 => of_use >= FEWEST[1],
+        _ => of_use >= FEWEST[0],
+    }
 }
 
 compiled! { trait CompiledHalves for Rounded: f32 bf16; {
     /// As [`conv_forward`] of operands of `bf16`, whose products are summed in `f32`: by the processor's unit for them where it
-    /// [has one](multiplies_halves), and otherwise of copies in `f32`. That unit takes products below 2^-126 for zero.
+    /// [has one](crate::gemm::multiplies_halves), and otherwise of copies in `f32`. That unit takes products below 2^-126 for zero.
     ///
     /// ```
     /// use half::bf16;
@@ -257,7 +269,15 @@ pub mod inside {
         window: &Taps,
         groups: usize,
     ) {
-        super::forward(&Emulated, x, weight, bias, y, window, groups);
+        super::forward(
+            &Emulated::as_processor(),
+            x,
+            weight,
+            bias,
+            y,
+            window,
+            groups,
+        );
     }
 
     /// As [`conv_input_grad_halves`](super::conv_input_grad_halves) in the same way.
@@ -268,7 +288,7 @@ pub mod inside {
         window: &Taps,
         groups: usize,
     ) {
-        super::grad_by_input(&Emulated, dy, weight, dx, window, groups);
+        super::grad_by_input(&Emulated::as_processor(), dy, weight, dx, window, groups);
     }
 
     /// As [`conv_weight_grad_halves`](super::conv_weight_grad_halves) in the same way. Tells whether the unit takes the inputs.
@@ -279,6 +299,6 @@ pub mod inside {
         window: &Taps,
         groups: usize,
     ) -> bool {
-        super::grad_by_weight(&Emulated, x, dy, dw, window, groups)
+        super::grad_by_weight(&Emulated::as_processor(), x, dy, dw, window, groups)
     }
 }

@@ -1,33 +1,80 @@
 //! Products of matrices by a unit for tiles, where they lie so that one takes them.
 
+#[cfg(amx)]
+use super::amx::Amx;
+#[cfg(pairs)]
+use super::pairs::Pairs;
 use super::parts::{Lines, Number};
 use super::product::Product;
 use super::tiles::{self, Results};
-use super::unit::{Emulated, Unit};
+use super::unit::{Emulated, Panel, Rows, TERMS, Term, Unit};
 use super::{Mat, MatMut};
 
+/// A unit of the processor that this thread runs on.
+#[derive(Debug)]
+pub(crate) enum OfProcessor {
+    #[cfg(amx)]
+    Tiles(Amx),
+    #[cfg(pairs)]
+    Pairs(Pairs),
+}
+
 /// The unit of the processor that this thread runs on, if it has one that this crate is compiled for.
-#[cfg(amx)]
-pub(crate) fn of_processor() -> Option<impl Unit> {
-    super::amx::Amx::get()
+pub(crate) fn of_processor() -> Option<OfProcessor> {
+    #[cfg(amx)]
+    if let Some(unit) = Amx::get() {
+        return Some(OfProcessor::Tiles(unit));
+    }
+    #[cfg(pairs)]
+    if let Some(unit) = Pairs::get() {
+        return Some(OfProcessor::Pairs(unit));
+    }
+    None
 }
 
-/// Whether there is one.
-#[cfg(amx)]
-pub(super) fn is_there() -> bool {
-    super::amx::Amx::is_usable()
+/// The [rate](Unit::rate) of the processor's unit: 1 where it has none.
+pub(crate) fn rate() -> usize {
+    #[cfg(amx)]
+    if Amx::is_usable() {
+        return Amx::RATE;
+    }
+    #[cfg(pairs)]
+    if Pairs::is_usable() {
+        return Pairs::RATE;
+    }
+    1
 }
 
-/// The unit of the processor that this thread runs on: this crate knows of none for it.
-#[cfg(not(amx))]
-pub(crate) fn of_processor() -> Option<impl Unit> {
-    None::<Emulated>
-}
+impl Unit for OfProcessor {
+    fn rate(&self) -> usize {
+        match *self {
+            #[cfg(amx)]
+            Self::Tiles(ref unit) => unit.rate(),
+            #[cfg(pairs)]
+            Self::Pairs(ref unit) => unit.rate(),
+        }
+    }
 
-/// Whether there is one.
-#[cfg(not(amx))]
-pub(super) fn is_there() -> bool {
-    false
+    #[cfg_attr(
+        not(any(amx, pairs)),
+        expect(unused_variables, reason = "there is no unit")
+    )]
+    fn multiply(
+        &self,
+        steps: usize,
+        terms: &[Term],
+        a: Panel<'_>,
+        b: Panel<'_>,
+        to: &mut Rows<'_>,
+        add: bool,
+    ) {
+        match *self {
+            #[cfg(amx)]
+            Self::Tiles(ref unit) => unit.multiply(steps, terms, a, b, to, add),
+            #[cfg(pairs)]
+            Self::Pairs(ref unit) => unit.multiply(steps, terms, a, b, to, add),
+        }
+    }
 }
 
 /// Computes a product in single precision by the processor's unit if that pays, and tells whether it did.
@@ -38,11 +85,12 @@ pub(super) fn single(
     c: &mut MatMut<'_, f32>,
     accumulate: bool,
 ) -> bool {
-    if !is_there() || !tiles::may_pay(extent) {
+    let rate = rate();
+    if rate < TERMS || !tiles::may_pay(extent) {
         return false;
     }
     let parts = [columns(b).seem(extent[2]), rows(a).seem(extent[2])];
-    tiles::pays(extent, parts)
+    tiles::pays(extent, parts, rate)
         && of_processor().is_some_and(|unit| single_by_unit(&unit, extent, a, b, c, accumulate))
 }
 
@@ -140,7 +188,7 @@ pub mod inside {
         c: MatMut<'_, f32>,
         accumulate: bool,
     ) -> bool {
-        to_rows(&Emulated, extent, a, b, c, accumulate)
+        to_rows(&Emulated::as_processor(), extent, a, b, c, accumulate)
     }
 
     /// The same by the processor's, if it has one that the crate is compiled for.

@@ -1,6 +1,6 @@
 //! Products of operands of `bf16`.
 
-use super::by_unit::{by_unit, is_there, of_processor};
+use super::by_unit::{by_unit, of_processor, rate};
 use super::tiles;
 use super::{Mat, MatMut, check_operands, check_results, gemm};
 use crate::attention::gather;
@@ -14,7 +14,7 @@ use half::bf16;
 /// let _ = shard_kernels::gemm::multiplies_halves();
 /// ```
 pub fn multiplies_halves() -> bool {
-    is_there()
+    rate() > 1
 }
 
 /// As [`gemm`] of operands of `bf16`, whose products are summed in `f32`: by the processor's unit for them where it [has one](multiplies_halves), and
@@ -41,7 +41,7 @@ pub fn gemm_halves(
     accumulate: bool,
 ) {
     let extent = [m, n, k];
-    if tiles::pays(extent, [1; 2])
+    if tiles::pays(extent, [1; 2], rate())
         && let Some(unit) = of_processor()
     {
         check_operands(extent, &a, &b);

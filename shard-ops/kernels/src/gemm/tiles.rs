@@ -33,13 +33,13 @@ pub(super) fn may_pay([m, n, k]: Extent) -> bool {
     m as f64 * n as f64 * k as f64 >= FEW
 }
 
-/// Whether tiles take less time than vectors of `f32` for a product of numbers of so many parts, by what was measured on one core of a
-/// Xeon: in the time of one number, which is looked at and packed, a unit forms some 120 products and 40 more for each term, and
-/// it forms 12 where vectors form one.
+/// Whether a unit of a [rate](super::by_unit::rate) takes less time than vectors of `f32` for a product of numbers of so many parts, by what was
+/// measured on one core of a Xeon: in the time of one number, which is looked at and packed, vectors form some 10 products and ten thirds
+/// more for each term.
 ///
 /// Of numbers in three parts that holds for large products alone. Attention in `f32`, whose blocks of 256 by 512 were a third faster by themselves,
 /// took up to a sixth longer with them, and a convolution by patches a tenth: what is packed drives other operands out of the caches.
-pub(super) fn pays([m, n, k]: Extent, parts: [usize; 2]) -> bool {
+pub(super) fn pays([m, n, k]: Extent, parts: [usize; 2], rate: usize) -> bool {
     let terms = count_terms(parts);
     let is_large = m.min(n) >= LARGE && k >= LARGE / 2;
     let product = |m: usize, n: usize, k: usize| m as f64 * n as f64 * k as f64;
@@ -48,10 +48,10 @@ pub(super) fn pays([m, n, k]: Extent, parts: [usize; 2]) -> bool {
         n.next_multiple_of(BLOCK),
         k.next_multiple_of(DEPTH),
     );
-    let packed = (120 + 40 * terms) as f64 * product(1, m + n, k);
+    let packed = (rate * (30 + 10 * terms)) as f64 / 3.0 * product(1, m + n, k);
     may_pay([m, n, k])
         && (terms <= 4 || is_large)
-        && 12.0 * product(m, n, k) > terms as f64 * whole + packed
+        && rate as f64 * product(m, n, k) > terms as f64 * whole + packed
 }
 
 /// Computes a part of a product otherwise: where it begins, how much it is, the results' memory, and whether to add.

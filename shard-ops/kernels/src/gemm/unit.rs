@@ -2,7 +2,11 @@
 //!
 //! A tile has 16 rows of 64 bytes. One instruction multiplies a tile of 16 rows of 32 numbers of `bf16` by one of 32 rows of 16 numbers, and
 //! adds the products to a tile of 16 by 16 numbers of `f32`: 8192 products in 16 cycles, where the widest vectors of `f32` do 512. Rows of
-//! the tile on the right lie in pairs: a row of memory has 16 times two numbers, which meet two numbers of a row on the left.
+//! the tile on the right lie in pairs: a row of memory has 16 times two numbers, which meet two numbers of a row on the left. Vectors that
+//! multiply pairs take them as they lie for tiles, and are a unit too.
+
+/// Terms of numbers in three parts: a unit that forms fewer products in the time of one of `f32` does not take those.
+pub(super) const TERMS: usize = 6;
 
 /// Rows of a tile.
 pub(super) const SIDE: usize = 16;
@@ -51,6 +55,9 @@ pub(crate) struct Rows<'a> {
 
 /// Something that multiplies tiles.
 pub(crate) trait Unit {
+    /// How many products it forms in the time in which vectors of `f32` form one.
+    fn rate(&self) -> usize;
+
     /// The sum of the products of all steps, of which each has these terms in this order: to be added to what the results are, or to
     /// take its place.
     ///
@@ -94,12 +101,56 @@ pub(super) fn check(steps: usize, terms: &[Term], a: Panel<'_>, b: Panel<'_>, to
     );
 }
 
-/// Computes what such a unit does with the same bits, on any processor, to try what is given to it. (Manual of Intel, volume 2,
-/// `TDPBF16PS`: even and odd places of a row have sums of their own, which begin at zero, and what is below 2^-126 is zero.)
-#[derive(Debug)]
-pub(crate) struct Emulated;
+/// Computes what a unit does with the same bits, on any processor, to try what is given to it. Either takes what is below 2^-126 for zero.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Emulated {
+    /// Tiles, where even and odd places of a row have sums of their own, which begin at zero (manual of Intel, volume 2, `TDPBF16PS`).
+    Tiles,
+    /// Vectors, where the odd place of a pair is added to the sum and then the even one (`VDPBF16PS`).
+    Pairs,
+}
+
+impl Emulated {
+    /// What this processor has, or tiles where it has none.
+    pub(crate) fn as_processor() -> Self {
+        match super::rate() {
+            2..TERMS => Self::Pairs,
+            _ => Self::Tiles,
+        }
+    }
+
+    /// Two tiles of a step.
+    fn step(self, sum: f32, pairs: impl Iterator<Item = [[f32; 2]; 2]>) -> f32 {
+        match self {
+            Self::Tiles => {
+                let sums = pairs.fold([0.0; 2], |sums, [x, y]| {
+                    [0, 1].map(|i| flushed(sums[i] + x[i] * y[i]))
+                });
+                flushed(sum + flushed(sums[0] + sums[1]))
+            }
+            Self::Pairs => pairs.fold(flushed(sum), |sum, [x, y]| {
+                let sum = flushed(x[1].mul_add(y[1], sum));
+                flushed(x[0].mul_add(y[0], sum))
+            }),
+        }
+    }
+}
+
+fn flushed(x: f32) -> f32 {
+    match x.abs() < f32::MIN_POSITIVE {
+        true => 0.0f32.copysign(x),
+        false => x,
+    }
+}
 
 impl Unit for Emulated {
+    fn rate(&self) -> usize {
+        match self {
+            Self::Tiles => 12,
+            Self::Pairs => 2,
+        }
+    }
+
     fn multiply(
         &self,
         steps: usize,
@@ -110,10 +161,6 @@ impl Unit for Emulated {
         add: bool,
     ) {
         check(steps, terms, a, b, to);
-        let flushed = |x: f32| match x.abs() < f32::MIN_POSITIVE {
-            true => 0.0f32.copysign(x),
-            false => x,
-        };
         let pair = |panel: Panel<'_>, at: usize| {
             let bits = [panel.numbers[at], panel.numbers[at + 1]];
             bits.map(|bits| flushed(f32::from_bits(u32::from(bits) << 16)))
@@ -124,17 +171,11 @@ impl Unit for Emulated {
                 let mut sum = if add { *result } else { 0.0 };
                 for s in 0..steps {
                     for &[x, y] in terms {
-                        let mut sums = [0.0f32; 2];
                         let left = s * a.step + x + i / SIDE * a.tile + i % SIDE * a.row;
                         let right = s * b.step + y + j / SIDE * b.tile + j % SIDE * 2;
-                        for k in 0..DEPTH / 2 {
-                            let left = pair(a, left + 2 * k);
-                            let right = pair(b, right + k * b.row);
-                            for (sum, (x, y)) in sums.iter_mut().zip(left.into_iter().zip(right)) {
-                                *sum = flushed(*sum + x * y);
-                            }
-                        }
-                        sum = flushed(sum + flushed(sums[0] + sums[1]));
+                        let pairs = (0..DEPTH / 2)
+                            .map(|k| [pair(a, left + 2 * k), pair(b, right + k * b.row)]);
+                        sum = self.step(sum, pairs);
                     }
                 }
                 *result = sum;

@@ -312,9 +312,10 @@ impl Geometry {
 
     /// What kernels read and write in 16 bits, of so many input and output channels of a group.
     fn halves(&self, stored: DType, [inputs, outputs]: [usize; 2], on: DeviceKind) -> Halves {
-        let positions = self.kernel.iter().product();
-        let is_for_unit =
-            || stored == DType::BF16 && kernels::convolves_halves(inputs, outputs, positions);
+        let is_for_unit = || {
+            stored == DType::BF16
+                && kernels::convolves_halves(inputs, outputs, &self.kernel, &self.stride)
+        };
         match on.is_cuda() || is_for_unit() {
             true => Halves::ALL,
             false => Halves::NONE,
