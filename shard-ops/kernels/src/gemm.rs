@@ -22,6 +22,7 @@ mod parts;
 #[expect(unsafe_code, reason = "the call of the crate that multiplies matrices")]
 mod product;
 mod range;
+mod thin;
 mod tiles;
 mod unit;
 mod whole;
@@ -29,7 +30,7 @@ mod whole;
 #[doc(hidden)]
 pub use self::by_unit::inside;
 pub(crate) use self::by_unit::{of_processor, rate};
-pub use self::halves::{gemm_halves, multiplies_halves};
+pub use self::halves::{gemm_halves, multiplies_halves, takes_halves};
 pub(crate) use self::packed::{Operand, Packed, are_near, multiply, stay_finite};
 pub(crate) use self::parts::{LINES, Lines, Number, Side};
 pub use self::product::Product;

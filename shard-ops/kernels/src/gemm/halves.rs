@@ -1,8 +1,8 @@
 //! Products of operands of `bf16`.
 
 use super::by_unit::{by_unit, of_processor, rate};
-use super::tiles;
 use super::{Mat, MatMut, check_operands, check_results, gemm};
+use super::{thin, tiles};
 use crate::attention::gather;
 use crate::scratch::Room;
 use half::bf16;
@@ -17,8 +17,18 @@ pub fn multiplies_halves() -> bool {
     rate() > 1
 }
 
-/// As [`gemm`] of operands of `bf16`, whose products are summed in `f32`: by the processor's unit for them where it [has one](multiplies_halves), and
-/// otherwise of copies in `f32`. That unit takes products below 2^-126 for zero.
+/// Whether products of so many rows and columns are formed of numbers of `bf16` as they are stored: where the processor
+/// [multiplies](multiplies_halves) them, and of few rows or columns on any.
+///
+/// ```
+/// assert!(shard_kernels::gemm::takes_halves(1, 4096));
+/// ```
+pub fn takes_halves(rows: usize, columns: usize) -> bool {
+    rows.min(columns) <= thin::FEW || multiplies_halves()
+}
+
+/// As [`gemm`] of operands of `bf16`, whose products are summed in `f32`: of few rows or columns read as they are stored, others by the processor's unit for
+/// them where it [has one](multiplies_halves), and otherwise of copies in `f32`. That unit takes products below 2^-126 for zero.
 ///
 /// ```
 /// use half::bf16;
@@ -41,21 +51,31 @@ pub fn gemm_halves(
     accumulate: bool,
 ) {
     let extent = [m, n, k];
+    if extent.contains(&0) {
+        return widened(extent, a, b, c, accumulate);
+    }
+    check_operands(extent, &a, &b);
+    check_results([m, n], &c);
+    let mut to = MatMut {
+        data: &mut *c.data,
+        ..c
+    };
+    let (turned, lines) = ([n, m, k], (b.transposed(), a.transposed()));
+    if thin::pays(extent, &b) {
+        return thin::product(extent, &a, &b, &mut to, accumulate);
+    }
+    if thin::pays(turned, &lines.1) {
+        return thin::product(turned, &lines.0, &lines.1, &mut to.transposed(), accumulate);
+    }
     if tiles::pays(extent, [1; 2], rate())
         && let Some(unit) = of_processor()
     {
-        check_operands(extent, &a, &b);
-        check_results([m, n], &c);
-        let mut to = MatMut {
-            data: &mut *c.data,
-            ..c
-        };
         let is_done = if c.row_step == 1 {
             by_unit(&unit, extent, &a, &b, &mut to, accumulate, widened)
         } else {
-            let (a, b) = (b.transposed(), a.transposed());
+            let (a, b) = lines;
             let mut to = to.transposed();
-            by_unit(&unit, [n, m, k], &a, &b, &mut to, accumulate, widened)
+            by_unit(&unit, turned, &a, &b, &mut to, accumulate, widened)
         };
         if is_done {
             return;

@@ -201,10 +201,23 @@ impl Op for MatMul {
 
     crate::kernel::gpu_kernel!();
 
-    fn halves(&self, stored: DType, _: &[Meta], on: DeviceKind) -> Halves {
+    fn halves(&self, stored: DType, inputs: &[Meta], on: DeviceKind) -> Halves {
+        let is_taken = || {
+            let [a, b] = [&inputs[0].shape[..], &inputs[1].shape[..]];
+            // Batches that share the other operand are rows, or columns, of one product.
+            let of = |own: &[usize], other: &[usize], place: usize| {
+                let (batches, matrix) = own.split_at(own.len() - 2);
+                let batches = if other.len() == 2 { batches } else { &[] };
+                matrix[place] * batches.iter().product::<usize>()
+            };
+            gemm::takes_halves(
+                of(a, b, usize::from(self.transpose_a)),
+                of(b, a, usize::from(!self.transpose_b)),
+            )
+        };
         match on.is_cuda() {
             true => Halves::ALL,
-            false if stored == DType::BF16 && gemm::multiplies_halves() => Halves {
+            false if stored == DType::BF16 && is_taken() => Halves {
                 reads: &[0, 1],
                 writes: false,
             },
