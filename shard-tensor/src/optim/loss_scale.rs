@@ -99,16 +99,17 @@ impl LossScale {
     /// answer the same on all ranks.
     ///
     /// # Errors
-    /// [`Argument`](Error::Argument) if the factor is not above 0 and finite, and for gradients that it was taken out of before, or
-    /// some that are accumulated in them. What the communicator reports.
+    /// [`Argument`](Error::Argument) if the factor is so small that `f32` has no number to divide by it with, or not finite, and for
+    /// gradients that it was taken out of before, or some that are accumulated in them. What the communicator reports.
     #[track_caller]
     pub fn unscale(&mut self, gradients: &mut Gradients) -> Result<bool> {
         let _call = Calling::of("unscale");
-        if !(self.factor > 0.0 && self.factor.is_finite()) {
+        // By a smaller one gradients of `f32` cannot be divided: what is left of them would be infinite, and NaN.
+        if !(self.factor >= f64::from(f32::MIN_POSITIVE) && self.factor.is_finite()) {
             return Err(Error::argument(
                 "unscale",
-                "a factor above 0 that is finite",
-                self.factor.to_string(),
+                format!("a factor of {:e} or more that is finite", f32::MIN_POSITIVE),
+                format!("{:e}", self.factor),
                 "gradients were not finite many times over: look for the cause in the model, or begin anew with another factor",
             ));
         }

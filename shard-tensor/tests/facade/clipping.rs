@@ -376,6 +376,8 @@ fn what_makes_no_sense_is_refused() {
             e.to_string()
         };
         let step = |mut o: Box<dyn Optimizer>| told(o.step(&pass(&w)?).map(drop)).pipe();
+        // Of which `f32` has no reciprocal.
+        let mut small = LossScale::new().from(1e-40);
         let mut rate = AdamW::new(named(), 0.1)?;
         rate.set_learning_rate(f64::NAN);
         let mut lacking = AdamW::new(named(), 0.1)?.state()?;
@@ -427,6 +429,7 @@ fn what_makes_no_sense_is_refused() {
             ("-1", told(pass(&w)?.clip_norm(-1.0).map(drop))),
             ("NaN", told(pass(&w)?.clip_value(f64::NAN))),
             ("order", told(pass(&w)?.norm(0.0).map(drop))),
+            ("1e-40", told(small.unscale(&mut pass(&w)?).map(drop))),
         ];
         assert_eq!(read(&w)?, [1.0, 2.0]);
         Ok(texts)
