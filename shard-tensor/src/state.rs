@@ -28,7 +28,7 @@ pub enum Number {
 /// What can be put down and taken up again: models, optimizers, schedules, random numbers, places in data.
 pub trait Stateful {
     /// All that a program which starts anew would have to know. Before a first step too it lists every tensor, laid out as it
-    /// will be.
+    /// will be, and every number: what is not listed is not read from a file.
     ///
     /// # Collective
     /// All ranks of the program. No communication.

@@ -296,6 +296,32 @@ fn numbers_are_kept_to_the_last_bit() {
     }
 }
 
+fn job_of<'a>(rates: &'a mut Plateau, ctx: &Context) -> Checkpoint<'a> {
+    Checkpoint::new().schedule(rates).rng(ctx)
+}
+
+#[test]
+fn a_plateau_goes_on_from_its_best_loss() {
+    let path = scratch("plateau");
+    let fallen = Launch::new(2).run(|ctx| {
+        let new = || Plateau::new(1.0).factor(0.5).patience(0);
+        let (mut first, mut other, mut later) = (new(), new(), new());
+        // Before it has heard of any, and what takes that up has.
+        job_of(&mut first, ctx).save(&path)?;
+        other.observe(5.0);
+        job_of(&mut other, ctx).load(&path)?;
+        assert_eq!(other, first);
+        // After one.
+        first.observe(1.0);
+        job_of(&mut first, ctx).save(&path)?;
+        job_of(&mut later, ctx).load(&path)?;
+        assert_eq!(later, first);
+        Ok(later.observe(2.0))
+    });
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(fallen.unwrap(), [0.5; 2]);
+}
+
 #[test]
 fn a_job_without_context_and_names_given_twice_are_refused() {
     let path = scratch("never");

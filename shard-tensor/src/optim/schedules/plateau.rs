@@ -148,15 +148,19 @@ impl Plateau {
     }
 }
 
-/// Its numbers are `rate`, `waited`, `rests`, and once it has heard of a loss, `best`.
+/// Its numbers are `rate`, `best`, which is NaN before it has heard of a loss, `waited` and `rests`.
 impl Stateful for Plateau {
     fn state(&self) -> Result<State> {
         let whole =
             [("waited", self.waited), ("rests", self.rests)].map(|(k, n)| (k, Number::Whole(n)));
-        let real = std::iter::once(("rate", self.rate))
-            .chain(self.best.map(|best| ("best", best)))
-            .map(|(k, x)| (k, Number::Real(x)));
-        let numbers = real.chain(whole).map(|(k, n)| (k.to_owned(), n)).collect();
+        // Also before there is one: what takes a state up from a file asks for the numbers that are listed here.
+        let best = self.best.unwrap_or(f64::NAN);
+        let real = [("rate", self.rate), ("best", best)].map(|(k, x)| (k, Number::Real(x)));
+        let numbers = real
+            .into_iter()
+            .chain(whole)
+            .map(|(k, n)| (k.to_owned(), n))
+            .collect();
         Ok(State {
             numbers,
             ..State::default()
@@ -165,15 +169,11 @@ impl Stateful for Plateau {
 
     #[track_caller]
     fn load_state(&mut self, state: &State) -> Result<()> {
-        let best = match state.number("best") {
-            None => None,
-            Some(_) => Some(real(state, "best")?),
-        };
         *self = Self {
             rate: real(state, "rate")?,
             waited: whole(state, "waited")?,
             rests: whole(state, "rests")?,
-            best,
+            best: Some(real(state, "best")?).filter(|best| !best.is_nan()),
             ..*self
         };
         Ok(())
