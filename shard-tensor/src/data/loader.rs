@@ -8,7 +8,7 @@ use crate::mesh::check_whole;
 use crate::{Error, Mesh, Number, Placements, Result, ShardTensor, State, Stateful};
 use ndarray::{ArrayRef, Dimension};
 use shard_comm::{Call, Calling, Element};
-use shard_ops::Value;
+use shard_ops::{Value, key_of};
 use shard_redistribute::Array;
 use shard_spec::Layout;
 use std::fmt;
@@ -357,16 +357,15 @@ impl Loader {
         // What was read ahead is not of the batch that is asked for next, if this one is lost.
         let pieces = agreed(OP, &self.mesh, pieces).inspect_err(|_| self.feed = None)?;
         let (ctx, cx) = (self.mesh.context(), self.mesh.comm());
+        // Which samples they are: ranks that shuffle or choose otherwise have others.
+        let order = self.shuffle.then_some(self.seed);
+        let which = key_of(OP, &(order, self.used().start, self.epoch, &range));
         let mut batch = Vec::with_capacity(pieces.len());
         for ((source, placements), piece) in self.sources.iter().zip(pieces) {
             let dtype = source.dtype();
             let layout = self.layout_of(source.shape(), placements, range.len())?;
             let local = piece.map(|bytes| ctx.device().upload(dtype, &bytes));
-            cx.record(
-                Call::new(OP)
-                    .of(dtype, &layout)
-                    .with(u128::from(self.epoch) << 64 | range.start as u128),
-            );
+            cx.record(Call::new(OP).of(dtype, &layout).with(which));
             let array = Array::from_parts(cx, &layout, local.transpose()?, dtype)?;
             batch.push(ShardTensor::new(ctx, Value::new(array)));
         }

@@ -83,6 +83,28 @@ fn batches_are_the_same_on_any_ranks() {
     }
 }
 
+/// Batches are as large on all ranks, so only the samples in them are others.
+#[test]
+fn ranks_with_other_samples_are_told() {
+    let texts = Launch::new(2).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let odd = ctx.rank() == 1;
+        let others = [
+            loader(&mesh, 4)?.shuffle(odd),
+            loader(&mesh, 4)?.samples(usize::from(odd)..8),
+        ];
+        Ok(others.map(|mut loader| {
+            let sum = loader.next_batch().and_then(|x| x[0].sum_all()?.item());
+            sum.unwrap_err().to_string()
+        }))
+    });
+    let texts = texts.unwrap();
+    assert_eq!(texts[0], texts[1]);
+    for text in &texts[0] {
+        assert!(text.contains("(Loader of f32 [4, 4, 3] S(0))"), "{text}");
+    }
+}
+
 #[test]
 fn samples_that_are_left_may_be_left_out() {
     let seen = on_ranks(&[2], |_, mesh| {
