@@ -507,6 +507,18 @@ impl Recorder {
     }
 
     fn tracked_results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values, OpError> {
+        // On the tape or not: where results lie must not depend on that, as a checkpointed function is run once so and once so.
+        if inputs.iter().any(|value| value.layout().is_partial()) {
+            let sums = self.summed_first(&op, inputs)?;
+            if !sums.is_empty() {
+                return self.settled_results(op, &borrowed(&sums));
+            }
+        }
+        self.settled_results(op, inputs)
+    }
+
+    /// Of operands whose sums are taken, as far as the op takes them first.
+    fn settled_results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values, OpError> {
         // What no tape knows has no parents.
         if inputs.iter().all(|value| value.slot().is_none()) {
             return self.0.exec.results(op, inputs);
@@ -514,14 +526,6 @@ impl Recorder {
         let parents = self.parents(op.name(), inputs)?;
         if parents.iter().all(Option::is_none) {
             return self.0.exec.results(op, inputs);
-        }
-        if inputs.iter().any(|value| value.layout().is_partial()) {
-            let sums = self.summed_first(&op, inputs)?;
-            if !sums.is_empty() {
-                let sums = borrowed(&sums);
-                let parents = self.parents(op.name(), &sums)?;
-                return self.recorded_results(op, &sums, parents);
-            }
         }
         self.recorded_results(op, inputs, parents)
     }

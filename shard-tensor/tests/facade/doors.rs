@@ -4,8 +4,8 @@ use shard_comm::CommError;
 use shard_tensor::nn::{self, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
-    DType, Error, ErrorClass, GradCheck, Launch, Placement, Placements, ReduceOp, Result,
-    ShardTensor, launch, partial, replicate, shard,
+    ConvTranspose, DType, Error, ErrorClass, GradCheck, Launch, Placement, Placements, ReduceOp,
+    Result, ShardTensor, launch, partial, replicate, shard,
 };
 use std::collections::BTreeMap;
 
@@ -357,6 +357,33 @@ fn what_runs_again_is_pinned_as_it_was() {
         y[0].sum_all()?.backward()?;
         // Outside it is not.
         x.linear(&w, None)?.expect_layout(shard(1)).map(drop)
+    })
+    .unwrap();
+}
+
+/// Terms of a sum that an op takes first: its result lies alike on the tape and off it, and so in both runs.
+#[test]
+fn terms_that_are_summed_first_leave_a_result_where_they_do_off_the_tape() {
+    launch(4, |ctx| {
+        let mesh = ctx.mesh_of([2, 2])?;
+        let weight = mesh.randn([1, 4, 2, 2], replicate())?;
+        let stride = ConvTranspose::new().stride(2);
+        let layer = move |x: &[ShardTensor]| {
+            let y = x[0].conv_transpose(&weight, None, stride.clone())?;
+            Ok(vec![y])
+        };
+        let source = mesh.randn([3, 3, 1, 2, 2], [shard(0), shard(3)])?;
+        let source = source.requires_grad()?;
+        let terms = source.sum([0], false)?;
+        let tracked = layer(std::slice::from_ref(&terms))?;
+        layer(&[terms.detach()])?[0].expect_layout(tracked[0].layout())?;
+        let again = ctx.recompute(&[&terms], layer)?;
+        let [plain, again] = [&tracked[0], &again[0]].map(|y| -> Result<_> {
+            let slope = y.square()?.sum_all()?.backward()?.get(&source)?;
+            slope.expect("y depends on it").to_array::<f32>()
+        });
+        assert_eq!(plain?, again?);
+        Ok(())
     })
     .unwrap();
 }
