@@ -65,6 +65,8 @@ struct Kept {
 #[derive(Clone, Copy, Default, Debug)]
 struct Now {
     print: u64,
+    /// The fingerprint of the calls that made [new](Call::anew) values.
+    made: u64,
     count: u64,
     forgotten: u64,
 }
@@ -76,6 +78,8 @@ pub struct Call<'a> {
     key: u64,
     of: Option<(DType, &'a Layout)>,
     reads: &'a [u64],
+    /// Whether what it makes follows from more than what is in here; unless said, that is so if it reads nothing.
+    anew: Option<bool>,
 }
 
 impl<'a> Call<'a> {
@@ -93,6 +97,7 @@ impl<'a> Call<'a> {
             key: key as u64 ^ (key >> 64) as u64,
             of: None,
             reads: &[],
+            anew: None,
         }
     }
 
@@ -123,6 +128,38 @@ impl<'a> Call<'a> {
             ..self
         }
     }
+
+    /// What it makes follows from more than its arguments and what it reads, as what a file has: each such call makes another value.
+    /// Calls that read nothing are taken for such, unless they are [constant](Self::constant).
+    #[inline]
+    #[must_use]
+    pub fn anew(self) -> Self {
+        Self {
+            anew: Some(true),
+            ..self
+        }
+    }
+
+    /// What it makes follows from its arguments alone: equal calls make equal values, which have one number.
+    #[inline]
+    #[must_use]
+    pub fn constant(self) -> Self {
+        Self {
+            anew: Some(false),
+            ..self
+        }
+    }
+
+    /// A fingerprint of all that is in it.
+    #[inline]
+    fn print(&self) -> u64 {
+        let of = self.of.map_or(self.key, |(dtype, layout)| {
+            mix(self.key, layout.hash128() as u64 ^ dtype as u64)
+        });
+        self.reads
+            .iter()
+            .fold(of, |print, &value| mix(print, value))
+    }
 }
 
 impl History {
@@ -148,30 +185,46 @@ impl History {
         }
     }
 
-    /// Adds a call, made where the program [is](Calling). Gives the number of what it makes.
+    /// Adds a call, made where the program [is](Calling). Gives the number of what it makes, which follows from the call, and for
+    /// what is [new](Call::anew) from how many new values were made before; and from nothing else that was done, as ranks need not
+    /// do everything that others do with a mesh that they are not on.
+    ///
+    /// ```
+    /// use shard_comm::{Call, History};
+    /// let (member, other) = (History::new(), History::alone());
+    /// let load = |history: &History| history.record(Call::new("load"));
+    /// let square = |history: &History, x| history.record(Call::new("square").reading(&[x]));
+    /// let [x, y] = [&member, &other].map(load);
+    /// member.record(Call::new("read").reading(&[x])); // by members alone
+    /// assert_eq!(square(&member, x), square(&other, y));
+    /// assert_ne!(load(&member), x); // another value
+    /// ```
     #[inline]
     pub fn record(&self, call: Call<'_>) -> u64 {
         let before = self.now.get();
         let tracked = self.tracked.take();
-        let mut after = mix(before.print, call.key);
-        if let Some((dtype, layout)) = call.of {
-            after = mix(after, layout.hash128() as u64 ^ dtype as u64);
-        }
-        for &value in call.reads {
-            after = mix(after, value);
-        }
+        let print = call.print();
+        let mut after = mix(before.print, print);
         if tracked {
             after = mix(after, 1);
         }
-        self.now.set(Now {
+        let mut now = Now {
             print: after,
             count: before.count + 1,
             ..before
-        });
+        };
+        let number = match call.anew.unwrap_or(call.reads.is_empty()) {
+            true => {
+                now.made = mix(before.made, print);
+                now.made
+            }
+            false => mix(0, print),
+        };
+        self.now.set(now);
         if let Some(calls) = &self.calls {
-            calls.keep(&call, before, after, tracked);
+            calls.keep(&call, number, before, after, tracked);
         }
-        after
+        number
     }
 
     /// The next call's results have gradients.
@@ -180,10 +233,10 @@ impl History {
         self.tracked.set(true);
     }
 
-    /// The number of a value that is made now: equal on all ranks if they have done the same so far.
+    /// The number of a value that is made now without a call: that of the last [new](Call::anew) one.
     #[inline]
     pub fn number(&self) -> u64 {
-        self.now.get().print
+        self.now.get().made
     }
 
     /// The number of the result at place `output` of a call that [gave](Self::record) this number, or of a value that follows
@@ -239,8 +292,8 @@ impl History {
 }
 
 impl Kept {
-    /// Keeps a call, made where the program is, with the fingerprints before and after it.
-    fn keep(&self, call: &Call<'_>, before: Now, after: u64, tracked: bool) {
+    /// Keeps a call, made where the program is, with the number of what it makes and the fingerprints before and after it.
+    fn keep(&self, call: &Call<'_>, makes: u64, before: Now, after: u64, tracked: bool) {
         let mut reads = [0; READ];
         for (to, &value) in reads.iter_mut().zip(call.reads) {
             *to = value;
@@ -249,6 +302,7 @@ impl Kept {
             number: before.count,
             forgotten: before.forgotten,
             after,
+            makes,
             op: call.op,
             method: Calling::method(),
             site: Calling::site(),
@@ -387,6 +441,8 @@ struct Entry {
     /// How many times all was forgotten before.
     forgotten: u64,
     after: u64,
+    /// The number of what it made.
+    makes: u64,
     op: &'static str,
     method: Option<&'static str>,
     site: Option<Site>,
@@ -420,7 +476,7 @@ impl Entry {
 
     /// Whether this call made the value of this number.
     fn made(&self, value: u64) -> bool {
-        value == self.after || (0..8).any(|at| value == History::derived(self.after, at))
+        value == self.makes || (0..8).any(|at| value == History::derived(self.makes, at))
     }
 }
 

@@ -311,9 +311,10 @@ impl Array {
         &self.cx
     }
 
-    /// Which value it is: clones have the number of the original, other values made on the mesh mostly another one. It comes
-    /// from what the program [did](MeshComm::record) on the mesh, so that it is equal on all ranks if they do the same, and what
-    /// reads a value records it: ranks that read two tensors of one layout in different orders are found out.
+    /// Which value it is: clones have the number of the original, and so has what the same call makes of the same, other values mostly
+    /// another one. It comes from the [call](MeshComm::record) that made it and the numbers of what that read, so that it is equal on
+    /// all ranks if they do the same, and what reads a value records it: ranks that read two tensors of one layout in different orders
+    /// are found out.
     pub fn number(&self) -> u64 {
         self.number
     }

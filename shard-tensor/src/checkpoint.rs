@@ -155,9 +155,11 @@ fn load_state(op: &'static str, ctx: &Context, path: &Path, wanted: &State) -> R
         let (value, dtype) = (like.value(), like.dtype());
         let array = value.array();
         let call = Call::new("load").of(dtype, like.layout());
-        array.cx().record(call.reading(&[array.number()]));
+        let read = [array.number()];
+        let number = array.cx().record(call.reading(&read).anew());
         let found = Array::from_parts(array.cx(), like.layout(), local, dtype)?;
-        tensors.push((name.clone(), ShardTensor::new(ctx, Value::new(found))));
+        let found = Value::new(found.with_number(number));
+        tensors.push((name.clone(), ShardTensor::new(ctx, found)));
     }
     Ok(State { tensors, numbers })
 }

@@ -248,12 +248,8 @@ impl Engine {
             self.refuse_terms(name, ready.wanted.as_ref())?;
         }
         let number = record(name, key, inputs);
-        let outputs = self.by_strategy((op, name), &ready.rule, &ready.strategy, inputs);
-        match ready.rule.outputs.len() {
-            // It has the number of the last call, which is this one.
-            1 => outputs,
-            _ => Ok(numbered(outputs?, number)),
-        }
+        let outputs = self.by_strategy((op, name), &ready.rule, &ready.strategy, inputs)?;
+        Ok(numbered(outputs, number))
     }
 
     /// What a handler makes of an op.
@@ -263,9 +259,10 @@ impl Engine {
         let _handled = Handled::begin(&self.handled, name);
         let layouts = |a: &&Array| (a.layout().hash128(), a.dtype());
         let layouts: SmallVec<[_; 4]> = inputs.iter().map(layouts).collect();
-        record(name, key_of(name, &(op.key(), layouts)), inputs);
+        let number = record(name, key_of(name, &(op.key(), layouts)), inputs);
         let outputs = handler(self, op, inputs)?;
-        Ok(values(self.as_pinned(name, outputs.into())?))
+        let outputs = values(self.as_pinned(name, outputs.into())?);
+        Ok(numbered(outputs, number))
     }
 
     /// Refuses to leave terms of a sum where the sum is taken before it gets 16 bits.
@@ -575,10 +572,13 @@ fn record(op: &'static str, key: u128, inputs: &[&Array]) -> u64 {
     first.cx().record(call.reading(&read))
 }
 
-/// The results of a call that has this number.
+/// The results of a call that has this number; the first has it too.
 fn numbered(mut outputs: Values, number: u64) -> Values {
-    for (output, at) in outputs.iter_mut().zip(0..) {
-        output.set_number(History::derived(number, at));
+    if let [first, others @ ..] = &mut outputs[..] {
+        first.set_number(number);
+        for (output, at) in others.iter_mut().zip(1..) {
+            output.set_number(History::derived(number, at));
+        }
     }
     outputs
 }

@@ -317,7 +317,7 @@ fn even_edges(
     });
     let ends = Call::new("histogram").with(low.to_bits().into());
     let ends = ends.with(high.to_bits().into());
-    let known = cx.record(ends.of(DType::F64, &layout));
+    let known = cx.record(ends.constant().of(DType::F64, &layout));
     let edges = Value::new(edges.in_op("histogram")?.with_number(known));
     match like.dtype() {
         DType::F64 => Ok(edges),

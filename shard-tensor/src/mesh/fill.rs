@@ -74,9 +74,10 @@ impl Mesh {
         }
         let layout = self.laid_out(shape, placements)?;
         let call = Call::new("full").with(value.to_bits().into());
-        self.cx.record(call.of(self.dtype, &layout));
+        let number = self.cx.record(call.constant().of(self.dtype, &layout));
         let Some(local) = layout.local_shape(self.ctx.rank()) else {
-            return self.wrap(Array::from_parts(&self.cx, &layout, None, self.dtype)?);
+            let nothing = Array::from_parts(&self.cx, &layout, None, self.dtype)?;
+            return self.wrap(nothing.with_number(number));
         };
         // The terms of a partial tensor: the value at coordinate 0, the identity elsewhere.
         let holds = self
@@ -89,12 +90,8 @@ impl Mesh {
         let device = self.ctx.device();
         let mut buffer = device.alloc(self.dtype, local.iter().product())?;
         device.fill(&mut buffer, &Strided::contiguous(&local), scalar)?;
-        self.wrap(Array::from_parts(
-            &self.cx,
-            &layout,
-            Some(buffer.freeze()),
-            self.dtype,
-        )?)
+        let full = Array::from_parts(&self.cx, &layout, Some(buffer.freeze()), self.dtype)?;
+        self.wrap(full.with_number(number))
     }
 
     /// A tensor whose contents do not matter.
@@ -157,7 +154,9 @@ impl Mesh {
         let numbers = numbers.into();
         let count = numbers.count()?;
         let call = (numbers.key().into_iter())
-            .fold(Call::new("arange"), |call, part| call.with(part.into()));
+            .fold(Call::new("arange").constant(), |call, part| {
+                call.with(part.into())
+            });
         let exact = self.dtype == DType::I64 && numbers.whole(0).is_some();
         if count > 0 && !exact {
             for end in [0, count - 1].map(|i| numbers.at(i)) {
@@ -177,9 +176,9 @@ impl Mesh {
         }
         // Not by way of f64, which holds fewer.
         let layout = self.layout(count, placements)?;
-        self.cx.record(call.of(self.dtype, &layout));
+        let known = self.cx.record(call.of(self.dtype, &layout));
         let number = |i: &[usize]| numbers.whole(i[0]).unwrap_or_default();
-        self.wrap(Array::from_fn(&self.cx, &layout, number)?)
+        self.wrap(Array::from_fn(&self.cx, &layout, number)?.with_number(known))
     }
 
     /// `steps` numbers from `start` to `end`, both included, as far from each other as the next; of integers, cut towards
@@ -219,7 +218,9 @@ impl Mesh {
             self.check_holds("linspace", value)?;
         }
         let step = (end - start) / steps.saturating_sub(1).max(1) as f64;
-        let call = Call::new("linspace").with(start.to_bits().into());
+        let call = Call::new("linspace")
+            .constant()
+            .with(start.to_bits().into());
         let call = call.with(end.to_bits().into());
         self.filled(
             &call,
@@ -255,9 +256,13 @@ impl Mesh {
                 "give rows and columns: `mesh.eye([n, n], ..)`",
             ));
         }
-        self.from_fn(shape, placements, |i| {
-            f64::from(u8::from(i[ndim - 2] == i[ndim - 1]))
-        })
+        let _call = Calling::of("eye");
+        self.filled(
+            &Call::new("eye").constant(),
+            &shape,
+            &placements.into(),
+            &|i| f64::from(u8::from(i[ndim - 2] == i[ndim - 1])),
+        )
     }
 
     /// A tensor whose elements are a function of the global index, converted to the handle's type: rounded to floating-point
@@ -273,7 +278,8 @@ impl Mesh {
     /// ```
     ///
     /// # Collective
-    /// All members of the mesh, with equal arguments. No communication.
+    /// All members of the mesh, with equal arguments. No communication. All ranks of the program, if what comes of it goes to another
+    /// mesh: which function it was, ranks know by counting.
     ///
     /// # Errors
     /// As [`Placements::layout`].
@@ -300,8 +306,8 @@ impl Mesh {
     ) -> Result<ShardTensor> {
         let layout = &self.laid_out(shape, placements)?;
         let cx = &self.cx;
-        cx.record(call.of(self.dtype, layout));
-        self.wrap(match self.dtype {
+        let number = cx.record(call.of(self.dtype, layout));
+        let filled = match self.dtype {
             DType::F64 => Array::from_fn(cx, layout, f),
             DType::F32 => Array::from_fn(cx, layout, |i| f32::from_f64(f(i))),
             DType::F16 => Array::from_fn(cx, layout, |i| f16::from_f64(f(i))),
@@ -310,7 +316,8 @@ impl Mesh {
             DType::I32 => Array::from_fn(cx, layout, |i| i32::from_f64(f(i))),
             DType::U8 => Array::from_fn(cx, layout, |i| u8::from_f64(f(i))),
             DType::Bool => Array::from_fn(cx, layout, |i| Bool::from_f64(f(i))),
-        }?)
+        };
+        self.wrap(filled?.with_number(number))
     }
 
     /// Uniform random numbers in `[0, 1)`: the same tensor under any placements and on any number of ranks.
@@ -430,7 +437,8 @@ impl Mesh {
         let stream = self.ctx.next_stream();
         let layout = self.laid_out(shape, placements)?;
         let call = Call::keyed("random", key_of("random", &(stream, format!("{how:?}"))));
-        self.cx.record(call.of(self.dtype, &layout));
-        self.wrap(random(&self.cx, &layout, self.dtype, &stream, how)?)
+        let number = self.cx.record(call.constant().of(self.dtype, &layout));
+        let drawn = random(&self.cx, &layout, self.dtype, &stream, how)?;
+        self.wrap(drawn.with_number(number))
     }
 }

@@ -283,7 +283,8 @@ impl MultiheadAttention {
         // The op's key leaves the stream out, so ranks are told here of another.
         let call = Call::keyed("attention", key_of("attention", &stream));
         let call = call.of(queries.dtype(), queries.layout());
-        queries.mesh().comm().record(call);
+        let read = [queries.value().array().number()];
+        queries.mesh().comm().record(call.reading(&read));
         self.options.dropout(self.dropout, stream)
     }
 }

@@ -183,7 +183,7 @@ impl Mesh {
     ) -> Result<ShardTensor> {
         let _call = Calling::of("fftfreq");
         self.filled(
-            &Call::new("fftfreq").with(d.to_bits().into()),
+            &Call::new("fftfreq").constant().with(d.to_bits().into()),
             &n.into(),
             &placements.into(),
             &|i| fft::frequency(i[0], n, d),
@@ -206,7 +206,7 @@ impl Mesh {
     ) -> Result<ShardTensor> {
         let _call = Calling::of("rfftfreq");
         self.filled(
-            &Call::new("rfftfreq").with(d.to_bits().into()),
+            &Call::new("rfftfreq").constant().with(d.to_bits().into()),
             &(n / 2 + 1).into(),
             &placements.into(),
             &|i| i[0] as f64 / (n as f64 * d),

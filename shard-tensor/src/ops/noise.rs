@@ -463,9 +463,9 @@ impl ShardTensor {
     ) -> Result<Self> {
         let mesh = self.mesh();
         let call = Call::keyed("random", key_of("random", &(stream, format!("{how:?}"))));
-        mesh.comm().record(call.of(dtype, layout));
+        let number = mesh.comm().record(call.constant().of(dtype, layout));
         let array = random(mesh.comm(), layout, dtype, &stream, how)?;
-        Ok(self.lift(shard_ops::Value::new(array)))
+        Ok(self.lift(shard_ops::Value::new(array.with_number(number))))
     }
 }
 

@@ -250,7 +250,8 @@ pub(super) fn apply(
     let call = Call::new("step").of(old.dtype(), old.layout());
     let call =
         (step.numbers().iter()).fold(call, |call, number| call.with(number.to_bits().into()));
-    old.array().cx().record(call);
+    let read = [old.array().number(), gradient.array().number()];
+    old.array().cx().record(call.reading(&read));
     let engine = parameter.context().engine();
     Ok(update(&**engine, step, &old, &gradient, state)?)
 }

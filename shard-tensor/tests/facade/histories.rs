@@ -618,6 +618,52 @@ fn cotangents_that_meet_go_on_to_ranks_off_their_mesh() {
     assert_eq!(slopes.unwrap(), [12.0; 3]);
 }
 
+/// A rank off a mesh need not do what only its members have to: what they read, and make for themselves.
+#[test]
+fn what_members_do_alone_is_no_disagreement() {
+    let weights = launch(3, |ctx| {
+        let on = |ranks: [usize; 2]| {
+            let mesh = DeviceMesh::with_ranks(&[2], ranks.to_vec())?;
+            ctx.mesh_from(&mesh)
+        };
+        let (near, far, last) = (on([0, 1])?, on([1, 2])?, on([2, 0])?);
+        let weight = near.arange(4, shard(0))?.requires_grad()?;
+        let mut sgd = Sgd::new(vec![("weight".to_owned(), weight.clone())], 0.5)?.momentum(0.9);
+        for _ in 0..2 {
+            if near.is_member() {
+                let halves = near.full([4], 0.5, shard(0))?;
+                weight.detach().mul(&halves)?.sum_all()?.item()?;
+            }
+            let there = weight.square()?.to_mesh(&far, shard(0))?;
+            if far.is_member() {
+                there.to_array::<f32>()?;
+            }
+            let loss = there.mul_scalar(2.0)?.to_mesh(&last, replicate())?;
+            sgd.step(&loss.sum_all()?.backward()?)?;
+        }
+        weight.to_mesh(&last, replicate())?.to_array_on::<f32>(0)
+    });
+    let expected = [0.0, 1.0, 2.0, 3.0].map(|w: f32| -0.8 * w);
+    let found = weights.unwrap().remove(0).expect("rank 0 has it");
+    let mut pairs = found.iter().zip(expected);
+    assert!(pairs.all(|(a, b)| (a - b).abs() < 1e-6), "{found}");
+}
+
+/// Off a mesh too an op is a call, of which the mesh that its result goes to hears.
+#[test]
+fn another_op_off_its_mesh_is_found_where_the_result_goes() {
+    let text = told(|ctx, mesh| {
+        let first = ctx.mesh_of(1)?;
+        let x = first.arange(4, replicate())?;
+        let y = match ctx.rank() {
+            0 => x.exp()?,
+            _ => x.tanh()?,
+        };
+        y.to_mesh(mesh, shard(0)).map(drop)
+    });
+    assert!(text.contains("called to_mesh of f32 [4] S(0)"), "{text}");
+}
+
 #[test]
 fn a_right_program_is_never_told_off() {
     for device in [DeviceKind::Host, DeviceKind::Test] {

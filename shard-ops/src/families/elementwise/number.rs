@@ -44,7 +44,7 @@ pub(super) fn rounded(op: &'static str, like: &Value, value: f64) -> Result<Valu
     }
     // What is computed with it does not show its value: ranks that give other ones are told here.
     let call = Call::new("number").with(value.to_bits().into());
-    let known = cx.record(call.of(dtype, &layout));
+    let known = cx.record(call.constant().of(dtype, &layout));
     let array = Array::from_parts(cx, &layout, local, dtype).in_op(op)?;
     Ok(Value::new(array.with_number(known)))
 }

@@ -74,7 +74,7 @@ pub fn farthest_points(
     check(points, count, Some(start))?;
     let cx = points.array().cx();
     let first = |i: &[usize]| if i[1] == 0 { 0.0 } else { start as f64 };
-    let known = cx.record(Call::new(NAME).with(start as u128));
+    let known = cx.record(Call::new(NAME).with(start as u128).constant());
     let best = Array::from_fn(cx, &Layout::replicated(cx.mesh(), &[1, 2]), first);
     let best = Value::new(best.map(|best| best.with_number(known)).in_op(NAME)?);
     let taken = sampled(exec, points, None, 1, Some(best), count, ring)?;
