@@ -111,10 +111,37 @@ pub fn roll_dims(exec: &dyn Exec, x: &Value, shifts: &[(usize, isize)]) -> Resul
 /// # Errors
 /// A dim out of range; more than 1,048,576 times.
 pub fn repeat(exec: &dyn Exec, x: &Value, dim: usize, times: usize) -> Result<Value> {
-    let n = extent("repeat", x, dim)?;
-    few_runs("repeat", x, times)?;
-    let map = DimMap::repeat(n, times).in_op("repeat")?;
-    one_dim(exec, "repeat", x, dim, &map)
+    repeat_dims(exec, x, &[(dim, times)])
+}
+
+/// [`repeat`] of several dims at once, each by its own number. Numbers of a dim that is named several times multiply.
+///
+/// # Collective
+/// All members of the mesh: one exchange, if one of the dims is sharded.
+///
+/// # Errors
+/// As [`repeat`].
+pub fn repeat_dims(exec: &dyn Exec, x: &Value, times: &[(usize, usize)]) -> Result<Value> {
+    let mut all = vec![1_usize; x.ndim()];
+    for &(dim, times) in times {
+        extent("repeat", x, dim)?;
+        all[dim] = all[dim].saturating_mul(times);
+        few_runs("repeat", x, all[dim])?;
+    }
+    let repeated = |x: &Value, of: &dyn Fn(usize) -> bool| {
+        let maps = (x.shape().iter().enumerate()).map(|(d, &n)| match all[d] != 1 && of(d) {
+            true => DimMap::repeat(n, all[d]).in_op("repeat"),
+            false => Ok(DimMap::identity(n)),
+        });
+        scaled(exec, "repeat", x, maps.collect::<Result<_>>()?)
+    };
+    let divided = |d: usize| x.layout().sharding(d).is_some();
+    let mixed = |here: bool| (0..x.ndim()).any(|d| all[d] != 1 && divided(d) == here);
+    match mixed(true) && mixed(false) {
+        // What crosses boundaries does so before it is repeated along other dims.
+        true => repeated(&repeated(x, &divided)?, &|d| !divided(d)),
+        false => repeated(x, &|_| true),
+    }
 }
 
 /// Every index of dim `dim` so many times, one behind the other.
@@ -327,8 +354,21 @@ pub fn chunk(exec: &dyn Exec, x: &Value, chunks: usize, dim: usize) -> Result<Ve
 /// # Errors
 /// A dim out of range.
 pub fn unbind(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Vec<Value>> {
-    let each = |i| squeeze(exec, &slice(exec, x, dim, i, 1, 1)?, dim);
-    (0..extent("unbind", x, dim)?).map(each).collect()
+    let n = extent("unbind", x, dim)?;
+    let each = |x: &Value| -> Result<Vec<Value>> {
+        let one = |i| squeeze(exec, &slice(exec, x, dim, i, 1, 1)?, dim);
+        (0..x.shape()[dim]).map(one).collect()
+    };
+    // The gradient of a slice is as large as what it was taken of: of many indices, slices are taken of runs of them.
+    let run = n.isqrt();
+    if run < 4 || !exec.records() || x.layout().sharding(dim).is_some() {
+        return each(x);
+    }
+    let mut all = Vec::with_capacity(n);
+    for start in (0..n).step_by(run) {
+        all.extend(each(&slice(exec, x, dim, start, 1, run.min(n - start))?)?);
+    }
+    Ok(all)
 }
 
 fn one_dim(

@@ -30,6 +30,49 @@ pub fn expand(exec: &dyn Exec, x: &Value, shape: &[usize]) -> Result<Value> {
     exec.apply1(Arc::new(op), &[x])
 }
 
+/// Lists, or numbers, as coordinates of a grid: each is repeated along the dims of the others, and tells of its own dim's index, in the
+/// order of PyTorch's `indexing="ij"`. No communication: each divides the grid as it is divided.
+///
+/// # Collective
+/// All members of the mesh.
+///
+/// # Errors
+/// Operands of two or more dims, of types that differ, or none.
+pub fn meshgrid(exec: &dyn Exec, lists: &[&Value]) -> Result<Vec<Value>> {
+    const OP: &str = "meshgrid";
+    let Some(first) = lists.first() else {
+        return Err(OpError::Arity {
+            op: OP,
+            expected: "at least one operand".into(),
+            got: 0,
+        });
+    };
+    if lists.iter().any(|x| x.ndim() > 1) {
+        return Err(OpError::Shape {
+            op: OP,
+            problem: "not all are lists".into(),
+            shapes: lists.iter().map(|x| x.shape().to_vec()).collect(),
+            fix: "give tensors of one dim",
+        });
+    }
+    if let Some(operand) = lists.iter().position(|x| x.dtype() != first.dtype()) {
+        return Err(OpError::DType {
+            op: OP,
+            operand,
+            expected: first.dtype().to_string(),
+            got: lists[operand].dtype(),
+        });
+    }
+    let extent = |x: &Value| x.shape().first().copied().unwrap_or(1);
+    let shape: Vec<usize> = lists.iter().map(|x| extent(x)).collect();
+    let along = |(dim, x): (usize, &&Value)| {
+        let mut line = vec![1; shape.len()];
+        line[dim] = shape[dim];
+        expand(exec, &reshape(exec, x, &line)?, &shape)
+    };
+    lists.iter().enumerate().map(along).collect()
+}
+
 /// As [`expand`] to the shape of `like`, whose layout the result takes: what a sum's vjp needs, so that the
 /// gradient of a sharded operand is sharded too. `like`'s elements are not read.
 ///
