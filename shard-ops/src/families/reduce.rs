@@ -53,6 +53,22 @@ reductions! {
     count_nonzero => of_truths Sum;
 }
 
+/// The smallest and the largest over dims, as [`amin`] and [`amax`] give them.
+///
+/// # Collective
+/// All members of the mesh. No communication: the results are partial over the axes that shard reduced dims.
+///
+/// # Errors
+/// As [`amax`].
+pub fn aminmax(
+    exec: &dyn Exec,
+    x: &Value,
+    dims: &[usize],
+    keepdim: bool,
+) -> Result<(Value, Value)> {
+    Ok((amin(exec, x, dims, keepdim)?, amax(exec, x, dims, keepdim)?))
+}
+
 /// The mean over dims: a sum, divided by the global count, so that uneven shards weigh what they hold.
 ///
 /// # Collective

@@ -14,8 +14,9 @@ pub(super) use self::cuda::multiply;
 pub(super) use self::batches::batched;
 
 use self::rule::Blocks;
+use crate::families::einsum::einsum;
 use crate::families::elementwise::{add, cast, isfinite, logical_not, masked_fill, mul_scalar};
-use crate::families::full::rounded_once;
+use crate::families::full::{in_full_with, rounded_once};
 use crate::families::reduce::{sum, sum_to};
 use crate::families::shape::{reshape, unsqueeze};
 use crate::host::{is_whole, with_float, with_integer};
@@ -338,4 +339,43 @@ pub fn baddbmm(
         true => rounded_once(exec, [c], |[c]| total(c, a, b, true)),
         false => rounded_once(exec, [c, a, b], |[c, a, b]| total(c, a, b, false)),
     }
+}
+
+/// `y[.., o] = Σ a[.., i] w[o, i, j] b[.., j]`, and a bias `[o]` if there is one, rounded once. Dims before the last broadcast.
+///
+/// # Collective
+/// As [`einsum`]: nothing moves for batches that are divided alike, and a divided sum leaves a partial result.
+///
+/// # Errors
+/// Operands without dims, a weight of other dims than three, extents that do not belong together; types that differ or are no floats.
+pub fn bilinear(
+    exec: &dyn Exec,
+    a: &Value,
+    b: &Value,
+    w: &Value,
+    bias: Option<&Value>,
+) -> Result<Value> {
+    let fits = match (a.shape().last(), b.shape().last(), w.shape()) {
+        (Some(i), Some(j), [o, w_i, w_j]) => {
+            (i, j) == (w_i, w_j) && bias.is_none_or(|bias| bias.shape() == [*o])
+        }
+        _ => false,
+    };
+    if !fits {
+        return Err(OpError::Shape {
+            op: "bilinear",
+            problem: "the weight does not fit the last dims, or the bias the weight".into(),
+            shapes: ([a, b, w].into_iter().chain(bias))
+                .map(|v| v.shape().to_vec())
+                .collect(),
+            fix: "give [.., i], [.., j], a weight of [o, i, j] and a bias of [o]",
+        });
+    }
+    in_full_with(exec, [a, b, w], [bias], |[a, b, w], [bias]| {
+        let product = einsum(exec, "...i,oij,...j->...o", &[a, w, b])?;
+        match bias {
+            Some(bias) => add(exec, &product, bias),
+            None => Ok(product),
+        }
+    })
 }

@@ -3,7 +3,7 @@
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 
-use super::index::slice;
+use super::index::{pad, slice};
 use super::shape::{extent, permute};
 use super::types::same_types;
 use crate::host::{Held, positions, with_element};
@@ -12,7 +12,7 @@ use crate::{
     Rule, Saved, Value, key_of,
 };
 use shard_kernels::triangle as kernels;
-use shard_spec::ReduceOp;
+use shard_spec::{EdgeMap, ReduceOp};
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -89,6 +89,82 @@ pub fn diagonal(
         false => permute(exec, &square, &order)?,
     };
     exec.apply1(Arc::new(Diagonal), &[&square])
+}
+
+/// Matrices of zeros with the last dim on diagonal number `offset`; dims `rows` and `columns` of the result count their rows and columns.
+///
+/// # Collective
+/// All members of the mesh. Rows lie as the dim does, and nothing moves for the main diagonal; the boundaries of others are shifted.
+///
+/// # Errors
+/// No dims; a dim that the result does not have, or one named twice; a diagonal so far away that its matrix cannot be counted.
+pub fn diag_embed(
+    exec: &dyn Exec,
+    x: &Value,
+    offset: i64,
+    rows: usize,
+    columns: usize,
+) -> Result<Value> {
+    const OP: &str = "diag_embed";
+    let ndim = x.ndim() + 1;
+    let wrong = |problem: String, fix| OpError::Shape {
+        op: OP,
+        problem,
+        shapes: vec![x.shape().to_vec()],
+        fix,
+    };
+    if x.ndim() == 0 || rows.max(columns) >= ndim || rows == columns {
+        let problem = format!("no matrices of dims {rows} and {columns}");
+        return Err(wrong(
+            problem,
+            "give a dim at least, and name two dims of the result",
+        ));
+    }
+    let mut matrices = exec.apply1(Arc::new(Embed), &[x])?;
+    if offset != 0 {
+        let away = isize::try_from(offset.unsigned_abs()).ok();
+        let away = away.filter(|&away| away < isize::MAX / 2);
+        let away =
+            away.ok_or_else(|| wrong(format!("diagonal {offset}"), "name one that is nearer"))?;
+        let (down, right) = if offset < 0 { (away, 0) } else { (0, away) };
+        let mut pads = vec![(0, 0); ndim];
+        // Rows before those of a diagonal below the main one, and columns behind its own; above it is the other way round.
+        pads[ndim - 2] = (down, right);
+        pads[ndim - 1] = (right, down);
+        matrices = pad(exec, &matrices, &pads, EdgeMap::Zeros, 0.0)?;
+    }
+    let mut others = 0..ndim - 2;
+    let order: Vec<usize> = (0..ndim)
+        .filter_map(|d| match d {
+            d if d == rows => Some(ndim - 2),
+            d if d == columns => Some(ndim - 1),
+            _ => others.next(),
+        })
+        .collect();
+    match order.is_sorted() {
+        true => Ok(matrices),
+        false => permute(exec, &matrices, &order),
+    }
+}
+
+/// Of a list the matrix with it on diagonal number `offset`, and of a matrix the list on that diagonal.
+///
+/// # Collective
+/// As [`diag_embed`], and as [`diagonal`].
+///
+/// # Errors
+/// Other numbers of dims than one and two.
+pub fn diag(exec: &dyn Exec, x: &Value, offset: i64) -> Result<Value> {
+    match x.ndim() {
+        1 => diag_embed(exec, x, offset, 0, 1),
+        2 => diagonal(exec, x, offset, 0, 1),
+        _ => Err(OpError::Shape {
+            op: "diag",
+            problem: "neither a list nor a matrix".into(),
+            shapes: vec![x.shape().to_vec()],
+            fix: "use `diagonal` or `diag_embed`, which name dims",
+        }),
+    }
 }
 
 fn matrices(op: &'static str, inputs: &[Meta], least: usize) -> Result<()> {
