@@ -4,8 +4,10 @@
 //! is the other's derivative. Rows of other ranks come, or go, as [`RouteBy`](crate::RouteBy) says. Who asks whom is found out at the
 //! first use of an index, and kept as long as that value lives.
 
+mod bags;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod fill;
 mod fold;
 mod repeats;
 pub(crate) mod resolve;
@@ -14,6 +16,8 @@ mod scatter;
 mod segments;
 mod take;
 
+pub use self::bags::{BagReduce, Bags, embedding_bag};
+pub use self::fill::{index_fill, scatter_value};
 use self::fold::FoldRows;
 pub use self::repeats::repeat_interleave_each;
 pub(crate) use self::resolve::Resolve;

@@ -270,7 +270,7 @@ fn misfit(op: &'static str, values: &[&Value], problem: &str) -> OpError {
 }
 
 /// The layout of a list with an entry for each row of `x` along a dim.
-fn row_layout(x: &Value, dim: usize) -> shard_spec::Result<shard_spec::Layout> {
+pub(super) fn row_layout(x: &Value, dim: usize) -> shard_spec::Result<shard_spec::Layout> {
     let own = x.layout().sharding(dim).cloned();
     shard_spec::Layout::from_dims(x.layout().mesh(), &[x.shape()[dim]], [own], None)
 }
@@ -291,12 +291,12 @@ fn put(exec: &dyn Exec, x: &Value, last: &Value, src: &Value) -> Result<Value> {
 }
 
 /// Where something was put.
-fn named(exec: &dyn Exec, last: &Value) -> Result<Value> {
+pub(super) fn named(exec: &dyn Exec, last: &Value) -> Result<Value> {
     ge(exec, last, &number("scatter", last, 0.0)?)
 }
 
 /// Per place of a table that lies as `x` the number, in row-major order, of the last element of `index` that names it, or the least number.
-fn last(exec: &dyn Exec, x: &Value, index: &Value, picked: &Picked) -> Result<Value> {
+pub(super) fn last(exec: &dyn Exec, x: &Value, index: &Value, picked: &Picked) -> Result<Value> {
     kept(exec, "last", x, index, DType::I64, picked, |layout| {
         let shape: Vec<usize> = layout.shape().to_vec();
         let number =
@@ -374,9 +374,21 @@ pub(super) fn into_places(
             got: src.dtype(),
         });
     }
-    let part = shortened(exec, op, x, Some(dim), index)?;
     let src = shortened(exec, op, src, None, index)?;
-    let mut whole = f(&part, &index.detach(), &src)?;
+    in_part(exec, op, x, dim, index, |part, index| f(part, index, &src))
+}
+
+/// Applies `f` to the part of `x` that is as long as the index in other dims; the rest of `x` stays.
+pub(super) fn in_part(
+    exec: &dyn Exec,
+    op: &'static str,
+    x: &Value,
+    dim: usize,
+    index: &Value,
+    f: impl FnOnce(&Value, &Value) -> Result<Value>,
+) -> Result<Value> {
+    let part = shortened(exec, op, x, Some(dim), index)?;
+    let mut whole = f(&part, &index.detach())?;
     // The rest, dim by dim: what is beyond in this one, and in those before as long as `x`.
     for d in (0..x.ndim()).filter(|&d| d != dim) {
         let (had, all) = (index.shape()[d], x.shape()[d]);
