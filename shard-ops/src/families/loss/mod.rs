@@ -2,11 +2,13 @@
 //! layout as these do; a mean is the global one, whatever the sizes of shards.
 
 mod classes;
+mod ctc;
 mod distances;
 mod likelihoods;
 mod margins;
 
 pub use self::classes::{Classes, cross_entropy, nll_loss};
+pub use self::ctc::{Labels, ctc_loss};
 pub use self::distances::{huber_loss, l1_loss, mse_loss, smooth_l1_loss};
 pub use self::likelihoods::{
     binary_cross_entropy, binary_cross_entropy_with_logits, gaussian_nll_loss, kl_div,
