@@ -1,5 +1,6 @@
 //! Global shapes, however they are written.
 
+use crate::{Error, Result};
 use shard_spec::Dims;
 use std::ops::Deref;
 
@@ -76,5 +77,139 @@ impl From<Dims> for Shape {
 impl From<&Self> for Shape {
     fn from(shape: &Self) -> Self {
         shape.clone()
+    }
+}
+
+/// A shape of which one extent may be -1, for what the others leave: what [`reshape`](crate::ShardTensor::reshape) takes. Extents that
+/// are computed are of one type in Rust: `[-1, n as isize]`.
+///
+/// ```
+/// use shard_tensor::{launch, shard};
+/// launch(2, |ctx| {
+///     let images = ctx.mesh_of(2)?.zeros([6, 4, 4, 3], shard(0))?;
+///     assert_eq!(images.reshape([6, -1])?.shape(), [6, 48]);
+///     assert_eq!(images.reshape(-1)?.shape(), [288]);
+///     assert!(images.reshape([-1, 5]).is_err());
+///     Ok(())
+/// })?;
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Extents {
+    dims: Dims,
+    /// The dim of which the others leave the extent.
+    left: Option<usize>,
+    /// What is no extent.
+    wrong: Option<isize>,
+}
+
+impl Extents {
+    /// The shape that they are of so many elements.
+    pub(crate) fn of(mut self, op: &'static str, elements: usize) -> Result<Dims> {
+        if let Some(wrong) = self.wrong {
+            return Err(Error::argument(
+                op,
+                "extents from 0 on, and -1 for one of them",
+                wrong.to_string(),
+                "let one extent at most be found out",
+            ));
+        }
+        let Some(left) = self.left else {
+            return Ok(self.dims);
+        };
+        let others = (self.dims.iter()).try_fold(1_usize, |all, &n| all.checked_mul(n));
+        let found = others.filter(|&others| others > 0 && elements.is_multiple_of(others));
+        let Some(others) = found else {
+            self.dims.remove(left);
+            return Err(Error::argument(
+                op,
+                format!("other extents than -1 that divide {elements} elements"),
+                format!("{:?}", &self.dims[..]),
+                "give extents whose product divides the number of elements",
+            ));
+        };
+        self.dims[left] = elements / others;
+        Ok(self.dims)
+    }
+
+    fn signed(extents: impl IntoIterator<Item = isize>) -> Self {
+        let mut read = Self::default();
+        for (dim, extent) in extents.into_iter().enumerate() {
+            match (usize::try_from(extent), read.left) {
+                (Ok(extent), _) => read.dims.push(extent),
+                (Err(_), None) if extent == -1 => {
+                    read.left = Some(dim);
+                    read.dims.push(1);
+                }
+                (Err(_), _) => read.wrong = Some(extent),
+            }
+        }
+        read
+    }
+}
+
+macro_rules! shapes {
+    ($($kind:ty;)*) => {$(
+        impl From<$kind> for Extents {
+            fn from(shape: $kind) -> Self {
+                Self { dims: Shape::from(shape).0, left: None, wrong: None }
+            }
+        }
+    )*};
+}
+
+shapes! { (); usize; &[usize]; Vec<usize>; Dims; Shape; &Shape; }
+
+impl From<&Vec<usize>> for Extents {
+    fn from(shape: &Vec<usize>) -> Self {
+        shape[..].into()
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Extents {
+    fn from(shape: [usize; N]) -> Self {
+        Shape::from(shape).into()
+    }
+}
+
+impl<const N: usize> From<&[usize; N]> for Extents {
+    fn from(shape: &[usize; N]) -> Self {
+        shape[..].into()
+    }
+}
+
+impl From<i32> for Extents {
+    fn from(extent: i32) -> Self {
+        Self::signed([extent as isize])
+    }
+}
+
+impl From<isize> for Extents {
+    fn from(extent: isize) -> Self {
+        Self::signed([extent])
+    }
+}
+
+impl<const N: usize> From<[i32; N]> for Extents {
+    fn from(extents: [i32; N]) -> Self {
+        Self::signed(extents.map(|extent| extent as isize))
+    }
+}
+
+impl<const N: usize> From<[isize; N]> for Extents {
+    fn from(extents: [isize; N]) -> Self {
+        Self::signed(extents)
+    }
+}
+
+impl From<&[isize]> for Extents {
+    fn from(extents: &[isize]) -> Self {
+        Self::signed(extents.iter().copied())
+    }
+}
+
+impl From<Vec<isize>> for Extents {
+    fn from(extents: Vec<isize>) -> Self {
+        Self::signed(extents)
     }
 }

@@ -2,15 +2,16 @@
 
 use crate::{Dim, Result, ShardTensor};
 use shard_comm::Calling;
-use shard_ops::indexing::{self, ScatterReduce};
-use shard_ops::{RouteBy, search, select, sort};
+use shard_ops::indexing::{self, BagReduce, Bags, ScatterReduce};
+use shard_ops::{Exec, RouteBy, Value, search, select, sort};
 
 /// Rows and elements by index, and what folds rows into those that are named.
 ///
 /// An index is a tensor of `i64` or `i32`; negative ones count from the end. Where the dim is sharded, owners are asked for the distinct
 /// rows a rank needs, or contributions are sent to them: see [`RouteBy`]. Who asks whom is found out at the first use of an index, and kept as
 /// long as that value lives: a list of edges that every layer and every step uses, forward and backward, is asked about once. An index out of range
-/// on any rank is the same error on all of them, before a row moves.
+/// on any rank is the same error on all of them, before a row moves. A tensor without dims, and an index without, is one of one element, as in
+/// PyTorch.
 impl ShardTensor {
     /// The indices `index` of a dim, in its order. The dims of an index of several take that dim's place.
     ///
@@ -49,10 +50,18 @@ impl ShardTensor {
     #[track_caller]
     pub fn index_select_by(&self, dim: impl Into<Dim>, index: &Self, by: RouteBy) -> Result<Self> {
         let _call = Calling::of("index_select_by");
-        let dim = self.dim("index_select", dim)?;
-        self.run2(index, |exec, x, i| {
+        let (x, dim) = self.line("index_select", dim)?;
+        if self.ndim() == 0 && index.numel() != 1 {
+            return Err(crate::Error::argument(
+                "index_select",
+                "one index of a tensor without dims",
+                format!("{}", index.numel()),
+                "give the tensor a dim: `unsqueeze(0)`",
+            ));
+        }
+        self.of_line(x.run2(index, |exec, x, i| {
             indexing::index_select_by(exec, x, dim, i, by)
-        })
+        })?)
     }
 
     /// The elements along a dim that `index` names: where it holds `j` at a place, the element at that place with `j` for the dim. In other
@@ -79,8 +88,10 @@ impl ShardTensor {
     #[track_caller]
     pub fn gather(&self, dim: impl Into<Dim>, index: &Self) -> Result<Self> {
         let _call = Calling::of("gather");
-        let dim = self.dim("gather", dim)?;
-        self.run2(index, |exec, x, i| indexing::gather(exec, x, dim, i))
+        let (x, dim) = self.line("gather", dim)?;
+        let listed = index.listed(&x)?;
+        let found = x.run2(&listed, |exec, x, i| indexing::gather(exec, x, dim, i))?;
+        index.of_line(found)
     }
 
     /// [`gather`](Self::gather) with the other dims of both broadcast, as NumPy's `take_along_axis`.
@@ -156,8 +167,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn index_add(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
         let _call = Calling::of("index_add");
-        let dim = self.dim("index_add", dim)?;
-        self.run3(index, src, |exec, x, i, s| {
+        self.put("index_add", dim, [index, src], |exec, x, dim, i, s| {
             indexing::index_add(exec, x, dim, i, s, 1.0)
         })
     }
@@ -173,8 +183,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn scatter_add(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
         let _call = Calling::of("scatter_add");
-        let dim = self.dim("scatter_add", dim)?;
-        self.run3(index, src, |exec, x, i, s| {
+        self.put("scatter_add", dim, [index, src], |exec, x, dim, i, s| {
             indexing::scatter_add(exec, x, dim, i, s)
         })
     }
@@ -212,8 +221,7 @@ impl ShardTensor {
         include_self: bool,
     ) -> Result<Self> {
         let _call = Calling::of("scatter_reduce");
-        let dim = self.dim("scatter_reduce", dim)?;
-        self.run3(index, src, |exec, x, i, s| {
+        self.put("scatter_reduce", dim, [index, src], |exec, x, dim, i, s| {
             indexing::scatter_reduce(exec, x, dim, i, s, how, include_self)
         })
     }
@@ -229,8 +237,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn scatter(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
         let _call = Calling::of("scatter");
-        let dim = self.dim("scatter", dim)?;
-        self.run3(index, src, |exec, x, i, s| {
+        self.put("scatter", dim, [index, src], |exec, x, dim, i, s| {
             indexing::scatter(exec, x, dim, i, s)
         })
     }
@@ -245,8 +252,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn index_copy(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
         let _call = Calling::of("index_copy");
-        let dim = self.dim("index_copy", dim)?;
-        self.run3(index, src, |exec, x, i, s| {
+        self.put("index_copy", dim, [index, src], |exec, x, dim, i, s| {
             indexing::index_copy(exec, x, dim, i, s)
         })
     }
@@ -619,6 +625,131 @@ impl ShardTensor {
         self.run2(ids, |exec, x, i| {
             indexing::segment_softmax(exec, x, i, count)
         })
+    }
+
+    /// The rows of this table, `[rows, features]`, that each bag names, combined: `[bags, features]`. A bag is a row of `indices`,
+    /// `[bags, length]`; or a part of a list of them, which begins where its offset says and ends where the next one begins. The row `padding`
+    /// counts as none and gets no gradient, `weights` are factors of the rows for sums, and a bag without rows gives zeros.
+    ///
+    /// ```
+    /// use shard_tensor::{BagReduce, launch, ndarray::array, replicate, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let table = mesh.from_fn([5, 1], shard(0), |i| i[0] as f64)?;
+    ///     let words = mesh.distribute(&array![1_i64, 4, 3, 2], shard(0))?;
+    ///     let begins = mesh.distribute(&array![0_i64, 3, 3], replicate())?;
+    ///     let largest = table.embedding_bag(&words, Some(&begins), BagReduce::Max, None, None)?;
+    ///     let padded = mesh.distribute(&array![[1_i64, 4], [3, 0]], shard(0))?;
+    ///     let means = table.embedding_bag(&padded, None, BagReduce::Mean, None, Some(0))?;
+    ///     Ok((largest.to_array::<f32>()?, means.to_array::<f32>()?))
+    /// })?;
+    /// assert_eq!(found[0], (array![[4.0], [0.0], [2.0]].into_dyn(), array![[2.5], [3.0]].into_dyn()));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`embedding`](Self::embedding), and with offsets as [`segment_sum`](Self::segment_sum) of as many rows: what is combined goes to
+    /// where its bag is. At the first use of offsets three reductions of a number find out whether they are such.
+    ///
+    /// # Errors
+    /// As [`embedding`](Self::embedding); for shapes that do not belong together, and weights for other than sums; on all ranks, for offsets
+    /// that do not begin with 0, fall, or end behind the list.
+    #[track_caller]
+    pub fn embedding_bag(
+        &self,
+        indices: &Self,
+        offsets: Option<&Self>,
+        how: BagReduce,
+        weights: Option<&Self>,
+        padding: Option<usize>,
+    ) -> Result<Self> {
+        let _call = Calling::of("embedding_bag");
+        let (offsets, weights) = (offsets.map(Self::value), weights.map(Self::value));
+        self.run2(indices, |exec, table, indices| {
+            let bags = Bags {
+                offsets: offsets.as_ref(),
+                padding,
+                weights: weights.as_ref(),
+            };
+            indexing::embedding_bag(exec, indices, table, how, bags)
+        })
+    }
+
+    /// The tensor with a number in the rows that the list `index` names along a dim.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let filled = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let rows = mesh.distribute(&array![2_i64, 0], shard(0))?;
+    ///     mesh.arange(3, shard(0))?.index_fill(0, &rows, 9.0)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(filled[0].as_slice(), Some(&[9.0, 1.0, 9.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`index_add`](Self::index_add) of a number for each index; no rows move, and nothing does when the index is used again.
+    ///
+    /// # Errors
+    /// As [`index_select`](Self::index_select); for an index of more than one dim, and a number that the type does not hold.
+    #[track_caller]
+    pub fn index_fill(&self, dim: impl Into<Dim>, index: &Self, value: f64) -> Result<Self> {
+        let _call = Calling::of("index_fill");
+        let (x, dim) = self.line("index_fill", dim)?;
+        self.of_line(x.run2(index, |exec, x, i| {
+            indexing::index_fill(exec, x, dim, i, value)
+        })?)
+    }
+
+    /// The tensor with a number at the places that `index` names along a dim, as [`scatter`](Self::scatter) puts elements.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let marked = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let classes = mesh.distribute(&array![[2_i64], [0]], shard(0))?;
+    ///     mesh.zeros([2, 3], shard(0))?.scatter_value(1, &classes, 1.0)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(marked[0], array![[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]].into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`scatter`](Self::scatter), of which no elements move: nothing does when the index is used again.
+    ///
+    /// # Errors
+    /// As [`gather`](Self::gather); for a number that the type does not hold.
+    #[track_caller]
+    pub fn scatter_value(&self, dim: impl Into<Dim>, index: &Self, value: f64) -> Result<Self> {
+        let _call = Calling::of("scatter_value");
+        let (x, dim) = self.line("scatter_value", dim)?;
+        self.of_line(x.run2(&index.listed(&x)?, |exec, x, i| {
+            indexing::scatter_value(exec, x, dim, i, value)
+        })?)
+    }
+
+    /// What is put into a tensor of one dim as a list: a number is one of one element, as in PyTorch.
+    fn listed(&self, into: &Self) -> Result<Self> {
+        match self.ndim() == 0 && into.ndim() == 1 {
+            true => self.unsqueeze(0),
+            false => Ok(self.clone()),
+        }
+    }
+
+    /// Runs an op that puts what an index names, and a source has, into the [line](Self::line) of this tensor.
+    #[track_caller]
+    fn put(
+        &self,
+        op: &'static str,
+        dim: impl Into<Dim>,
+        [index, src]: [&Self; 2],
+        f: impl FnOnce(&dyn Exec, &Value, usize, &Value, &Value) -> shard_ops::Result<Value>,
+    ) -> Result<Self> {
+        let _call = Calling::here();
+        let (x, dim) = self.line(op, dim)?;
+        let (index, src) = (index.listed(&x)?, src.listed(&x)?);
+        self.of_line(x.run3(&index, &src, |exec, x, i, s| f(exec, x, dim, i, s))?)
     }
 
     /// Runs one op of `shard_ops` with two results.

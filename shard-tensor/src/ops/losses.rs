@@ -400,4 +400,54 @@ impl ShardTensor {
             ops::triplet_margin_loss(exec, anchor, [positive, &negative], margin, swap, reduction)
         })
     }
+
+    /// The negative logarithm of the probability that sequences of classes give each sample's labels, once repetitions and blanks are left
+    /// out (connectionist temporal classification): of logarithms of probabilities `[time, batch, classes]`, as
+    /// [`log_softmax`](Self::log_softmax) gives them, and labels `[batch, most labels]`, of which those beyond a sample's own may be
+    /// anything. `steps` and `lengths`, `[batch]`, say how many steps and labels a sample has. Labels that cannot stand in so few steps count
+    /// infinity, or 0 with `zero_infinity`, and have no gradient. A mean is that of losses, each divided by the number of labels.
+    ///
+    /// ```
+    /// use shard_tensor::{LossReduction, launch, ndarray::array, shard};
+    /// let loss = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let speech = mesh.zeros([2, 3, 4], shard(1))?.log_softmax(2)?;   // all classes are as likely
+    ///     let labels = mesh.distribute(&array![[1_i64], [2], [3]], shard(0))?;
+    ///     let steps = mesh.distribute(&array![2_i64, 2, 2], shard(0))?;
+    ///     let ones = mesh.distribute(&array![1_i64, 1, 1], shard(0))?;
+    ///     speech.ctc_loss(&labels, [&steps, &ones], 0, false, LossReduction::Mean)?.item()
+    /// })?;
+    /// assert!((loss[0] - (16_f64 / 3.0).ln()).abs() < 1e-6); // a label alone, twice, or beside a blank: 3 ways of 16
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Two reductions of a number find out whether the lengths are such; nothing else moves where the batch is sharded
+    /// alike in all of them. Steps follow each other: where time is sharded, each moves by itself.
+    ///
+    /// # Errors
+    /// For shapes that do not belong together, no steps, labels and lengths that are no integers, and a blank that is no class; on all
+    /// ranks, for a length that is longer than there is, and a label that is no class.
+    #[track_caller]
+    pub fn ctc_loss(
+        &self,
+        targets: &Self,
+        [steps, lengths]: [&Self; 2],
+        blank: usize,
+        zero_infinity: bool,
+        reduction: LossReduction,
+    ) -> Result<Self> {
+        let _call = Calling::of("ctc_loss");
+        let (steps, lengths) = (steps.value(), lengths.value());
+        self.run2(targets, |exec, x, targets| {
+            let labels = ops::Labels {
+                targets,
+                steps: &steps,
+                lengths: &lengths,
+                blank,
+                zero_infinity,
+            };
+            ops::ctc_loss(exec, x, labels, reduction)
+        })
+    }
 }

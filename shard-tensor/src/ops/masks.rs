@@ -166,4 +166,60 @@ impl ShardTensor {
         let columns = self.dim("diagonal", columns)?;
         self.run(|exec, x| triangle::diagonal(exec, x, offset, rows, columns))
     }
+
+    /// Matrices of zeros with the last dim on diagonal number `offset`: what [`diagonal`](Self::diagonal) undoes. `rows` and `columns` are
+    /// dims of the result, for PyTorch's -2 and -1 the last two.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.distribute(&array![[1.0_f32, 2.0]], [shard(1)])?;
+    ///     x.diag_embed(1, -2, -1)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0], array![[[0.0, 1.0, 0.0], [0.0, 0.0, 2.0], [0.0, 0.0, 0.0]]].into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication for the main diagonal: rows lie as the dim does. For others the boundaries of rows are
+    /// shifted, and what crosses them moves.
+    ///
+    /// # Errors
+    /// For tensors without dims, a dim out of range, and one named twice.
+    #[track_caller]
+    pub fn diag_embed(
+        &self,
+        offset: i64,
+        rows: impl Into<Dim>,
+        columns: impl Into<Dim>,
+    ) -> Result<Self> {
+        let _call = Calling::of("diag_embed");
+        let rows = rows.into().of("diag_embed", self.ndim() + 1)?;
+        let columns = columns.into().of("diag_embed", self.ndim() + 1)?;
+        self.run(|exec, x| triangle::diag_embed(exec, x, offset, rows, columns))
+    }
+
+    /// Of a list the matrix with it on diagonal number `offset`, and of a matrix the list on that diagonal, as `torch.diag`.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.arange(3, shard(0))?;
+    ///     assert_eq!(x.diag(0)?.trace()?.item()?, 3.0);
+    ///     assert_eq!(x.diag(-1)?.diag(-1)?.to_array::<f32>()?, x.to_array::<f32>()?);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`diag_embed`](Self::diag_embed), and as [`diagonal`](Self::diagonal).
+    ///
+    /// # Errors
+    /// For other numbers of dims than one and two.
+    #[track_caller]
+    pub fn diag(&self, offset: i64) -> Result<Self> {
+        let _call = Calling::of("diag");
+        self.run(|exec, x| triangle::diag(exec, x, offset))
+    }
 }

@@ -1,11 +1,11 @@
 //! Ops that move elements and compute nothing.
 
 use crate::dim::Slices;
-use crate::{Dim, DimList, Result, Shape, ShardTensor, Shifts};
+use crate::{Dim, DimList, Extents, Result, Shape, ShardTensor, Shifts};
 use ndarray::SliceInfoElem;
-use shard_comm::Calling;
+use shard_comm::{Calling, DType};
 use shard_ops::{Exec, Value, broadcast, index, indexing, shape};
-use shard_spec::EdgeMap;
+use shard_spec::{EdgeMap, Layout};
 use std::borrow::Borrow;
 use std::ops::Range;
 
@@ -51,6 +51,58 @@ impl ShardTensor {
         let _call = Calling::of("slice");
         let dim = self.dim("slice", dim)?;
         self.run(|exec, x| index::slice(exec, x, dim, start, step, len))
+    }
+
+    /// The tensor with `src` in place of [that slice](Self::slice) of a dim: from `start` on, `step` apart, as many indices as `src` has.
+    /// What PyTorch writes `x[:, 1:3] = y` is `x.slice_assign(1, 1, 1, &y)`.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let pair = mesh.distribute(&array![8.0_f32, 9.0], shard(0))?;
+    ///     mesh.arange(5, shard(0))?.slice_assign(0, 1, 2, &pair)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0].as_slice(), Some(&[0.0, 8.0, 2.0, 9.0, 4.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`index_copy`](Self::index_copy): rows of `src` go to where they are put.
+    ///
+    /// # Errors
+    /// As [`slice`](Self::slice) and [`index_copy`](Self::index_copy).
+    #[track_caller]
+    pub fn slice_assign(
+        &self,
+        dim: impl Into<Dim>,
+        start: usize,
+        step: isize,
+        src: &Self,
+    ) -> Result<Self> {
+        let _call = Calling::of("slice_assign");
+        let dim = self.dim("slice_assign", dim)?;
+        let len = src.shape().get(dim).copied().unwrap_or_default();
+        let (n, last) = (
+            self.shape().get(dim).copied().unwrap_or_default(),
+            len.max(1) - 1,
+        );
+        let end = (isize::try_from(last).ok())
+            .and_then(|last| start.checked_add_signed(last.checked_mul(step)?))
+            .filter(|&end| len == 0 || (start < n && end < n && (step != 0 || len == 1)));
+        if end.is_none() {
+            return Err(crate::Error::argument(
+                "slice_assign",
+                format!("{len} indices of {n}, a step apart that is not 0"),
+                format!("from {start} on, {step} apart"),
+                "give a source that fits into the tensor",
+            ));
+        }
+        let own = src.layout().sharding(dim).cloned();
+        let along = Layout::from_dims(src.layout().mesh(), &[len], [own], None)?;
+        let places = src.mesh().with_dtype(DType::I64).arange(len, along)?;
+        let places = places.mul_scalar(step as f64)?.add_scalar(start as f64)?;
+        self.index_copy(dim, &places, src)
     }
 
     /// Ranges of several dims at once, as `ndarray`'s `s!` writes them: what PyTorch writes `x[1:-1, ::2, 0]` is
@@ -262,18 +314,105 @@ impl ShardTensor {
         self.run(|exec, x| index::roll_dims(exec, x, &by))
     }
 
-    /// A dim, several times over.
+    /// Dims, several times over: one, or each of several by its own number. PyTorch's, which numbers all dims, is [`tile`](Self::tile).
+    ///
+    /// ```
+    /// use shard_tensor::ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// let repeated = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.from_fn([1, 2], [shard(1)], |i| i[1] as f64)?;
+    ///     x.repeat([0, 1], [2, 2])?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(repeated[0], array![[0.0, 1.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]].into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// # Collective
-    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    /// All members of the mesh. One exchange of what crosses the boundaries of parts, if one of the dims is sharded.
     ///
     /// # Errors
-    /// For a dim out of range.
+    /// For a dim out of range, more or fewer numbers than dims, and more than 1,048,576 times.
     #[track_caller]
-    pub fn repeat(&self, dim: impl Into<Dim>, times: usize) -> Result<Self> {
+    pub fn repeat(&self, dims: impl Into<DimList>, times: impl Into<Shape>) -> Result<Self> {
         let _call = Calling::of("repeat");
-        let dim = self.dim("repeat", dim)?;
-        self.run(|exec, x| index::repeat(exec, x, dim, times))
+        let (dims, times) = (dims.into().of("repeat", self.ndim())?, times.into());
+        if times.len() != dims.len() {
+            return Err(crate::Error::argument(
+                "repeat",
+                "a number for each dim",
+                format!("{} for {}", times.len(), dims.len()),
+                "give as many numbers as dims",
+            ));
+        }
+        let by: Vec<_> = dims.into_iter().zip(times.iter().copied()).collect();
+        self.run(|exec, x| index::repeat_dims(exec, x, &by))
+    }
+
+    /// The last dims, each so many times over, as `torch.tile`, and as `torch.Tensor.repeat`, which takes no fewer numbers than dims: of
+    /// more numbers, dims of 1 stand in front.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.arange(3, shard(0))?;
+    ///     assert_eq!(x.tile([2, 2])?.shape(), [2, 6]);
+    ///     assert_eq!(x.unsqueeze(0)?.tile(2)?.shape(), [1, 6]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`repeat`](Self::repeat).
+    ///
+    /// # Errors
+    /// For more than 1,048,576 times.
+    #[track_caller]
+    pub fn tile(&self, times: impl Into<Shape>) -> Result<Self> {
+        let _call = Calling::of("tile");
+        let times = times.into();
+        let mut x = self.clone();
+        if times.len() > self.ndim() {
+            let front = vec![1; times.len() - self.ndim()];
+            x = x.reshape([&front[..], self.shape()].concat())?;
+        }
+        let first = x.ndim() - times.len();
+        let by: Vec<_> = (first..).zip(times.iter().copied()).collect();
+        x.run(|exec, x| index::repeat_dims(exec, x, &by))
+    }
+
+    /// Lists, or numbers, as coordinates of a grid, as `torch.meshgrid` with `indexing="ij"`: the one of a dim tells of each place of the grid
+    /// its index along that dim.
+    ///
+    /// ```
+    /// use shard_tensor::{ShardTensor, launch, replicate, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let (rows, columns) = (mesh.arange(4, shard(0))?, mesh.arange(3, replicate())?);
+    ///     let grid = ShardTensor::meshgrid(&[&rows, &columns])?;
+    ///     let points = ShardTensor::stack(&grid, -1)?;                // [4, 3, 2], with the rows
+    ///     assert_eq!(points.select(0, 3)?.select(0, 1)?.to_array::<f32>()?.as_slice(), Some(&[3.0, 1.0][..]));
+    ///     points.expect_layout(shard(0)).map(|_| ())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication: each divides the grid as it is divided itself.
+    ///
+    /// # Errors
+    /// For tensors of two dims or more, types that differ, and none.
+    #[track_caller]
+    pub fn meshgrid<T: Borrow<Self>>(lists: &[T]) -> Result<Vec<Self>> {
+        let _call = Calling::of("meshgrid");
+        let lists = borrowed(lists);
+        let values: Vec<Value> = lists.iter().map(|t| t.value()).collect();
+        let values: Vec<&Value> = values.iter().collect();
+        let Some(first) = lists.first() else {
+            return Err(none("meshgrid"));
+        };
+        let grid = broadcast::meshgrid(first.context().tape(), &values)?;
+        Ok(grid.into_iter().map(|v| first.lift(v)).collect())
     }
 
     /// Every index of a dim so many times, one behind the other.
@@ -369,7 +508,7 @@ impl ShardTensor {
         self.run(|exec, x| shape::permute(exec, x, &order))
     }
 
-    /// Two dims exchanged.
+    /// Two dims exchanged; a tensor without dims, of 0 or -1, as it is.
     ///
     /// # Collective
     /// All members of the mesh. No communication.
@@ -379,11 +518,15 @@ impl ShardTensor {
     #[track_caller]
     pub fn transpose(&self, a: impl Into<Dim>, b: impl Into<Dim>) -> Result<Self> {
         let _call = Calling::of("transpose");
+        let (a, b) = (a.into(), b.into());
+        if self.ndim() == 0 && a.is_first() && b.is_first() {
+            return Ok(self.clone());
+        }
         let (a, b) = (self.dim("transpose", a)?, self.dim("transpose", b)?);
         self.run(|exec, x| shape::transpose(exec, x, a, b))
     }
 
-    /// The same elements, row-major, under another shape.
+    /// The same elements, row-major, under another shape. Of one extent that is -1 it is found out: see [`Extents`].
     ///
     /// # Collective
     /// All members of the mesh. No communication where the sharded dims are the outermost of the groups of dims that
@@ -391,11 +534,11 @@ impl ShardTensor {
     /// nearest such layout first.
     ///
     /// # Errors
-    /// If the number of elements differs.
+    /// If the number of elements differs, or the others leave no extent for -1.
     #[track_caller]
-    pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
+    pub fn reshape(&self, shape: impl Into<Extents>) -> Result<Self> {
         let _call = Calling::of("reshape");
-        let shape = shape.into();
+        let shape = shape.into().of("reshape", self.numel())?;
         self.run(|exec, x| shape::reshape(exec, x, &shape))
     }
 
@@ -442,7 +585,7 @@ impl ShardTensor {
         self.reshape([before, &merged, behind].concat())
     }
 
-    /// A dim as several, of these extents: what [`flatten_dims`](Self::flatten_dims) undoes.
+    /// A dim as several, of these extents, one of which may be -1: what [`flatten_dims`](Self::flatten_dims) undoes.
     ///
     /// # Collective
     /// As [`reshape`](Self::reshape).
@@ -450,9 +593,11 @@ impl ShardTensor {
     /// # Errors
     /// For a dim out of range, and extents that do not multiply to the dim's; what the communicator reports.
     #[track_caller]
-    pub fn unflatten(&self, dim: impl Into<Dim>, extents: impl Into<Shape>) -> Result<Self> {
+    pub fn unflatten(&self, dim: impl Into<Dim>, extents: impl Into<Extents>) -> Result<Self> {
         let _call = Calling::of("unflatten");
-        let (dim, extents) = (self.dim("unflatten", dim)?, extents.into());
+        let dim = self.dim("unflatten", dim)?;
+        let extent = self.shape().get(dim).copied().unwrap_or_default();
+        let extents = extents.into().of("unflatten", extent)?;
         let product = (extents.iter()).try_fold(1_usize, |all, &n| all.checked_mul(n));
         if product.is_none() || product != self.shape().get(dim).copied() {
             return Err(crate::Error::argument(
@@ -604,17 +749,21 @@ impl ShardTensor {
     ) -> Result<Self> {
         let _call = Calling::of(op);
         let Some(first) = tensors.first() else {
-            return Err(crate::Error::argument(
-                op,
-                "at least one tensor",
-                "none",
-                "pass the tensors to join",
-            ));
+            return Err(none(op));
         };
         let values: Vec<Value> = tensors.iter().map(|t| t.value()).collect();
         let values: Vec<&Value> = values.iter().collect();
         Ok(first.lift(f(first.context().tape(), &values)?))
     }
+}
+
+fn none(op: &'static str) -> crate::Error {
+    crate::Error::argument(
+        op,
+        "at least one tensor",
+        "none",
+        "pass the tensors to join",
+    )
 }
 
 /// References to tensors, from a list of either.

@@ -1,7 +1,7 @@
 //! Random choices and noise. All numbers are functions of (seed, call, global index): the same under any layout, and none is compared
 //! in 16 bits, so that probabilities are what they say for such elements too.
 
-use crate::{Error, Mesh, Placements, Result, Shape, ShardTensor};
+use crate::{Dim, Error, Mesh, Placements, Result, Shape, ShardTensor};
 use shard_comm::{Call, Calling, DType};
 use shard_ops::random::{Distribution, random};
 use shard_ops::rng::Stream;
@@ -252,6 +252,70 @@ impl ShardTensor {
             ));
         }
         self.alpha_dropped("feature_alpha_dropout", p, 2)
+    }
+
+    /// Samples of classes along a dim that have gradients, as `torch.nn.functional.gumbel_softmax`: the softmax of `(x + noise) / tau` of logits.
+    /// With `hard` they are 1 at the largest and 0 elsewhere, with the same gradients.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let chosen = launch(2, |ctx| {
+    ///     let logits = ctx.mesh_of(2)?.zeros([6, 5], shard(1))?;
+    ///     logits.gumbel_softmax(0.5, true, -1)?.sum(1, false)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(chosen[0].as_slice(), Some(&[1.0; 6][..]));
+    /// assert_eq!(chosen[0], chosen[1]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program must draw the same tensors in the same order. As [`softmax`](Self::softmax), and with `hard` as
+    /// [`argmax`](Self::argmax).
+    ///
+    /// # Errors
+    /// For a dim out of range, a `tau` that is not above 0, and types that are no floats.
+    #[track_caller]
+    pub fn gumbel_softmax(&self, tau: f64, hard: bool, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("gumbel_softmax");
+        if !(tau > 0.0 && self.dtype().is_float()) {
+            return Err(Error::argument(
+                "gumbel_softmax",
+                "floats, and a tau above 0",
+                format!("{}, and {tau}", self.dtype()),
+                "give another tau, or convert with `to`",
+            ));
+        }
+        let (x, dim) = self.line("gumbel_softmax", dim)?;
+        let x = x.summed("gumbel_softmax")?;
+        let fine = fine(x.dtype());
+        // How long one waits, at least half the distance of numbers that are drawn: the logarithm of 0 would win whatever the logits are.
+        let least = if fine == DType::F64 {
+            2_f64.powi(-54)
+        } else {
+            2_f64.powi(-25)
+        };
+        let drawn = x.drawn(fine, x.layout(), Distribution::Unit)?;
+        let waits = drawn.neg()?.log1p()?.neg()?.clamp(least, f64::INFINITY)?;
+        let noisy = x.to(fine)?.sub(&waits.log()?)?;
+        let soft = noisy.mul_scalar(tau.recip())?.softmax(dim)?;
+        let chosen = match hard {
+            true => soft.largest(dim)?.sub(&soft.detach())?.add(&soft)?,
+            false => soft,
+        };
+        self.of_line(chosen.to(self.dtype())?)
+    }
+
+    /// 1 at the largest element along a dim, the first of equal ones, and 0 elsewhere.
+    #[track_caller]
+    fn largest(&self, dim: usize) -> Result<Self> {
+        let index = self.detach().argmax_keepdim(dim)?;
+        let n = self.shape()[dim];
+        let own = self.layout().sharding(dim).cloned();
+        let along = Layout::from_dims(self.layout().mesh(), &[n], [own], None)?;
+        let mut shape = vec![1; self.ndim()];
+        shape[dim] = n;
+        let places = self.mesh().with_dtype(DType::I64).arange(n, along)?;
+        places.reshape(shape)?.eq(&index)?.to(self.dtype())
     }
 
     /// `x` at and above 0, and below it `x` times a number drawn for each element from a range. In `training`; otherwise the number

@@ -136,6 +136,35 @@ impl ShardTensor {
         self.run2(other, |exec, a, b| elementwise::cross(exec, a, b, dim))
     }
 
+    /// `y[.., o] = Σ x[.., i] w[o, i, j] other[.., j]`, and a bias `[o]` if there is one: `torch.nn.functional.bilinear`. Dims before the last
+    /// broadcast. Of 16-bit floats the result is rounded once.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, replicate, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let (x, other) = (mesh.ones([5, 2], shard(0))?, mesh.ones([5, 3], shard(0))?);
+    ///     let weight = mesh.from_fn([4, 2, 3], replicate(), |i| i[0] as f64)?;
+    ///     x.bilinear(&other, &weight, None)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0].as_slice().map(|all| &all[16..]), Some(&[0.0, 6.0, 12.0, 18.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`einsum`](Self::einsum).
+    ///
+    /// # Errors
+    /// For shapes that do not belong together, types that differ, and integers.
+    #[track_caller]
+    pub fn bilinear(&self, other: &Self, weight: &Self, bias: Option<&Self>) -> Result<Self> {
+        let _call = Calling::of("bilinear");
+        let (weight, bias) = (weight.value(), bias.map(Self::value));
+        self.run2(other, |exec, a, b| {
+            matmul::bilinear(exec, a, b, &weight, bias.as_ref())
+        })
+    }
+
     /// The sum of the diagonal of a matrix.
     ///
     /// # Collective

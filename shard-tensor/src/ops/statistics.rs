@@ -191,6 +191,30 @@ impl ShardTensor {
         self.two_along("min", dim, |exec, x, dim| ops::min(exec, x, dim, keepdim))
     }
 
+    /// The least and the greatest value over some dims, as [`amin`](Self::amin) and [`amax`](Self::amax): `torch.aminmax`.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let (least, most) = ctx.mesh_of(2)?.arange(7, shard(0))?.aminmax(0, false)?;
+    ///     Ok((least.item()?, most.item()?))
+    /// })?;
+    /// assert_eq!(found[0], (0.0, 6.0));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication: the results are partial over the axes that shard reduced dims.
+    ///
+    /// # Errors
+    /// As [`amax`](Self::amax).
+    #[track_caller]
+    pub fn aminmax(&self, dims: impl Into<DimList>, keepdim: bool) -> Result<(Self, Self)> {
+        self.two("aminmax", dims, |exec, x, dims| {
+            shard_ops::reduce::aminmax(exec, x, dims, keepdim)
+        })
+    }
+
     /// The norm of some order over some dims: a number `p` for `(Σ |x|^p)^(1/p)`, 0 for how many elements are not zero, and infinities
     /// for the largest and the smallest magnitude. Where it is 0 there is no gradient.
     ///

@@ -2,7 +2,8 @@
 
 use ndarray::{Array1, Array2, ArrayD, NewAxis, array, s};
 use shard_tensor::{
-    DType, Launch, Mesh, Placements, Result, ScatterReduce, ShardTensor, replicate, shard,
+    BagReduce, DType, Launch, Mesh, Placements, Result, ScatterReduce, ShardTensor, replicate,
+    shard,
 };
 
 /// Whole results and gradients of a program of a table `[9, 4]`, an index `[7, 3]` below 9 and a source `[7, 3]`.
@@ -374,4 +375,312 @@ fn several_dims_roll_at_once() {
         Ok(x.roll([0, 0], [1]).unwrap_err().to_string())
     });
     assert!(error.unwrap()[0].contains("as many shifts"));
+}
+
+/// What PyTorch gives of numbers, which are lists of one element to it, and of indices that are numbers.
+#[test]
+fn numbers_are_lists_of_one_element() {
+    let found = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let whole = |i: &[i64]| mesh.distribute(&Array1::from(i.to_vec()), replicate());
+        let (zero, list, twice) = (whole(&[0])?.squeeze(0)?, whole(&[0])?, whole(&[0, 0])?);
+        let x = mesh.full((), 5.0, replicate())?.requires_grad()?;
+        let two = mesh.full((), 2.0, replicate())?;
+        let pair = mesh.distribute(&array![2.0, 3.0], shard(0))?;
+        let row = mesh.distribute(&array![1.0, 2.0], shard(0))?;
+        let last = whole(&[1])?.squeeze(0)?;
+        for (i, (y, shape, expected)) in [
+            (x.gather(0, &zero)?, &[][..], &[5.0][..]),
+            (x.gather(-1, &twice)?, &[2], &[5.0, 5.0]),
+            (row.gather(0, &last)?, &[], &[2.0]),
+            (x.index_select(0, &zero)?, &[], &[5.0]),
+            (x.index_select(-1, &list)?, &[], &[5.0]),
+            (x.scatter(0, &zero, &two)?, &[], &[2.0]),
+            (x.scatter(-1, &list, &two.unsqueeze(0)?)?, &[], &[2.0]),
+            (x.scatter_value(0, &zero, 3.0)?, &[], &[3.0]),
+            (x.scatter_add(0, &zero, &two)?, &[], &[7.0]),
+            (x.scatter_add(0, &twice, &pair)?, &[], &[10.0]),
+            (row.scatter_add(0, &last, &two)?, &[2], &[1.0, 4.0]),
+            (
+                x.scatter_reduce(0, &zero, &two, ScatterReduce::Mean, true)?,
+                &[],
+                &[3.5],
+            ),
+            (x.index_add(0, &zero, &two)?, &[], &[7.0]),
+            (x.index_copy(0, &zero, &two)?, &[], &[2.0]),
+            (x.index_fill(0, &zero, 1.0)?, &[], &[1.0]),
+            (x.transpose(0, -1)?, &[], &[5.0]),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert_eq!(y.shape(), shape, "{i}");
+            let got: Vec<f64> = y.to_array::<f64>()?.iter().copied().collect();
+            assert_eq!(got, expected, "{i}");
+        }
+        let twofold = x.gather(0, &twice)?.square()?.sum_all()?.backward()?;
+        assert_eq!(twofold.get(&x)?.unwrap().item()?, 20.0);
+        let refused = [
+            x.index_select(0, &twice),
+            x.gather(1, &zero),
+            x.transpose(0, 1),
+            x.scatter(0, &twice.unsqueeze(0)?, &two),
+            mesh.ones([2, 2], shard(0))?.gather(0, &zero),
+        ];
+        for (i, refused) in refused.into_iter().enumerate() {
+            assert!(refused.is_err(), "{i}");
+        }
+        Ok(())
+    });
+    found.unwrap();
+}
+
+#[test]
+fn a_number_is_put_where_an_index_says() {
+    let filled = same_on_all_layouts(|x, index, _, _| x.index_fill(0, &index.select(1, 1)?, -7.0));
+    let scattered = same_on_all_layouts(|x, index, _, _| x.scatter_value(0, index, 4.0));
+    let index = Array2::from_shape_fn((7, 3), |(a, b)| (5 * a + 7 * b * a) % 9);
+    for (a, b) in (0..9).flat_map(|a| (0..4).map(move |b| (a, b))) {
+        let own = number(&[a, b]);
+        let is_filled = index.column(1).iter().any(|&i| i == a);
+        assert_eq!(filled[0][[a, b]], if is_filled { -7.0 } else { own });
+        let is_put = b < 3 && index.column(b).iter().any(|&i| i == a);
+        assert_eq!(scattered[0][[a, b]], if is_put { 4.0 } else { own });
+        // What was replaced has no gradient, and what stays has its weight.
+        assert_eq!(filled[1][[a, b]] == 0.0, is_filled);
+        assert_eq!(scattered[1][[a, b]] == 0.0, is_put);
+    }
+}
+
+/// Numbers of PyTorch 2.
+#[test]
+fn rows_are_combined_in_bags() {
+    let rows = |numbers: &[f64]| Array1::from(numbers.to_vec());
+    let sums: &[f64] = &[
+        0.14112000806,
+        -0.756802495308,
+        -0.958924274663,
+        0.0,
+        0.0,
+        0.0,
+        0.836655638536,
+        0.832619675517,
+        0.063077022651,
+        0.370872341958,
+        0.369083282054,
+        0.027960754744,
+    ];
+    let means: &[f64] = &[
+        0.14112000806,
+        -0.756802495308,
+        -0.958924274663,
+        0.0,
+        0.0,
+        0.0,
+        0.418327819268,
+        0.416309837759,
+        0.031538511325,
+        0.185436170979,
+        0.184541641027,
+        0.013980377372,
+    ];
+    let largest: &[f64] = &[
+        0.14112000806,
+        -0.756802495308,
+        -0.958924274663,
+        0.0,
+        0.0,
+        0.0,
+        0.836655638536,
+        0.841470984808,
+        0.909297426826,
+        0.650287840157,
+        0.656986598719,
+        0.989358246623,
+    ];
+    let expected = [
+        (
+            BagReduce::Sum,
+            sums,
+            [21.0, 3.0, 30.0, 0.0, 0.0, 30.0, 0.0, 21.0],
+        ),
+        (
+            BagReduce::Mean,
+            means,
+            [10.5, 3.0, 15.0, 0.0, 0.0, 15.0, 0.0, 10.5],
+        ),
+        (
+            BagReduce::Max,
+            largest,
+            [15.0, 3.0, 21.0, 0.0, 0.0, 9.0, 0.0, 6.0],
+        ),
+    ];
+    let padded: [&[f64]; 3] = [
+        &[
+            0.14112000806,
+            -0.756802495308,
+            -0.958924274663,
+            0.0,
+            0.841470984808,
+            0.909297426826,
+            0.557240140337,
+            0.648135289428,
+            0.143137842448,
+        ],
+        &[
+            0.14112000806,
+            -0.756802495308,
+            -0.958924274663,
+            0.0,
+            0.841470984808,
+            0.909297426826,
+            0.278620070169,
+            0.324067644714,
+            0.071568921224,
+        ],
+        &[
+            0.14112000806,
+            -0.756802495308,
+            -0.958924274663,
+            0.0,
+            0.841470984808,
+            0.909297426826,
+            0.836655638536,
+            0.656986598719,
+            0.989358246623,
+        ],
+    ];
+    let close = |got: &ShardTensor, expected: &[f64], what: &str| -> Result<()> {
+        let got = Array1::from_iter(got.to_array::<f64>()?);
+        let far = (&got - &rows(expected))
+            .mapv(f64::abs)
+            .into_iter()
+            .fold(0.0, f64::max);
+        assert!(far < 1e-6, "{what}: {got}");
+        Ok(())
+    };
+    let layouts: [[Placements; 3]; 4] = [
+        [replicate().into(), replicate().into(), replicate().into()],
+        [
+            shard(0).into(),
+            shard(0).sizes([2, 0, 5]).into(),
+            replicate().into(),
+        ],
+        [shard(1).into(), shard(0).into(), shard(0).into()],
+        [
+            shard(0).sizes([0, 7, 1]).into(),
+            replicate().into(),
+            shard(0).into(),
+        ],
+    ];
+    for (ranks, [table, list, begins]) in [1, 3, 3, 3].into_iter().zip(layouts) {
+        let found = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let wave = |i: &[usize]| ((3 * i[0] + i[1]) as f64).sin();
+            let table = mesh.from_fn([8, 3], &table, wave)?.requires_grad()?;
+            let words = mesh.distribute(&array![1_i64, 4, -4, 0, 7, 2, 5], &list)?;
+            let begins = mesh.distribute(&array![0_i64, 3, 3, 5], &begins)?;
+            for ((how, values, gradients), padded) in expected.into_iter().zip(padded) {
+                let y = table.embedding_bag(&words, Some(&begins), how, None, Some(4))?;
+                close(&y, values, &format!("{how:?}"))?;
+                let by = mesh.from_fn([4, 3], replicate(), |i| (3 * i[0] + i[1]) as f64)?;
+                let gradient = y.mul(&by)?.sum_all()?.backward()?.get(&table)?.unwrap();
+                close(
+                    &gradient.sum(1, false)?,
+                    &gradients,
+                    &format!("{how:?} gradient"),
+                )?;
+                let pairs = words.narrow(0, 0..6)?.reshape([3, 2])?;
+                let y = table.embedding_bag(&pairs, None, how, None, Some(4))?;
+                close(&y, padded, &format!("{how:?} of pairs"))?;
+                let none = words.reshape([7, 1])?.narrow(1, 0..0)?;
+                let y = table.embedding_bag(&none, None, how, None, None)?;
+                assert_eq!((y.shape(), y.abs()?.sum_all()?.item()?), (&[7, 3][..], 0.0));
+            }
+            let factors = mesh.arange(7, &list)?;
+            let sums = (Some(&begins), BagReduce::Sum, Some(&factors));
+            let y = table.embedding_bag(&words, sums.0, sums.1, sums.2, None)?;
+            let weighted = [
+                -1.609718754001,
+                1.26050111048,
+                2.971822067085,
+                0.0,
+                0.0,
+                0.0,
+                3.346622554144,
+                2.489007717262,
+                -0.656989336224,
+                2.504649549948,
+                1.557513093604,
+                -0.82159371816,
+            ];
+            close(&y, &weighted, "weighted")?;
+            let wrong = |numbers: &[i64]| -> Result<bool> {
+                let begins = mesh.distribute(&Array1::from(numbers.to_vec()), replicate())?;
+                Ok(table
+                    .embedding_bag(&words, Some(&begins), BagReduce::Sum, None, None)
+                    .is_err())
+            };
+            for numbers in [&[1_i64, 3][..], &[0, 3, 2], &[0, 8], &[0, -1, 2], &[]] {
+                assert!(wrong(numbers)?, "{numbers:?}");
+            }
+            assert!(!wrong(&[0, 7])?);
+            let refused = [
+                table.embedding_bag(&words, None, BagReduce::Sum, None, None),
+                table.embedding_bag(&words, Some(&begins), BagReduce::Max, Some(&factors), None),
+                table.embedding_bag(&words, Some(&begins), BagReduce::Sum, None, Some(8)),
+                table.embedding_bag(&words, Some(&factors), BagReduce::Sum, None, None),
+            ];
+            for (i, refused) in refused.into_iter().enumerate() {
+                assert!(refused.is_err(), "{i}");
+            }
+            Ok(())
+        });
+        found.unwrap();
+    }
+}
+
+#[test]
+fn a_slice_is_replaced_wherever_both_lie() {
+    let source = |a: usize, b: usize| number(&[a + 3, b + 1]);
+    for (start, step) in [(1_usize, 1_isize), (8, -1)] {
+        let found = match step {
+            1 => same_on_all_layouts(|x, _, src, _| x.narrow(1, 0..3)?.slice_assign(0, 1, 1, src)),
+            _ => {
+                same_on_all_layouts(|x, _, src, _| x.narrow(1, 1..4)?.slice_assign(-2, 8, -1, src))
+            }
+        };
+        let first = usize::from(step < 0);
+        let expected = Array2::from_shape_fn((9, 3), |(a, b)| {
+            let from = (0..7).find(|&k| start as isize + k * step == a as isize);
+            from.map_or(number(&[a, b + first]), |k| source(k as usize, b))
+        });
+        assert_eq!(found[0], expected.into_dyn());
+        // Both have gradients: the source all, the table of what stays.
+        assert_eq!(found.len(), 3);
+        assert!(found[2].iter().all(|&x| x != 0.0));
+        assert_eq!(found[1].iter().filter(|&&x| x != 0.0).count(), 2 * 3);
+    }
+    let refused = Launch::new(2).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let (x, two) = (mesh.ones([4, 2], shard(0))?, mesh.zeros([2, 2], shard(1))?);
+        let empty = x.slice_assign(0, 4, 1, &two.narrow(0, 0..0)?)?;
+        assert_eq!(empty.sum_all()?.item()?, 8.0);
+        for (i, wrong) in [
+            x.slice_assign(0, 3, 1, &two),
+            x.slice_assign(0, 0, -1, &two),
+            x.slice_assign(0, 1, 0, &two),
+            x.slice_assign(0, usize::MAX, isize::MIN, &two),
+            x.slice_assign(1, 0, 1, &two),
+            x.slice_assign(2, 0, 1, &two),
+            x.slice_assign(0, 0, 1, &two.select(0, 0)?),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert!(wrong.is_err(), "{i}");
+        }
+        Ok(())
+    });
+    refused.unwrap();
 }

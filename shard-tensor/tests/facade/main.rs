@@ -5,6 +5,7 @@ mod careless;
 mod clipping;
 mod constructors;
 mod counts;
+mod ctc;
 mod domains;
 mod doors;
 mod dtensor;

@@ -35,6 +35,7 @@ fn drawn(mesh: &[usize], placements: &Placements) -> Vec<Vec<f64>> {
             mesh.randint([4, 3], -3..9, &first)?,
             mesh.trunc_normal([50], 1.0, 2.0, 0.0..2.5, &first)?,
             x.drop_path(0.5)?,
+            rows.gumbel_softmax(1.0, true, 1)?,
         ];
         made.iter().map(numbers).collect::<Result<Vec<_>>>()
     });
@@ -228,4 +229,68 @@ fn too_many_draws_of_no_rows() {
         Ok(none.multinomial(2, false)?.shape().to_vec())
     });
     assert_eq!(drawn.unwrap(), [[0, 2], [0, 2]]);
+}
+
+/// Classes come as often as the softmax of their logits says, and hard choices have the gradients of soft ones.
+#[test]
+fn samples_of_classes_are_as_frequent_as_their_logits_say() {
+    for (ranks, at) in [(1, shard(0)), (3, shard(1).sizes([1, 0, 2]))] {
+        let found = Launch::new(ranks).seed(11).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let probabilities = [0.5_f64, 0.125, 0.375];
+            let logits = mesh.from_fn([4000, 3], [at.clone()], |i| probabilities[i[1]].ln())?;
+            for (dtype, distance) in [(DType::F32, 0.03), (DType::BF16, 0.03)] {
+                let hard = logits.to(dtype)?.gumbel_softmax(0.7, true, 1)?;
+                assert_eq!(hard.dtype(), dtype);
+                let one = numbers(&hard.to(DType::F64)?.sum(1, false)?)?;
+                assert!(one.iter().all(|x| (x - 1.0).abs() < 1e-6));
+                for (share, p) in numbers(&hard.to(DType::F64)?.mean(0, false)?)?
+                    .iter()
+                    .zip(probabilities)
+                {
+                    assert!((share - p).abs() < distance, "{share} for {p}");
+                }
+            }
+            Ok(())
+        });
+        found.unwrap();
+        let gradient = |hard: bool| -> Vec<f64> {
+            let found = Launch::new(ranks).seed(3).dtype(DType::F64).run(|ctx| {
+                let mesh = ctx.mesh_of(ranks)?;
+                let x = mesh.from_fn([4, 3], [at.clone()], |i| (i[0] + i[1]) as f64 / 4.0)?;
+                let x = x.requires_grad()?;
+                let y = x.gumbel_softmax(0.5, hard, -1)?;
+                if hard {
+                    let all = numbers(&y)?;
+                    assert!(
+                        all.iter()
+                            .all(|y| y.abs() < 1e-12 || (y - 1.0).abs() < 1e-12)
+                    );
+                }
+                let by = mesh.from_fn([4, 3], [shard(0)], |i| (3 * i[0] + i[1]) as f64)?;
+                numbers(&y.mul(&by)?.sum_all()?.backward()?.get(&x)?.unwrap())
+            });
+            found.unwrap().remove(0)
+        };
+        let soft = gradient(false);
+        assert!(soft.iter().any(|x| x.abs() > 1e-3));
+        let far = soft.iter().zip(gradient(true)).map(|(a, b)| (a - b).abs());
+        assert!(far.fold(0.0, f64::max) < 1e-12);
+    }
+    let refused = Launch::new(1).run(|ctx| {
+        let x = ctx.mesh_of(1)?.ones([2, 3], shard(0))?;
+        for (i, wrong) in [
+            x.gumbel_softmax(0.0, false, 1),
+            x.gumbel_softmax(f64::NAN, false, 1),
+            x.gumbel_softmax(1.0, false, 2),
+            x.to(DType::I64)?.gumbel_softmax(1.0, false, 1),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert!(wrong.is_err(), "{i}");
+        }
+        Ok(())
+    });
+    refused.unwrap();
 }

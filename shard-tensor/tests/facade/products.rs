@@ -194,3 +194,75 @@ fn whatever_goes_round_the_numbers_stay() {
     });
     run.unwrap();
 }
+
+/// Numbers of `torch.nn.functional.bilinear`.
+#[test]
+fn products_of_two_inputs_with_a_weight_are_pytorchs() {
+    let expected = [
+        1.043203718595,
+        -0.011473990453,
+        2.959499603515,
+        2.111679174511,
+        -0.267182565982,
+        1.083028562068,
+        2.102787259081,
+        2.71345420746,
+        -1.673166598407,
+        2.509102361018,
+        0.685166570387,
+        4.094248098174,
+        -0.985258350155,
+        2.066335611713,
+        0.873929841249,
+        4.163266403907,
+        1.264936150874,
+        -0.037820428084,
+        2.789932722369,
+        2.473765492155,
+    ];
+    let layouts: [[Placements; 3]; 4] = [
+        [replicate().into(), replicate().into(), replicate().into()],
+        [
+            shard(0).sizes([1, 0, 4]).into(),
+            shard(0).into(),
+            replicate().into(),
+        ],
+        [shard(1).into(), shard(0).into(), shard(1).into()],
+        [replicate().into(), shard(1).into(), shard(0).into()],
+    ];
+    for (ranks, [first, second, third]) in [1, 3, 3, 3].into_iter().zip(layouts) {
+        let found = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let a = mesh.from_fn([5, 2], &first, |i| ((2 * i[0] + i[1]) as f64).sin())?;
+            let b = mesh.from_fn([5, 3], &second, |i| ((3 * i[0] + i[1]) as f64).cos())?;
+            let w = mesh.from_fn([4, 2, 3], &third, |i| {
+                (0.5 * (6 * i[0] + 3 * i[1] + i[2]) as f64).sin()
+            })?;
+            let bias = mesh.arange(4, replicate())?;
+            let y = a.bilinear(&b, &w, Some(&bias))?.to_array::<f64>()?;
+            assert!(
+                y.iter().zip(expected).all(|(y, e)| (y - e).abs() < 1e-10),
+                "{y}"
+            );
+            let narrow = |x: &ShardTensor| x.to(DType::BF16);
+            let half = narrow(&a)?.bilinear(&narrow(&b)?, &narrow(&w)?, Some(&narrow(&bias)?))?;
+            assert_eq!(half.dtype(), DType::BF16);
+            let half = half.to(DType::F64)?.to_array::<f64>()?;
+            assert!(
+                half.iter().zip(expected).all(|(y, e)| (y - e).abs() < 0.03),
+                "{half}"
+            );
+            let refused = [
+                a.bilinear(&a, &w, None),
+                a.bilinear(&b, &w.select(0, 0)?, None),
+                a.bilinear(&b, &w, Some(&bias.narrow(0, 0..3)?)),
+                a.bilinear(&narrow(&b)?, &w, None),
+            ];
+            for (i, refused) in refused.into_iter().enumerate() {
+                assert!(refused.is_err(), "{i}");
+            }
+            Ok(())
+        });
+        found.unwrap();
+    }
+}
