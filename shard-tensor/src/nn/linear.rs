@@ -91,3 +91,62 @@ impl Module for Linear {
         x.linear(&self.weight, self.bias.as_ref())
     }
 }
+
+/// `x w y + b` of two inputs, over their last dims: [`ShardTensor::bilinear`] as a layer, `torch.nn.Bilinear`.
+///
+/// ```
+/// use shard_tensor::nn::{Bilinear, ModelExt};
+/// use shard_tensor::{launch, shard};
+/// launch(2, |ctx| {
+///     let mesh = ctx.mesh_of(2)?;
+///     let scores = Bilinear::new(&mesh, [3, 4], 2)?;
+///     assert_eq!(scores.parameters()[0].1.shape(), [2, 3, 4]);
+///     let pairs = scores.forward(&mesh.randn([7, 3], shard(0))?, &mesh.randn([7, 4], shard(0))?)?;
+///     assert_eq!(pairs.shape(), [7, 2]);
+///     Ok(())
+/// })?;
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Bilinear {
+    /// `[outputs, inputs of the first, inputs of the second]`
+    pub weight: ShardTensor,
+    /// `[outputs]`
+    pub bias: Option<ShardTensor>,
+}
+
+impl Bilinear {
+    /// A layer with a bias, of so many inputs of both.
+    ///
+    /// # Collective
+    /// All ranks of the program: it draws random numbers.
+    ///
+    /// # Errors
+    /// If the sizes are too large for an array.
+    #[track_caller]
+    pub fn new(mesh: &Mesh, [first, second]: [usize; 2], outputs: usize) -> Result<Self> {
+        let weight = uniform(mesh, [outputs, first, second], first)?;
+        let bias = Some(uniform(mesh, outputs, first)?);
+        Ok(Self { weight, bias })
+    }
+
+    /// The layer without a bias.
+    #[must_use]
+    pub fn without_bias(self) -> Self {
+        Self { bias: None, ..self }
+    }
+
+    /// Applies it.
+    ///
+    /// # Collective
+    /// As [`ShardTensor::bilinear`].
+    ///
+    /// # Errors
+    /// As [`ShardTensor::bilinear`].
+    #[track_caller]
+    pub fn forward(&self, x: &ShardTensor, y: &ShardTensor) -> Result<ShardTensor> {
+        x.bilinear(y, &self.weight, self.bias.as_ref())
+    }
+}
+
+tree!(Bilinear { weight, bias });

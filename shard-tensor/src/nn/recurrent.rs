@@ -1,10 +1,10 @@
-//! Recurrent layers: gated recurrent units and long short-term memory.
+//! Recurrent layers: plain and gated recurrent units, and long short-term memory.
 
-use super::{Leaf, LeafMut, Module, Tree, uniform};
-use crate::{Error, Mesh, Result, ShardTensor, tree};
+use super::{Leaf, LeafMut, Module, Training, Tree, under, uniform};
+use crate::{DType, Error, Mesh, Result, ShardTensor, tree};
 use shard_comm::Calling;
 
-/// A step of a recurrent layer, which [`Recurrent`] repeats: [`GruCell`] or [`LstmCell`].
+/// A step of a recurrent layer, which [`Recurrent`] repeats: [`RnnCell`], [`GruCell`] or [`LstmCell`].
 pub trait RecurrentCell: Tree + Sized {
     /// What goes from step to step, each tensor `[batch, hidden]`.
     type State: Clone;
@@ -43,6 +43,19 @@ pub trait RecurrentCell: Tree + Sized {
     /// What of a state is the output.
     fn output(state: &Self::State) -> &ShardTensor;
 
+    /// The next state where `valid`, a mask `[batch, 1]`, is true, and elsewhere the one before, at first zeros.
+    ///
+    /// # Collective
+    /// As [`ShardTensor::where_`].
+    ///
+    /// # Errors
+    /// As [`ShardTensor::where_`].
+    fn held(
+        valid: &ShardTensor,
+        next: &Self::State,
+        before: Option<&Self::State>,
+    ) -> Result<Self::State>;
+
     /// The next state from an input `[batch, inputs]`, as PyTorch's cell is called.
     ///
     /// # Collective
@@ -56,7 +69,7 @@ pub trait RecurrentCell: Tree + Sized {
 }
 
 macro_rules! cells {
-    ($($(#[$doc:meta])* $cell:ident: $gates:literal, $state:ty, $output:expr;)*) => {$(
+    ($($(#[$doc:meta])* $cell:ident: $gates:literal, $state:ty, $output:expr, $held:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug)]
         pub struct $cell {
@@ -105,16 +118,59 @@ macro_rules! cells {
                 let output: fn(&$state) -> &ShardTensor = $output;
                 output(state)
             }
+
+            #[track_caller]
+            fn held(
+                valid: &ShardTensor,
+                next: &$state,
+                before: Option<&$state>,
+            ) -> Result<$state> {
+                let held: Held<$state> = $held;
+                held(valid, next, before)
+            }
         }
     )*};
 }
 
 cells! {
+    /// A step of plain recurrent units, `tanh` of what input and state give, with PyTorch's names.
+    RnnCell: 1, ShardTensor, |h| h, hold;
     /// A step of gated recurrent units, with PyTorch's names and order of gates: reset, update, new.
-    GruCell: 3, ShardTensor, |h| h;
+    GruCell: 3, ShardTensor, |h| h, hold;
     /// A step of long short-term memory, with PyTorch's names and order of gates: input, forget, cell, output. Its state is what it puts
     /// out and what it remembers.
-    LstmCell: 4, (ShardTensor, ShardTensor), |state| &state.0;
+    LstmCell: 4, (ShardTensor, ShardTensor), |state| &state.0, |valid, (h, c), before| {
+        let h = hold(valid, h, before.map(|before| &before.0))?;
+        Ok((h, hold(valid, c, before.map(|before| &before.1))?))
+    };
+}
+
+/// How a mask chooses between two states.
+type Held<S> = fn(&ShardTensor, &S, Option<&S>) -> Result<S>;
+
+#[track_caller]
+fn hold(
+    valid: &ShardTensor,
+    next: &ShardTensor,
+    before: Option<&ShardTensor>,
+) -> Result<ShardTensor> {
+    match before {
+        Some(before) => valid.where_(next, before),
+        None => valid.where_(next, 0.0),
+    }
+}
+
+impl RnnCell {
+    #[track_caller]
+    fn advance(&self, of_input: &[ShardTensor], h: Option<&ShardTensor>) -> Result<ShardTensor> {
+        let [input] = of_input else {
+            return Err(gates("RnnCell", 1, of_input.len()));
+        };
+        let h = h.map_or_else(|| input.zeros_like(), |h| Ok(h.clone()))?;
+        input
+            .add(&h.linear(&self.weight_hh, self.bias_hh.as_ref())?)?
+            .tanh()
+    }
 }
 
 impl GruCell {
@@ -171,7 +227,7 @@ fn gates(cell: &'static str, expected: usize, got: usize) -> Error {
     )
 }
 
-/// A recurrent layer over sequences `[batch, time, features]`, or several on top of each other, one way or both: [`Gru`] and [`Lstm`].
+/// A recurrent layer over sequences `[batch, time, features]`, or several on top of each other, one way or both: [`Rnn`], [`Gru`] and [`Lstm`].
 ///
 /// Names are PyTorch's, so that its weights [load](super::load_state_with): `weight_ih_l0`, `weight_hh_l0_reverse`, ..; the batch comes
 /// first, as with `batch_first=True`. The products with the inputs of all steps are one. Where weights are copies, the sum over ranks of their
@@ -202,7 +258,13 @@ pub struct Recurrent<C> {
     /// By layers, and within a layer by directions.
     cells: Vec<C>,
     directions: usize,
+    /// The probability with which what goes from a layer to the next is dropped.
+    dropout: f64,
+    training: Training,
 }
+
+/// Layers of plain recurrent units: `torch.nn.RNN`, of which `tanh` is the map.
+pub type Rnn = Recurrent<RnnCell>;
 
 /// Layers of gated recurrent units: `torch.nn.GRU`.
 pub type Gru = Recurrent<GruCell>;
@@ -259,6 +321,8 @@ impl<C: RecurrentCell> Recurrent<C> {
         Ok(Self {
             cells: cells.collect::<Result<_>>()?,
             directions,
+            dropout: 0.0,
+            training: Training::default(),
         })
     }
 
@@ -269,6 +333,12 @@ impl<C: RecurrentCell> Recurrent<C> {
             cells: self.cells.into_iter().map(C::without_bias).collect(),
             ..self
         }
+    }
+
+    /// While it [trains](super::ModelExt::train), drops what goes from a layer to the next with this probability, as PyTorch's `dropout`.
+    #[must_use]
+    pub fn dropout(self, p: f64) -> Self {
+        Self { dropout: p, ..self }
     }
 
     /// The outputs of all steps, `[batch, time, directions * hidden]`, and the last states, by layers and within a layer by directions. It
@@ -287,6 +357,64 @@ impl<C: RecurrentCell> Recurrent<C> {
         x: &ShardTensor,
         states: Option<&[C::State]>,
     ) -> Result<(ShardTensor, Vec<C::State>)> {
+        self.through(x, None, states)
+    }
+
+    /// As [`forward_from`](Self::forward_from), of sequences of different lengths: where `mask`, `[batch, time]`, is false, a step leaves a
+    /// sample's state as it is, and puts out zeros. So the last states are those of each sample's last step, and the way backwards begins
+    /// there: what PyTorch has packed sequences for.
+    ///
+    /// ```
+    /// use shard_tensor::nn::Gru;
+    /// use shard_tensor::{DType, launch, ndarray::array, replicate, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let gru = Gru::bidirectional(&mesh, 3, 4, 2)?.dropout(0.1);
+    ///     let x = mesh.randn([4, 7, 3], shard(0))?;
+    ///     let lengths = mesh.distribute(&array![7_i64, 2, 5, 3], shard(0))?;
+    ///     let time = mesh.with_dtype(DType::I64).arange(7, replicate())?;
+    ///     let (y, _) = gru.forward_masked(&x, &lengths.unsqueeze(1)?.gt(&time)?, None)?;
+    ///     assert_eq!(y.select(0, 1)?.narrow(0, 2..7)?.abs()?.sum_all()?.item()?, 0.0);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`forward_from`](Self::forward_from). Nothing moves where the mask's batch is sharded as the input's.
+    ///
+    /// # Errors
+    /// As [`forward_from`](Self::forward_from); [`Argument`](Error::Argument) for a mask that is not `bool`, or of another shape.
+    #[track_caller]
+    pub fn forward_masked(
+        &self,
+        x: &ShardTensor,
+        mask: &ShardTensor,
+        states: Option<&[C::State]>,
+    ) -> Result<(ShardTensor, Vec<C::State>)> {
+        let _call = Calling::of("Recurrent");
+        if x.ndim() != 3 || x.shape()[1] == 0 {
+            return Err(not_a_sequence(x));
+        }
+        if mask.dtype() != DType::Bool || mask.shape() != &x.shape()[..2] {
+            return Err(Error::argument(
+                "Recurrent",
+                format!("a mask, bool {:?}", &x.shape()[..2]),
+                format!("{} {:?}", mask.dtype(), mask.shape()),
+                "say of every step of every sample whether it is one",
+            ));
+        }
+        self.through(x, Some(&mask.unsqueeze(2)?.unbind(1)?), states)
+    }
+
+    /// Through all layers; steps count where masks say so, one for each step.
+    #[track_caller]
+    fn through(
+        &self,
+        x: &ShardTensor,
+        masks: Option<&[ShardTensor]>,
+        states: Option<&[C::State]>,
+    ) -> Result<(ShardTensor, Vec<C::State>)> {
         let _call = Calling::of("Recurrent");
         if x.ndim() != 3 || x.shape()[1] == 0 {
             return Err(not_a_sequence(x));
@@ -300,11 +428,15 @@ impl<C: RecurrentCell> Recurrent<C> {
             ));
         }
         let (mut x, mut last) = (x.clone(), Vec::new());
+        let drops = self.training.is_on() && self.dropout > 0.0;
         for (layer, cells) in self.cells.chunks(self.directions).enumerate() {
+            if layer > 0 && drops {
+                x = x.dropout(self.dropout)?;
+            }
             let mut outputs = Vec::new();
             for (direction, cell) in cells.iter().enumerate() {
                 let first = states.map(|states| &states[layer * self.directions + direction]);
-                let (y, state) = along(cell, &x, first, direction == 1)?;
+                let (y, state) = along(cell, &x, masks, first, direction == 1)?;
                 outputs.push(y);
                 last.push(state);
             }
@@ -331,24 +463,33 @@ fn not_a_sequence(x: &ShardTensor) -> Error {
 fn along<C: RecurrentCell>(
     cell: &C,
     x: &ShardTensor,
+    masks: Option<&[ShardTensor]>,
     first: Option<&C::State>,
     backwards: bool,
 ) -> Result<(ShardTensor, C::State)> {
-    let mut steps = cell.gates(x)?.unbind(1)?;
+    let steps = cell.gates(x)?.unbind(1)?;
+    let mut order: Vec<usize> = (0..steps.len()).collect();
     if backwards {
-        steps.reverse();
+        order.reverse();
     }
-    let (step, rest) = steps.split_first().ok_or_else(|| not_a_sequence(x))?;
-    let mut state = cell.step(step, first)?;
-    let mut outputs = vec![C::output(&state).clone()];
-    for step in rest {
-        state = cell.step(step, Some(&state))?;
-        outputs.push(C::output(&state).clone());
+    let mut state: Option<C::State> = None;
+    let mut outputs = Vec::with_capacity(steps.len());
+    for at in order {
+        let before = state.as_ref().or(first);
+        let mut next = cell.step(&steps[at], before)?;
+        let mut output = C::output(&next).clone();
+        if let Some(masks) = masks {
+            output = masks[at].where_(&output, 0.0)?;
+            next = C::held(&masks[at], &next, before)?;
+        }
+        outputs.push(output);
+        state = Some(next);
     }
     if backwards {
         outputs.reverse();
     }
-    Ok((ShardTensor::stack(&outputs, 1)?, state))
+    let last = state.ok_or_else(|| not_a_sequence(x))?;
+    Ok((ShardTensor::stack(&outputs, 1)?, last))
 }
 
 impl<C: RecurrentCell> Recurrent<C> {
@@ -366,6 +507,7 @@ impl<C: RecurrentCell> Tree for Recurrent<C> {
                 let (suffix, leaves) = (self.suffix(i), cell.leaves().into_iter());
                 leaves.map(move |(name, leaf)| (name + &suffix, leaf))
             })
+            .chain(under("training", self.training.leaves()))
             .collect()
     }
 
@@ -376,6 +518,7 @@ impl<C: RecurrentCell> Tree for Recurrent<C> {
                 let leaves = cell.leaves_mut().into_iter();
                 leaves.map(move |(name, leaf)| (name + &suffix, leaf))
             })
+            .chain(under("training", self.training.leaves_mut()))
             .collect()
     }
 }

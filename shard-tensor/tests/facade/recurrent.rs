@@ -1,6 +1,8 @@
 //! Recurrent layers, against numbers that PyTorch 2 gave, and what their training moves.
 
-use shard_tensor::nn::{Gru, GruCell, Lstm, LstmCell, ModelExt, Module, Recurrent, RecurrentCell};
+use shard_tensor::nn::{
+    Gru, GruCell, Lstm, LstmCell, ModelExt, Module, Recurrent, RecurrentCell, RnnCell,
+};
 use shard_tensor::{
     DType, Launch, Mesh, Placements, Result, ShardTensor, launch, replicate, shard,
 };
@@ -63,6 +65,55 @@ fn check<C: RecurrentCell>(of_state: fn(&C::State) -> &ShardTensor, expected: &E
         });
         checked.unwrap();
     }
+}
+
+#[test]
+fn an_rnn_is_pytorchs() {
+    check::<RnnCell>(
+        |h| h,
+        &Expected {
+            outputs: [
+                -0.955150222789,
+                -0.766174134378,
+                0.997181583011,
+                0.724899096399,
+                -0.80090629577,
+                -0.62352098772,
+                0.992068026131,
+                0.886980688282,
+                -0.330113417026,
+                -0.89328674308,
+                0.732565251703,
+                0.881374512438,
+            ],
+            state: [
+                -0.89858434788,
+                -0.634220489967,
+                -0.872042602181,
+                -0.582220634796,
+                -0.78981198169,
+                -0.753712204638,
+                -0.471236931801,
+                -0.902450628802,
+                -0.330113417026,
+                -0.89328674308,
+            ],
+            weight: [
+                0.421907471725,
+                0.003513145716,
+                1.063699176194,
+                0.358912947988,
+            ],
+            sample: [
+                0.116683182766,
+                0.453846249065,
+                0.085763016456,
+                0.12107009126,
+                -0.393433261653,
+                -0.249897502429,
+            ],
+        },
+    );
 }
 
 #[test]
@@ -218,4 +269,183 @@ fn gradients_of_a_weight_that_is_used_in_each_step_are_summed_over_ranks_once() 
     let (many, often) = (received(96, 1), received(8, 16));
     assert_eq!(often[0].0, many[0].0);
     assert!(often.iter().all(|rank| rank.1 == often[0].1));
+}
+
+/// Of sequences of different lengths, what PyTorch's packed sequences give.
+#[test]
+fn steps_that_a_mask_leaves_out_change_nothing() {
+    fn masked<C: RecurrentCell>(of_state: fn(&C::State) -> &ShardTensor, expected: &Expected) {
+        let layouts: [(Placements, Placements); 4] = [
+            (replicate().into(), replicate().into()),
+            (
+                shard(0).sizes([4, 0, 1]).into(),
+                shard(0).sizes([4, 0, 1]).into(),
+            ),
+            (shard(1).into(), shard(0).into()),
+            (shard(2).into(), shard(1).into()),
+        ];
+        for (ranks, at) in [(1, 0), (3, 1), (3, 2), (3, 3)] {
+            let checked = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+                let mesh = ctx.mesh_of(ranks)?;
+                let (of_x, of_mask) = &layouts[at];
+                let (layer, x) = (layer::<C>(&mesh)?, input(&mesh, of_x)?);
+                let lengths = [3, 1, 2, 3, 2];
+                let mask = ndarray::Array2::from_shape_fn((5, 3), |(i, t)| {
+                    f64::from(u8::from(t < lengths[i]))
+                });
+                let mask = mesh.distribute(&mask, of_mask)?.gt_scalar(0.0)?;
+                let (y, states) = layer.forward_masked(&x, &mask, None)?;
+                close(&y.select(0, 4)?, &expected.outputs)?;
+                close(of_state(&states[2]), &expected.state)?;
+                let gradients = y.square()?.sum_all()?.backward()?;
+                let of = |t: &ShardTensor| Ok::<_, shard_tensor::Error>(gradients.get(t)?.unwrap());
+                close(
+                    &of(&layer.parameters()[1].1)?.narrow(0, 0..2)?,
+                    &expected.weight,
+                )?;
+                close(&of(&x)?.select(0, 4)?, &expected.sample)?;
+                // Where it begins from states, they stay those of a sample without steps.
+                let none = mask.logical_and(&mask.logical_not()?)?;
+                let (_, last) = layer.forward_masked(&x, &none, Some(&states))?;
+                let kept = of_state(&last[2]).to_array::<f64>()?;
+                assert_eq!(kept, of_state(&states[2]).to_array::<f64>()?);
+                assert!(
+                    layer
+                        .forward_masked(&x, &mask.to(DType::F64)?, None)
+                        .is_err()
+                );
+                assert!(
+                    layer
+                        .forward_masked(&x, &mask.narrow(1, 0..2)?, None)
+                        .is_err()
+                );
+                assert!(layer.forward_masked(&x.select(2, 0)?, &mask, None).is_err());
+                Ok(())
+            });
+            checked.unwrap();
+        }
+    }
+    masked::<GruCell>(
+        |h| h,
+        &Expected {
+            outputs: [
+                0.153409108493,
+                0.263977001757,
+                -0.358892087786,
+                -0.886149209682,
+                -0.141424097939,
+                0.408909843841,
+                -0.208212040671,
+                -0.794544829002,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+            ],
+            state: [
+                -0.072317330944,
+                0.422076157865,
+                0.304442820758,
+                0.277423577501,
+                0.114355444202,
+                0.427279123486,
+                -0.156467215079,
+                0.512716117734,
+                -0.141424097939,
+                0.408909843841,
+            ],
+            weight: [
+                0.001486792292,
+                -0.002761885761,
+                -0.020667807754,
+                -0.01095228053,
+            ],
+            sample: [
+                0.078142072841,
+                0.076957197181,
+                -0.074824195249,
+                -0.102376317183,
+                0.0,
+                0.0,
+            ],
+        },
+    );
+    masked::<LstmCell>(
+        |(_, remembered)| remembered,
+        &Expected {
+            outputs: [
+                0.10242435815,
+                0.119583900293,
+                -0.33747337672,
+                -0.438556077283,
+                0.106158408372,
+                0.197253099458,
+                -0.288250392651,
+                -0.317235224434,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+            ],
+            state: [
+                0.170196426735,
+                0.368075838235,
+                0.140023853075,
+                0.202009951786,
+                0.158205097746,
+                0.327221865473,
+                0.14347670349,
+                0.415345421959,
+                0.146748838367,
+                0.340575377154,
+            ],
+            weight: [
+                0.010765132344,
+                -0.001077695246,
+                0.002677386029,
+                -0.001561356406,
+            ],
+            sample: [
+                -0.002902129813,
+                -0.000380988058,
+                0.002899445771,
+                0.011664496197,
+                0.0,
+                0.0,
+            ],
+        },
+    );
+}
+
+#[test]
+fn what_goes_from_layer_to_layer_is_dropped_in_training_alone() {
+    let found = |ranks: usize, at: Placements| {
+        let made = Launch::new(ranks).seed(5).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let x = mesh.from_fn([5, 3, 2], &at, |i| (6 * i[0] + 2 * i[1] + i[2]) as f64)?;
+            let plain = Gru::new(&mesh, 2, 4, 2)?;
+            let drops = plain.clone().dropout(0.5);
+            let names: Vec<String> = drops.parameters().into_iter().map(|p| p.0).collect();
+            assert_eq!((names.len(), names[7].as_str()), (8, "bias_hh_l1"));
+            let whole = plain.forward(&x)?.to_array::<f64>()?;
+            let (y, states) = drops.forward_from(&x, None)?;
+            // The first layer hears of nothing.
+            let first = plain.forward_from(&x, None)?.1[0].to_array::<f64>()?;
+            assert_eq!(states[0].to_array::<f64>()?, first);
+            let dropped = y.to_array::<f64>()?;
+            assert_ne!(dropped, whole);
+            drops.eval();
+            assert_eq!(drops.forward(&x)?.to_array::<f64>()?, whole);
+            let one = Gru::new(&mesh, 2, 4, 1)?;
+            let alone = one.forward(&x)?.to_array::<f64>()?;
+            assert_eq!(one.dropout(0.9).forward(&x)?.to_array::<f64>()?, alone);
+            Ok(dropped)
+        });
+        made.unwrap().remove(0)
+    };
+    let (one, three) = (
+        found(1, replicate().into()),
+        found(3, shard(0).sizes([4, 0, 1]).into()),
+    );
+    assert!(one.iter().zip(&three).all(|(a, b)| (a - b).abs() < 1e-12));
 }
