@@ -46,8 +46,8 @@ pub use lion::{Lion, LionOptions};
 pub use loss_scale::LossScale;
 pub use replicas::check_replicas;
 pub use schedules::{
-    Constant, Cosine, Exponential, Linear, Milestones, OneCycle, Plateau, Schedule, StepDecay,
-    Warmup,
+    Constant, Cosine, Exponential, Lambda, Linear, Milestones, OneCycle, Plateau, Schedule,
+    StepDecay, Warmup,
 };
 pub use sgd::{Sgd, SgdOptions};
 

@@ -5,11 +5,13 @@
 
 mod cosine;
 mod decay;
+mod lambda;
 mod one_cycle;
 mod plateau;
 
 pub use cosine::Cosine;
 pub use decay::{Constant, Exponential, Linear, Milestones, StepDecay};
+pub use lambda::Lambda;
 pub use one_cycle::OneCycle;
 pub use plateau::Plateau;
 
