@@ -4,7 +4,7 @@ use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::Case;
 use shard_ops::elementwise::{lt, masked_fill, number};
 use shard_ops::histogram::{self, Bins};
-use shard_ops::indexing::{self, ScatterReduce};
+use shard_ops::indexing::{self, BagReduce, Bags, ScatterReduce};
 use shard_ops::unique::{self, Unique};
 use shard_ops::{Exec, OpError, Value, search, select, shape, sort};
 
@@ -35,6 +35,46 @@ pub(crate) const TABLE: &[Entry] = &[
             false => None,
         };
         Ok(vec![indexing::embedding(exec, indices, weight, padding)?])
+    }),
+    built("embedding_bag", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (indices, weight) = (args.need("indices")?, args.need("weight")?);
+        let padding = match case.attributes.has("padding_idx") {
+            true => Some(args.index("padding_idx", 0, weight.shape()[0])?),
+            false => None,
+        };
+        let how = match case.attributes.text("mode", "mean")?.as_str() {
+            "sum" => BagReduce::Sum,
+            "mean" => BagReduce::Mean,
+            "max" => BagReduce::Max,
+            other => return Err(unfit("mode", "sum, mean or max", &other).into()),
+        };
+        let bags = Bags {
+            offsets: args.get("offsets"),
+            padding,
+            weights: args.get("per_sample_weights"),
+        };
+        Ok(vec![indexing::embedding_bag(
+            exec, indices, weight, how, bags,
+        )?])
+    }),
+    built("index_fill", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, index) = (args.need("input")?, args.need("index")?);
+        let (dim, value) = (
+            args.dim("dim", x.ndim())?,
+            case.attributes.float("value", 0.0)?,
+        );
+        Ok(vec![indexing::index_fill(exec, x, dim, index, value)?])
+    }),
+    built("scatter_value", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, index) = (args.need("input")?, args.need("index")?);
+        let (dim, value) = (
+            args.dim("dim", x.ndim())?,
+            case.attributes.float("value", 0.0)?,
+        );
+        Ok(vec![indexing::scatter_value(exec, x, dim, index, value)?])
     }),
     built("index_add", |exec, case, values| {
         let args = Args::new(case, values);

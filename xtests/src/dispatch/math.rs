@@ -139,6 +139,11 @@ pub(crate) const TABLE: &[Entry] = &[
         let dim = args.index("dim", -1, a.ndim().max(b.ndim()))?;
         Ok(vec![ew::cross(e, a, b, dim)?])
     }),
+    built("bilinear", |e, c, v| {
+        let args = Args::new(c, v);
+        let (a, b, w) = (args.need("a")?, args.need("b")?, args.need("weight")?);
+        Ok(vec![mm::bilinear(e, a, b, w, args.get("bias"))?])
+    }),
     built("outer", |e, c, v| binary(e, c, v, einsum::outer)),
     built("inner", |e, c, v| binary(e, c, v, einsum::inner)),
     built("tensordot", |e, c, v| {

@@ -122,11 +122,16 @@ pub(crate) const TABLE: &[Entry] = &[
         while x.ndim() < times.len() {
             x = shape::unsqueeze(exec, &x, 0)?;
         }
+        let mut by = Vec::new();
         for (dim, times) in times.into_iter().enumerate() {
             let times = usize::try_from(times).map_err(|_| unfit("repeats", "counts", &times))?;
-            x = index::repeat(exec, &x, dim, times)?;
+            by.push((dim, times));
         }
-        Ok(vec![x])
+        Ok(vec![index::repeat_dims(exec, &x, &by)?])
+    }),
+    built("meshgrid", |exec, _, values| {
+        let lists: Vec<&Value> = values.iter().collect();
+        Ok(broadcast::meshgrid(exec, &lists)?)
     }),
     built("expand", |exec, case, values| {
         Ok(vec![broadcast::expand(

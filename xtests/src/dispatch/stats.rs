@@ -2,7 +2,7 @@
 
 use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::{Attributes, Case, CaseError};
-use shard_ops::loss::{self, Classes, LossReduction};
+use shard_ops::loss::{self, Classes, Labels, LossReduction};
 use shard_ops::statistics::{self, Interpolation, Order};
 use shard_ops::{Exec, OpError, Value, reduce, shape, softmax as soft};
 
@@ -88,6 +88,53 @@ pub(crate) const TABLE: &[Entry] = &[
         let args = Args::new(c, v);
         let (x, t) = (args.need("input")?, args.need("target")?);
         Ok(vec![loss::huber_loss(e, x, t, delta, reduction(c)?)?])
+    }),
+    built("margin_ranking_loss", |e, c, v| {
+        let args = Args::new(c, v);
+        let (a, b, t) = (args.need("a")?, args.need("b")?, args.need("target")?);
+        let margin = c.attributes.float("margin", 0.0)?;
+        let made = loss::margin_ranking_loss(e, a, b, t, margin, reduction(c)?)?;
+        Ok(vec![made])
+    }),
+    built("hinge_embedding_loss", |e, c, v| {
+        let margin = c.attributes.float("margin", 1.0)?;
+        let args = Args::new(c, v);
+        let (x, t) = (args.need("input")?, args.need("target")?);
+        let made = loss::hinge_embedding_loss(e, x, t, margin, reduction(c)?)?;
+        Ok(vec![made])
+    }),
+    built("cosine_embedding_loss", |e, c, v| {
+        let args = Args::new(c, v);
+        let (a, b, t) = (args.need("a")?, args.need("b")?, args.need("target")?);
+        let margin = c.attributes.float("margin", 0.0)?;
+        let made = loss::cosine_embedding_loss(e, a, b, t, margin, reduction(c)?)?;
+        Ok(vec![made])
+    }),
+    built("triplet_margin_loss", |e, c, v| {
+        let args = Args::new(c, v);
+        let anchor = args.need("anchor")?;
+        let others = [args.need("positive")?, args.need("negative")?];
+        let margin = c.attributes.float("margin", 1.0)?;
+        let swap = c.attributes.bool("swap", false)?;
+        let made = loss::triplet_margin_loss(e, anchor, others, margin, swap, reduction(c)?)?;
+        Ok(vec![made])
+    }),
+    built("ctc_loss", |e, c, v| {
+        let args = Args::new(c, v);
+        let labels = Labels {
+            targets: args.need("targets")?,
+            steps: args.need("input_lengths")?,
+            lengths: args.need("target_lengths")?,
+            blank: c.attributes.size("blank", 0)?,
+            zero_infinity: c.attributes.bool("zero_infinity", false)?,
+        };
+        let made = loss::ctc_loss(e, args.need("log_probs")?, labels, reduction(c)?)?;
+        Ok(vec![made])
+    }),
+    built("aminmax", |e, c, v| {
+        let (x, dims, keepdim) = over(c, v)?;
+        let (least, most) = reduce::aminmax(e, x, &dims, keepdim)?;
+        Ok(vec![least, most])
     }),
     built("cosine_similarity", |e, c, v| {
         let args = Args::new(c, v);

@@ -83,6 +83,16 @@ pub(crate) const TABLE: &[Entry] = &[
         let offset = c.attributes.int("offset", 0)?;
         Ok(vec![triangle::diagonal(e, x, offset, rows, columns)?])
     }),
+    built("diag_embed", |e, c, v| {
+        let args = Args::new(c, v);
+        let x = args.need("input")?;
+        let (rows, columns) = (
+            args.index("dim1", -2, x.ndim() + 1)?,
+            args.index("dim2", -1, x.ndim() + 1)?,
+        );
+        let offset = c.attributes.int("offset", 0)?;
+        Ok(vec![triangle::diag_embed(e, x, offset, rows, columns)?])
+    }),
     built("cumsum", |e, c, v| scanned(e, c, v, scan::cumsum)),
     built("cumprod", |e, c, v| scanned(e, c, v, scan::cumprod)),
     built("logcumsumexp", |e, c, v| {

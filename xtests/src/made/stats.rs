@@ -1,7 +1,7 @@
 //! Softmax, losses and statistics with the arguments that the reference files lack: what one rank gives. That it is right on one rank
 //! is for the tests of the ops to say.
 
-use super::types::Kind::{Class, Float, Odd, Share, Small, Truth};
+use super::types::Kind::{Class, Float, Odd, Once, Share, Small, Truth};
 use super::types::{Add, case};
 use crate::case::Case;
 use serde_json::{Value as Json, json};
@@ -19,6 +19,8 @@ pub fn cases() -> Vec<Case> {
     norms(&mut add);
     losses(&mut add);
     classes(&mut add);
+    margins(&mut add);
+    labels_and_ends(&mut add);
     all
 }
 
@@ -143,4 +145,52 @@ fn classes(add: Add<'_>) {
     );
     let one = [("input", Float, &[5][..]), ("target", Class, &[][..])];
     add("cross_entropy", json!({}), &one);
+}
+
+/// Targets are 1, -1, and other numbers, which PyTorch's losses know how to take.
+fn margins(add: Add<'_>) {
+    let shape: &[usize] = &[7, 3];
+    let [a, b] = [("a", Odd, shape), ("b", Float, shape)];
+    let ranks = ("target", Small, &[7, 1][..]);
+    for reduction in ["mean", "none"] {
+        let how = json!({"margin": 0.5, "reduction": reduction});
+        add(
+            "margin_ranking_loss",
+            how.clone(),
+            &[a, b, ("target", Odd, ranks.2)],
+        );
+        add(
+            "hinge_embedding_loss",
+            how.clone(),
+            &[("input", Odd, shape), ranks],
+        );
+        add(
+            "cosine_embedding_loss",
+            how.clone(),
+            &[a, b, ("target", Small, &[7])],
+        );
+        let three = [
+            ("anchor", Odd, shape),
+            ("positive", Float, shape),
+            ("negative", Share, &[3][..]),
+        ];
+        add("triplet_margin_loss", how, &three);
+        let swapped = json!({"margin": 2.0, "swap": true, "reduction": reduction});
+        add("triplet_margin_loss", swapped, &three);
+    }
+}
+
+fn labels_and_ends(add: Add<'_>) {
+    let attributes = json!({"dim": [0, -1], "keepdim": true});
+    add("aminmax", attributes, &[("input", Float, &[7, 2, 3])]);
+    let operands = [
+        ("log_probs", Float, &[6, 3, 5][..]),
+        ("targets", Class, &[3, 2][..]),
+        ("input_lengths", Class, &[3][..]),
+        ("target_lengths", Once, &[3][..]),
+    ];
+    for reduction in ["mean", "sum", "none"] {
+        let how = json!({"blank": 4, "zero_infinity": true, "reduction": reduction});
+        add("ctc_loss", how, &operands);
+    }
 }

@@ -34,9 +34,11 @@ pub enum Kind {
     Once,
     /// Rising halves.
     Rising,
+    /// Even whole numbers from 0 on.
+    Begins,
 }
 
-use Kind::{Class, Float, Large, Odd, Once, Rising, Small, Truth};
+use Kind::{Begins, Class, Float, Large, Odd, Once, Rising, Small, Truth};
 
 impl Kind {
     /// Elements of this kind, which the seed fixes.
@@ -54,6 +56,7 @@ impl Kind {
             Self::Small => whole(&|i| at(i) as i64),
             Self::Large => whole(&|i| (at(i) as i64).wrapping_mul(i64::MAX / 7)),
             Self::Class => whole(&|i| (at(i) as i64).rem_euclid(5)),
+            Self::Begins => whole(&|i| 2 * i as i64),
             Self::Once => whole(&|i| (numel(shape) - 1 - i) as i64),
             Self::Rising => Data::F64((0..numel(shape)).map(|i| i as f64 / 2.0 - 0.75).collect()),
             Self::Truth => Data::Bool((0..numel(shape)).map(|i| u8::from(at(i) > 1.0)).collect()),
@@ -80,6 +83,8 @@ pub fn cases() -> Vec<Case> {
     counts(&mut add);
     rows(&mut add);
     several(&mut add);
+    places(&mut add);
+    bags(&mut add);
     all
 }
 
@@ -331,6 +336,55 @@ fn clouds(add: Add<'_>) {
         let samples = json!({"clouds": 6, "count": 4, "ring": ring});
         add("farthest_points_by_cloud", samples, &[points, others]);
     }
+}
+
+/// Numbers that are put where an index says, diagonals and grids.
+fn places(add: Add<'_>) {
+    for kind in [Float, Large, Truth] {
+        let x: Operand = ("input", kind, &[7, 3]);
+        let one = json!({"dim": 0, "value": 1});
+        add("index_fill", one.clone(), &[x, ("index", Class, &[4])]);
+        add("scatter_value", one, &[x, ("index", Class, &[4, 2])]);
+    }
+    for (offset, kind) in [(0, Float), (3, Float), (-2, Float), (1, Large), (0, Truth)] {
+        let attributes = json!({"offset": offset});
+        add("diag_embed", attributes, &[("input", kind, &[3, 5])]);
+    }
+    let attributes = json!({"offset": -1, "dim1": 2, "dim2": 0});
+    add("diag_embed", attributes, &[("input", Float, &[4, 3])]);
+    for kind in [Float, Large] {
+        add(
+            "meshgrid",
+            json!({}),
+            &[("a", kind, &[7]), ("b", kind, &[3])],
+        );
+    }
+    let [a, b]: [Operand; 2] = [("a", Odd, &[7, 2]), ("b", Float, &[7, 3])];
+    let [w, bias]: [Operand; 2] = [("weight", Odd, &[4, 2, 3]), ("bias", Float, &[4])];
+    add("bilinear", json!({}), &[a, b, w, bias]);
+}
+
+/// Rows combined, of bags that are rows of indices, and of parts of a list.
+fn bags(add: Add<'_>) {
+    let (table, words) = (
+        ("weight", Float, &[5, 3][..]),
+        ("indices", Class, &[4, 3][..]),
+    );
+    let (list, begins) = (("indices", Class, &[7][..]), ("offsets", Begins, &[3][..]));
+    for mode in ["sum", "mean", "max"] {
+        let plain = json!({"mode": mode});
+        add("embedding_bag", plain.clone(), &[table, words]);
+        add("embedding_bag", plain, &[table, list, begins]);
+        let padded = json!({"mode": mode, "padding_idx": 2});
+        add("embedding_bag", padded.clone(), &[table, words]);
+        add("embedding_bag", padded, &[table, list, begins]);
+    }
+    let factors = ("per_sample_weights", Odd, &[7][..]);
+    add(
+        "embedding_bag",
+        json!({"mode": "sum"}),
+        &[table, list, begins, factors],
+    );
 }
 
 /// A few maps in a row, and joined tensors.
