@@ -19,30 +19,36 @@ const MOST_BYTES: u128 = 1 << 62;
 const WIDEST: u128 = 8;
 
 /// Refuses tensors whose bytes could not be counted.
-pub(crate) fn check_bytes(layout: &Layout) -> Result<()> {
+pub(crate) fn check_bytes(op: &'static str, layout: &Layout) -> Result<()> {
     let bytes = layout.numel() as u128 * layout.mesh().size() as u128 * WIDEST;
     if bytes <= MOST_BYTES {
         return Ok(());
     }
-    Err(SpecError::Overflow {
-        op: "redistribute",
-        shape: layout.shape().to_vec(),
-    }
-    .into())
+    let shape = layout.shape().to_vec();
+    Err(SpecError::Overflow { op, shape }.into())
 }
 
-/// Refuses hops of more pieces than a rank can list.
-pub(crate) fn check_pieces(from: &Layout, to: &Layout, hops: &[Hop]) -> Result<()> {
+/// A bound on the pieces that one rank reads or sends in all these hops.
+pub(crate) fn pieces_of(hops: &[Hop]) -> usize {
     let of = |hop: &Hop| match hop {
         Hop::Exchange(e) => e.most_pieces(),
         Hop::AllReduce { .. } => 0,
     };
-    let pieces = hops.iter().map(of).fold(0, usize::saturating_add);
+    hops.iter().map(of).fold(0, usize::saturating_add)
+}
+
+/// Refuses a move of more pieces than a rank can list.
+pub(crate) fn check_pieces(
+    op: &'static str,
+    from: &Layout,
+    to: &Layout,
+    pieces: usize,
+) -> Result<()> {
     if pieces <= MOST_PIECES {
         return Ok(());
     }
     Err(RedistributeError::TooManyPieces(Box::new(TooManyPieces {
-        op: "redistribute",
+        op,
         from: from.clone(),
         to: to.clone(),
         pieces,
@@ -57,26 +63,32 @@ pub(crate) fn is_affordable(stages: &[Move]) -> bool {
 }
 
 impl Move {
-    /// A bound on the pieces that one rank reads or sends. It is 0 between contiguous layouts, where two ranks have at most
-    /// one piece in common.
+    /// A bound on the pieces that one rank reads or sends.
     fn most_pieces(&self) -> usize {
         let (from, to) = (&self.from, &self.to);
-        if from.is_contiguous() && to.is_contiguous() {
-            return 0;
-        }
         let count =
             |axes: &[usize]| -> usize { axes.iter().map(|&a| to.mesh().shape()[a]).product() };
         let copies = match self.owners {
             Owners::Nearest => 1,
             Owners::Spread | Owners::Balanced => count(from.replicate_axes()),
         };
-        let whole = |n: usize| Partition::chunk(n, 1);
-        let along = |sharding: Option<&DimSharding>, n: usize| {
-            sharding.map_or_else(|| whole(n), |s| s.partition.clone())
-        };
-        let dims = to.shape().iter().enumerate();
-        dims.map(|(d, &n)| most_pieces(&along(from.sharding(d), n), &along(to.sharding(d), n)))
-            .fold(count(&self.scatter), usize::saturating_mul)
+        pieces_between(from, to)
+            .saturating_mul(count(&self.scatter))
             .saturating_mul(copies)
     }
+}
+
+/// A bound on the pieces in which a block of one layout lies among those of the other, whatever their meshes. It is 0 between
+/// contiguous layouts, where two blocks have at most one piece in common.
+pub(crate) fn pieces_between(from: &Layout, to: &Layout) -> usize {
+    if from.is_contiguous() && to.is_contiguous() {
+        return 0;
+    }
+    let whole = |n: usize| Partition::chunk(n, 1);
+    let along = |sharding: Option<&DimSharding>, n: usize| {
+        sharding.map_or_else(|| whole(n), |s| s.partition.clone())
+    };
+    let dims = to.shape().iter().enumerate();
+    dims.map(|(d, &n)| most_pieces(&along(from.sharding(d), n), &along(to.sharding(d), n)))
+        .fold(1, usize::saturating_mul)
 }

@@ -1,6 +1,6 @@
 //! Plans from one layout to another.
 
-use crate::budget::{check_bytes, check_pieces};
+use crate::budget::{check_bytes, check_pieces, pieces_of};
 use crate::cost::STAGING;
 use crate::error::Incompatible;
 use crate::handle::{UnderWay, moving};
@@ -224,7 +224,7 @@ impl Plan {
                 size,
             });
         }
-        check_pieces(from, to, &hops)?;
+        check_pieces("redistribute", from, to, pieces_of(&hops))?;
         Ok(Self::of_hops(from, to, index, method, hops))
     }
 
@@ -444,8 +444,9 @@ pub(crate) fn dual(layout: &Layout) -> Result<Layout> {
 fn affordable(from: &Layout, to: &Layout) -> Result<Vec<Path>> {
     let mut paths = path::paths(from, to)?;
     if let Some(direct) = paths.first() {
-        let refused = check_pieces(from, to, &direct.hops);
-        paths.retain(|r| check_pieces(from, to, &r.hops).is_ok());
+        let check = |path: &Path| check_pieces("redistribute", from, to, pieces_of(&path.hops));
+        let refused = check(direct);
+        paths.retain(|path| check(path).is_ok());
         if paths.is_empty() {
             refused?;
         }
@@ -460,7 +461,7 @@ pub(crate) fn check(from: &Layout, to: &Layout) -> Result<()> {
     if from.shape() != to.shape() {
         return Err(incompatible(from, to, "the shapes differ"));
     }
-    check_bytes(to)?;
+    check_bytes("redistribute", to)?;
     match (from.partial_op(), to.partial_op()) {
         (Some(a), Some(b)) if a != b => {
             Err(incompatible(from, to, "the partial operations differ"))

@@ -8,6 +8,7 @@ mod crossing;
 mod run;
 mod ways;
 
+use crate::budget::check_bytes;
 use crate::error::Incompatible;
 use crate::plan::dual;
 use crate::{
@@ -18,6 +19,9 @@ use shard_comm::{DType, ExchangePlan, Scalar};
 use shard_spec::{Layout, ReduceOp, numel};
 use std::sync::Arc;
 use ways::Way;
+
+/// The name of a move between meshes.
+const OP: &str = "move";
 
 /// How an array goes from a layout on one mesh to a layout on another. Every rank of the world derives its own from the two
 /// layouts and its number, without communication.
@@ -76,7 +80,8 @@ impl CrossPlan {
     ///
     /// # Errors
     /// [`Incompatible`](RedistributeError::Incompatible) if the shapes differ or the destination is partial under
-    /// another operation than a sum.
+    /// another operation than a sum; [`Spec`](RedistributeError::Spec) if the bytes of the tensor on all ranks cannot be counted;
+    /// [`TooManyPieces`](RedistributeError::TooManyPieces) if a rank would read or send more than four million.
     pub fn new(from: &Layout, to: &Layout, rank: usize) -> Result<Self> {
         check(from, to)?;
         let crossing = ways::scattered(from)?;
@@ -128,7 +133,7 @@ impl CrossPlan {
     ) -> Result<Self> {
         check(from, to)?;
         let crossing = ways::scattered(from)?;
-        let mut all = ways::ways(&crossing, to)?;
+        let mut all = ways::affordable(from, &crossing, to)?;
         let considered = ways::considered(from, &crossing, to, &all, dtype, model)?;
         let mut best = 0;
         for (i, c) in considered.iter().enumerate() {
@@ -152,12 +157,13 @@ impl CrossPlan {
     pub fn alternatives(from: &Layout, to: &Layout, rank: usize) -> Result<Vec<Self>> {
         check(from, to)?;
         let crossing = ways::scattered(from)?;
-        let all = ways::ways(&crossing, to)?.into_iter();
+        let all = ways::affordable(from, &crossing, to)?.into_iter();
         all.map(|way| Self::build(from, to, rank, crossing.clone(), way))
             .collect()
     }
 
     fn build(from: &Layout, to: &Layout, rank: usize, crossing: Layout, way: Way) -> Result<Self> {
+        way.check(from, &crossing, to)?;
         let Way {
             method,
             arriving,
@@ -189,7 +195,7 @@ impl CrossPlan {
             rank,
             before,
             crossing,
-            exchange: Arc::new(ExchangePlan::new("move", id, recv, send, None, fill)),
+            exchange: Arc::new(ExchangePlan::new(OP, id, recv, send, None, fill)),
             len: arriving.local_shape(rank).map_or(0, |s| numel(&s)),
             arriving,
             still,
@@ -267,6 +273,8 @@ fn check(from: &Layout, to: &Layout) -> Result<()> {
     if from.shape() != to.shape() {
         return Err(incompatible(from, to, "the shapes differ"));
     }
+    check_bytes(OP, from)?;
+    check_bytes(OP, to)?;
     match to.partial_op() {
         Some(op) if op != ReduceOp::Sum => Err(incompatible(
             from,
@@ -279,7 +287,7 @@ fn check(from: &Layout, to: &Layout) -> Result<()> {
 
 fn incompatible(from: &Layout, to: &Layout, why: &'static str) -> RedistributeError {
     RedistributeError::Incompatible(Box::new(Incompatible {
-        op: "move",
+        op: OP,
         from: from.clone(),
         to: to.clone(),
         why,

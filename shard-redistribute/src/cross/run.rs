@@ -1,6 +1,6 @@
 //! Running moves between meshes, and between one rank and a mesh.
 
-use super::{CrossPlan, incompatible};
+use super::{CrossPlan, OP, incompatible};
 use crate::plan::of_another;
 use crate::{Array, MeshComm, Plan, RedistributeError, Result};
 use shard_comm::{
@@ -28,11 +28,11 @@ impl CrossPlan {
             return Err(incompatible(array.layout(), &self.from, why));
         }
         if cx.mesh() != self.to.mesh() {
-            return Err(RedistributeError::OtherMesh { op: "move" });
+            return Err(RedistributeError::OtherMesh { op: OP });
         }
         let own = match self.rank == cx.rank() {
             true => Ok(()),
-            false => Err(of_another("move", "rank", self.rank, cx.rank())),
+            false => Err(of_another(OP, "rank", self.rank, cx.rank())),
         };
         let reduced = self.reduce(array)?;
         let local = match (self.still, own) {
@@ -84,13 +84,13 @@ impl CrossPlan {
         let device = world.device();
         let expected = self.crossing.local_shape(self.rank);
         let mut status = own
-            .map_err(|error| AgreedError::from_local("move", error))
+            .map_err(|error| AgreedError::from_local(OP, error))
             .and_then(|()| check_block(block, dtype, expected.as_deref().map(numel)));
         // A rank that cannot allocate still joins, so that all ranks fail alike.
         let dst = match device.alloc(dtype, self.len) {
             Ok(dst) => dst,
             Err(e) => {
-                status = status.and(Err(AgreedError::from_local("move", e)));
+                status = status.and(Err(AgreedError::from_local(OP, e)));
                 device.alloc(dtype, 0)?
             }
         };
@@ -252,7 +252,7 @@ fn check_block(
         None => "no data".to_owned(),
     };
     Err(AgreedError::new(
-        "move",
+        OP,
         text(expected.map(|n| (dtype, n))),
         text(got),
         "pass the block that the source layout gives this rank",

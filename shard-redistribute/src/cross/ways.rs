@@ -1,10 +1,11 @@
 //! Ways to cross between meshes: what is reduced before crossing, and what is gathered after it.
 
-use super::Crossing;
+use super::{Crossing, OP};
+use crate::budget::{check_pieces, pieces_between, pieces_of};
 use crate::path::{self, EXACT_RANKS, Hop, finer};
 use crate::price::Prices;
 use crate::trace::placements;
-use crate::{Considered, CostModel, Method, Result};
+use crate::{Considered, CostModel, Method, RedistributeError, Result};
 use shard_comm::DType;
 use shard_spec::Layout;
 
@@ -38,10 +39,41 @@ impl Way {
             spread: true,
         }
     }
+
+    /// Refuses a way of more pieces than a rank can list, on either mesh or between them: every rank looks at all of it, whichever
+    /// part it takes.
+    pub(super) fn check(&self, from: &Layout, crossing: &Layout, to: &Layout) -> Result<()> {
+        let count = |layout: &Layout| -> usize {
+            let axes = layout.replicate_axes().iter();
+            axes.map(|&a| layout.mesh().shape()[a]).product()
+        };
+        let (copies, readers) = (count(crossing), count(&self.arriving));
+        let cut = if self.spread { copies } else { 1 };
+        let times = cut.max(readers.div_ceil(copies));
+        let crosses = pieces_between(crossing, &self.arriving).saturating_mul(times);
+        let [before, after] = [(from, crossing), (&self.arriving, to)].map(|(from, to)| {
+            let hops = hops(from, to)?;
+            Ok::<_, RedistributeError>(pieces_of(&hops))
+        });
+        let pieces = [before?, crosses, after?].into_iter();
+        check_pieces(OP, from, to, pieces.fold(0, usize::saturating_add))
+    }
+}
+
+/// The ways whose pieces ranks can list, the direct one first; an error if there are none.
+pub(super) fn affordable(from: &Layout, crossing: &Layout, to: &Layout) -> Result<Vec<Way>> {
+    let mut found = ways(crossing, to)?;
+    let check = |way: &Way| way.check(from, crossing, to);
+    let refused = found.first().map_or(Ok(()), check);
+    found.retain(|way| check(way).is_ok());
+    match found.is_empty() {
+        true => refused.map(|()| found),
+        false => Ok(found),
+    }
 }
 
 /// All ways worth pricing, the direct one first, in an order that is the same on every rank.
-pub(super) fn ways(crossing: &Layout, to: &Layout) -> Result<Vec<Way>> {
+fn ways(crossing: &Layout, to: &Layout) -> Result<Vec<Way>> {
     let mut found = vec![Way::direct(crossing, to)];
     let copied = several(crossing);
     if copied {

@@ -244,3 +244,38 @@ fn what_does_not_fit_is_reported_on_every_rank() {
         );
     }
 }
+
+/// What a move between meshes would ask for is looked at before it is planned, as on one mesh.
+#[test]
+fn what_no_rank_can_list_or_count_is_refused_between_meshes_too() {
+    let left = DeviceMesh::new(&[2]).unwrap();
+    let right = DeviceMesh::with_ranks(&[2], vec![1, 2]).unwrap();
+    let model = CostModel::shared_memory();
+    let refused = |from: &Layout, to: &Layout| {
+        [
+            CrossPlan::new(from, to, 1).map(drop),
+            CrossPlan::spread(from, to, 1).map(drop),
+            CrossPlan::cheapest(from, to, 1, DType::U8, &model).map(drop),
+            CrossPlan::alternatives(from, to, 1).map(drop),
+        ]
+        .map(Result::unwrap_err)
+    };
+    // Tiles that share no boundary.
+    let tiles = |size: usize| format!("S(0)[0:{size},1:{size}]*");
+    let shape = [1 << 50];
+    let [from, to] = [(&left, 1 << 16), (&right, (1 << 16) - 1)]
+        .map(|(mesh, size)| Layout::parse(mesh, &shape, &tiles(size)).unwrap());
+    for error in refused(&from, &to) {
+        let RedistributeError::TooManyPieces(what) = &error else {
+            panic!("{error}");
+        };
+        assert!(what.pieces > what.most && what.op == "move", "{error}");
+    }
+    // Bytes that do not fit into 64 bits.
+    let whole = |mesh, n| Layout::replicated(mesh, &[n]);
+    for error in refused(&whole(&left, 1 << 61), &whole(&right, 1 << 61)) {
+        assert!(matches!(error, RedistributeError::Spec(_)), "{error}");
+    }
+    let plan = CrossPlan::new(&whole(&left, 1 << 57), &whole(&right, 1 << 57), 2).unwrap();
+    assert_eq!(plan.forecast(DType::F64).bytes, 1 << 60);
+}
