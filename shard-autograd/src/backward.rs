@@ -7,7 +7,8 @@ use crate::pass::{Pass, Want};
 use crate::{AutogradError, Recorder, Result};
 use shard_comm::{Scalar, Strided};
 use shard_ops::Value;
-use shard_redistribute::Array;
+use shard_redistribute::{Array, Incompatible, RedistributeError};
+use shard_spec::Layout;
 
 impl Recorder {
     /// Computes the gradients of `loss` with respect to every leaf it depends on.
@@ -24,7 +25,7 @@ impl Recorder {
     /// # Errors
     /// [`NotTracked`](AutogradError::NotTracked) if the loss depends on no leaf;
     /// [`SeedNeeded`](AutogradError::SeedNeeded); [`Cotangent`](AutogradError::Cotangent) if the seed does not
-    /// fit; whatever vjps and hooks report.
+    /// fit, [`Incompatible`](RedistributeError::Incompatible) if it lies on another mesh; whatever vjps and hooks report.
     pub fn backward(&self, loss: &Value, seed: Option<&Value>) -> Result<Gradients> {
         let slot = self.slot_of("backward", "the loss", loss)?;
         let seed = seed_of("backward", loss, seed)?;
@@ -137,7 +138,7 @@ fn seed_of(op: &'static str, value: &Value, seed: Option<&Value>) -> Result<Valu
     )?))
 }
 
-/// Refuses a cotangent that is not of its value's shape and type.
+/// Refuses a cotangent that is not of its value's shape and type, or lies on another mesh.
 pub(crate) fn check_cotangent(
     op: &'static str,
     what: impl FnOnce() -> String,
@@ -146,7 +147,10 @@ pub(crate) fn check_cotangent(
     fix: &'static str,
 ) -> Result<()> {
     if value.layout.shape() == cotangent.shape() && value.dtype == cotangent.dtype() {
-        return Ok(());
+        return match value.layout.mesh() == cotangent.layout().mesh() {
+            true => Ok(()),
+            false => Err(on_another_mesh(op, &value.layout, cotangent.layout())),
+        };
     }
     Err(AutogradError::Cotangent {
         op,
@@ -157,4 +161,17 @@ pub(crate) fn check_cotangent(
         got_dtype: cotangent.dtype(),
         fix,
     })
+}
+
+/// The error for a cotangent that could only be moved to its value by a move between meshes.
+#[cold]
+fn on_another_mesh(op: &'static str, value: &Layout, cotangent: &Layout) -> AutogradError {
+    let refused = Incompatible {
+        op,
+        from: cotangent.clone(),
+        to: value.clone(),
+        why: "the cotangent lies on another mesh than its value",
+        fix: "move it to the value's mesh first (`to_mesh`)",
+    };
+    RedistributeError::Incompatible(Box::new(refused)).into()
 }

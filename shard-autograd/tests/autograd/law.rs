@@ -8,8 +8,8 @@ use shard_ops::reduce::sum;
 use shard_ops::{
     Engine, EngineOptions, Exec, HostCall, Linearity, Meta, Op, OpError, Rule, Saved, Value, key_of,
 };
-use shard_redistribute::Array;
-use shard_spec::{DeviceMesh, Layout};
+use shard_redistribute::{Array, MeshComm};
+use shard_spec::{DeviceMesh, Layout, ReduceOp};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -461,6 +461,22 @@ fn errors_are_the_same_everywhere_and_leave_the_group_usable() {
             b.rec.backward(&y, Some(&seed)).unwrap_err(),
             "the seed has shape [3]",
         );
+        // One on another mesh, with which even the tape's own moves could do nothing.
+        let moved = b.rec.redistribute(&x, &b.layout(&[4], "R")).unwrap();
+        let others = [
+            DeviceMesh::new(&[1, 2]).unwrap(),
+            DeviceMesh::with_ranks(&[2], vec![1, 0]).unwrap(),
+        ];
+        for mesh in others {
+            let cx = MeshComm::new(b.cx.world(), &mesh).unwrap();
+            let axis = mesh.ndim() - 1;
+            let terms = Layout::replicated(&mesh, &[4]).with_partial(&[axis], ReduceOp::Sum);
+            let terms = Array::from_fn::<f64>(&cx, &terms.unwrap(), |_| 1.0).unwrap();
+            refused(
+                b.rec.backward(&moved, Some(&terms.into())).unwrap_err(),
+                "backward: cannot go from",
+            );
+        }
         refused(
             b.rec.backward(&y.detach(), None).unwrap_err(),
             "the loss is not on this tape",
