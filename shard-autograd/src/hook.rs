@@ -15,7 +15,7 @@ pub type GradientHook = Rc<dyn Fn(&Value) -> Result<Option<Value>>>;
 #[derive(Clone)]
 pub(crate) struct Hook {
     pub(crate) output: usize,
-    /// Unique within the node.
+    /// Unique within the tape, also after hooks have been forgotten.
     pub(crate) key: u64,
     pub(crate) run: GradientHook,
 }
@@ -66,7 +66,7 @@ impl Recorder {
         if hooks.is_empty() {
             self.census().add_hooked(&slot.node);
         }
-        let key = hooks.last().map_or(0, |h| h.key + 1);
+        let key = self.census().next_hook();
         hooks.push(Hook {
             output: slot.output,
             key,

@@ -176,6 +176,7 @@ pub(crate) struct Census {
     next: Cell<u64>,
     live: Cell<usize>,
     pieces: Cell<u64>,
+    hooks: Cell<u64>,
     /// Whether some leaf is used in another layout than its own.
     used: Cell<bool>,
     /// The nodes that have or had hooks.
@@ -191,6 +192,11 @@ impl Census {
     /// A number for the next node of a piece.
     pub(crate) fn next_piece(&self) -> u64 {
         self.pieces.replace(self.pieces.get() + 1)
+    }
+
+    /// A key for the next hook.
+    pub(crate) fn next_hook(&self) -> u64 {
+        self.hooks.replace(self.hooks.get() + 1)
     }
 
     /// Notes that some leaf is used in another layout than its own.

@@ -477,3 +477,20 @@ fn forgetting_hooks_frees_what_they_hold() {
         assert_eq!(b.rec.live_nodes(), live);
     });
 }
+
+/// A handle removes its own hook alone, also when hooks have been forgotten and added since.
+#[test]
+fn a_handle_of_a_forgotten_hook_removes_no_other() {
+    on_mesh(&[2], |b| {
+        let x = b.leaf(&[3], "S(0)", small);
+        let engine = Rc::clone(b.rec.inner());
+        let doubles = move |g: &Value| Ok(Some(mul_scalar(&*engine, g, 2.0)?));
+        let forgotten = b.rec.on_gradient(&x, Rc::new(|_| Ok(None))).unwrap();
+        b.rec.forget_hooks();
+        b.rec.on_gradient(&x, Rc::new(doubles)).unwrap();
+        forgotten.remove();
+        let loss = sum(&b.rec, &x, &[0], false).unwrap();
+        let gradient = b.rec.backward(&loss, None).unwrap().get(&x).unwrap();
+        assert_eq!(b.full(&gradient.unwrap()), [2.0; 3]);
+    });
+}
