@@ -2,10 +2,10 @@
 //! out of range is everybody's error.
 
 use crate::ranks::{on_device, on_ranks};
-use shard_comm::{DType, DeviceKind, ErrorClass};
+use shard_comm::{Bool, DType, DeviceKind, ErrorClass};
 use shard_ops::indexing::{
-    embedding, gather, index_add, index_select, index_select_by, scatter_add, segment_max,
-    segment_min, segment_sum,
+    ScatterReduce, bincount_within, embedding, gather, index_add, index_select, index_select_by,
+    scatter_add, scatter_reduce, segment_max, segment_mean, segment_min, segment_sum,
 };
 use shard_ops::inside::Resolve;
 use shard_ops::search::searchsorted;
@@ -713,4 +713,75 @@ fn only_whole_numbers_are_indices() {
     };
     let of = |dtype| Resolve.rule(&[meta(DType::Bool), meta(dtype)]);
     assert!(of(DType::I64).is_ok() && of(DType::I32).is_ok() && of(DType::F32).is_err());
+}
+
+/// Of a byte there are 256 values, and of elements that meet at a place there may be more.
+#[test]
+fn more_elements_than_a_narrow_type_can_count_meet_at_one_place() {
+    const MANY: usize = 512;
+    let found = on_ranks(&[2], |cx, engine| {
+        let line = |n: usize| Layout::parse(cx.mesh(), &[n], "S(0)").unwrap();
+        let bytes = |n: usize, of: u8| Value::new(Array::from_fn(cx, &line(n), |_| of).unwrap());
+        let index = Value::new(Array::from_fn(cx, &line(MANY), |_| 1_i64).unwrap());
+        let (x, src) = (bytes(3, 9), bytes(MANY, 200));
+        let reduced = |how, own| {
+            let made = scatter_reduce(engine, &x, 0, &index, &src, how, own).unwrap();
+            let whole = Layout::replicated(cx.mesh(), &[3]);
+            let made = engine.redistribute(&made, &whole).unwrap();
+            made.array().to_vec::<u8>().unwrap()
+        };
+        let min = scatter_reduce(engine, &x, 0, &index, &src, ScatterReduce::Min, false);
+        assert_eq!(min.unwrap().dtype(), DType::U8);
+        [
+            reduced(ScatterReduce::Max, false),
+            reduced(ScatterReduce::Mean, false),
+            reduced(ScatterReduce::Mean, true),
+        ]
+    });
+    // The last one is of 512 times 200 and one 9.
+    assert_eq!(found, vec![[[9, 200, 9], [9, 200, 9], [9, 199, 9]]; 2]);
+}
+
+/// As sums over dims are.
+#[test]
+fn sums_of_narrow_weights_are_wide() {
+    let found = on_ranks(&[2], |cx, engine| {
+        let rows = Layout::parse(cx.mesh(), &[3], "S(0)").unwrap();
+        let numbers = Value::new(Array::from_fn(cx, &rows, |i| i[0] as i64 / 2).unwrap());
+        let weights = [
+            Value::new(Array::from_fn(cx, &rows, |_| 200_u8).unwrap()),
+            Value::new(Array::from_fn(cx, &rows, |_| i32::MAX).unwrap()),
+            Value::new(Array::from_fn(cx, &rows, |i| Bool::from(i[0] > 0)).unwrap()),
+        ];
+        weights.map(|weights| {
+            let sums = bincount_within(engine, &numbers, Some(&weights), 2).unwrap();
+            let whole = Layout::replicated(cx.mesh(), &[2]);
+            let sums = engine.redistribute(&sums, &whole).unwrap();
+            sums.array().to_vec::<i64>().unwrap()
+        })
+    });
+    let most = i64::from(i32::MAX);
+    assert_eq!(found, vec![[[400, 200], [2 * most, most], [1, 1]]; 2]);
+}
+
+#[test]
+fn means_of_segments_of_integers_are_refused() {
+    let errors = on_ranks(&[2], |cx, engine| {
+        let rows = Layout::parse(cx.mesh(), &[4], "S(0)").unwrap();
+        let whole_numbers = Value::new(Array::from_fn(cx, &rows, |i| i[0] as i64).unwrap());
+        segment_mean(engine, &whole_numbers, &whole_numbers, 4).unwrap_err()
+    });
+    for error in errors {
+        assert!(
+            matches!(
+                &error,
+                OpError::DType {
+                    op: "segment_mean",
+                    got: DType::I64,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
 }

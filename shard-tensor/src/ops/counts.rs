@@ -182,7 +182,7 @@ impl ShardTensor {
     }
 
     /// How often each number from 0 to the largest of these elements is among them, and to at least `minlength` numbers; or the sum of the
-    /// `weights` of its elements.
+    /// `weights` of its elements, of integers as `i64`.
     ///
     /// ```
     /// use ndarray::array;
@@ -208,7 +208,8 @@ impl ShardTensor {
         self.run(|exec, x| indexing::bincount(exec, x, weights.as_ref(), minlength))
     }
 
-    /// How often each number from 0 to below `bins` is among these elements, or the sum of the `weights` of its elements.
+    /// How often each number from 0 to below `bins` is among these elements, or the sum of the `weights` of its elements, of integers as
+    /// `i64`.
     ///
     /// # Collective
     /// As [`segment_sum`](Self::segment_sum).

@@ -5,7 +5,7 @@ use super::rows::Picked;
 use super::take::Take;
 use super::{Resolve, shortened};
 use crate::elementwise::{
-    add, add_scalar, div, floor_div, ge, gt, maximum, mul_scalar, number, where_,
+    add, add_scalar, cast, div, floor_div, ge, gt, maximum, mul_scalar, number, where_,
 };
 use crate::error::InOp;
 use crate::families::broadcast::expand;
@@ -72,6 +72,13 @@ pub fn scatter_reduce(
     how: ScatterReduce,
     include_self: bool,
 ) -> Result<Value> {
+    let narrow = matches!(x.dtype(), DType::U8 | DType::I32) && src.dtype() == x.dtype();
+    if how == ScatterReduce::Mean && narrow {
+        // Sums and counts of many would wrap where their quotient does not.
+        let [wide, src] = [cast(exec, x, DType::I64)?, cast(exec, src, DType::I64)?];
+        let found = scatter_reduce(exec, &wide, dim, index, &src, how, include_self)?;
+        return cast(exec, &found, x.dtype());
+    }
     rounded_once(exec, [x, src], |[x, src]| {
         into_places(
             exec,
@@ -306,28 +313,26 @@ pub(super) fn last(exec: &dyn Exec, x: &Value, index: &Value, picked: &Picked) -
     })
 }
 
-/// How many elements of `index` name each place of `x`, in the type of `x`.
-fn counts(exec: &dyn Exec, x: &Value, index: &Value, picked: &Picked) -> Result<Value> {
-    kept(exec, "counts", x, index, x.dtype(), picked, |layout| {
-        Ok((ones(x, layout)?, ReduceOp::Sum))
+/// How many elements of `index` name each place of `x`: in its type, or for integers in the widest, since counts may be larger than they.
+pub(super) fn counts(exec: &dyn Exec, x: &Value, index: &Value, picked: &Picked) -> Result<Value> {
+    let dtype = match x.dtype() {
+        DType::F32 => DType::F32,
+        dtype if dtype.is_float() => DType::F64,
+        _ => DType::I64,
+    };
+    kept(exec, "counts", x, index, dtype, picked, |layout| {
+        let cx = x.array().cx();
+        let ones = match dtype {
+            DType::F32 => Array::from_fn(cx, layout, |_| 1.0_f32),
+            DType::I64 => Array::from_fn(cx, layout, |_| 1_i64),
+            _ => Array::from_fn(cx, layout, |_| 1.0_f64),
+        };
+        Ok((Value::new(ones.in_op("counts")?), ReduceOp::Sum))
     })
 }
 
-/// Ones in the type of `x`, in this layout.
-pub(super) fn ones(x: &Value, layout: &shard_spec::Layout) -> Result<Value> {
-    let cx = x.array().cx();
-    let ones = match x.dtype() {
-        DType::F32 => Array::from_fn(cx, layout, |_| 1.0_f32),
-        DType::I64 => Array::from_fn(cx, layout, |_| 1_i64),
-        DType::I32 => Array::from_fn(cx, layout, |_| 1_i32),
-        DType::U8 => Array::from_fn(cx, layout, |_| 1_u8),
-        _ => Array::from_fn(cx, layout, |_| 1.0_f64),
-    };
-    Ok(Value::new(ones.in_op("ones")?))
-}
-
 /// What is folded of numbers that the layout of an index alone makes: kept with the index, since nothing else goes into it.
-pub(super) fn kept(
+fn kept(
     exec: &dyn Exec,
     what: &str,
     x: &Value,

@@ -2,7 +2,7 @@
 
 use super::fold::FoldRows;
 use super::rows::{ABSENT, Picked};
-use super::scatter::{kept, ones};
+use super::scatter::counts;
 use super::{index_select, pick};
 use crate::elementwise::{
     cast, div, eq, ge, isnan, logical_or, masked_fill, maximum, number, sub, unary, where_,
@@ -42,13 +42,18 @@ pub fn segment_sum(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Res
 /// # Errors
 /// As [`segment_sum`]; types other than floats.
 pub fn segment_mean(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
+    if is_whole(x.dtype()) {
+        return Err(OpError::DType {
+            op: "segment_mean",
+            operand: 0,
+            expected: "a floating-point type".into(),
+            got: x.dtype(),
+        });
+    }
     rounded_once(exec, [x], |[x]| {
         let total = folded(exec, "segment_mean", x, ids, count, ReduceOp::Sum)?;
         let like = segments("segment_mean", &column(x, ids)?, ids, count)?;
-        let picked = Picked::rows(0, 1);
-        let sizes = kept(exec, "counts", &like, ids, x.dtype(), &picked, |layout| {
-            Ok((ones(x, layout)?, ReduceOp::Sum))
-        })?;
+        let sizes = counts(exec, &like, ids, &Picked::rows(0, 1))?;
         // Sums of nothing are zero, whatever they are divided by.
         let sizes = maximum(exec, &sizes, &number("segment_mean", &sizes, 1.0)?)?;
         div(exec, &total, &as_column(exec, &sizes, x.ndim())?)
@@ -173,7 +178,7 @@ pub fn segment_softmax(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) ->
 }
 
 /// How often each number from 0 to the largest of `x` is among its elements, `i64`, or to at least `minlength` of them; or the sums of
-/// the `weights` of its elements, which have the shape of `x`.
+/// the `weights` of its elements, which have the shape of `x`. Sums of integers are `i64`.
 ///
 /// # Collective
 /// All ranks of the program: one reduction finds the largest number. Then as [`bincount_within`].
@@ -204,7 +209,7 @@ pub fn bincount(
 }
 
 /// How often each number from 0 to below `bins` is among the elements of `x`, `i64`; or the sums of the `weights` of its elements, which have the
-/// shape of `x`.
+/// shape of `x`. Sums of integers are `i64`.
 ///
 /// # Collective
 /// As [`segment_sum`].
@@ -225,7 +230,10 @@ pub fn bincount_within(
     };
     let ids = list(&x.detach())?;
     let terms = match weights {
-        Some(weights) if weights.shape() == x.shape() => list(weights)?,
+        Some(weights) if weights.shape() == x.shape() => match is_whole(weights.dtype()) {
+            true => list(&cast(exec, weights, DType::I64)?)?,
+            false => list(weights)?,
+        },
         Some(weights) => {
             return Err(OpError::Shape {
                 op: OP,
