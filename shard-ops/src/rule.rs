@@ -691,7 +691,7 @@ impl Rule {
     /// The extent of a dim is that of its factor, if the access says so.
     fn check_extent(&self, access: &Access, extent: usize) -> Result<()> {
         let wanted = match access {
-            Access::Factor { factor, block } => self.factors[*factor] * block,
+            Access::Factor { factor, block } => self.factors[*factor].saturating_mul(*block),
             Access::Ring { factor, .. } | Access::Routed { factor } => self.factors[*factor],
             Access::Rows {
                 factor,
