@@ -13,7 +13,7 @@ mod submit;
 mod widened;
 
 pub use self::pin::Pin;
-use self::refusals::{refuse_moves, refuse_without_kernel};
+use self::refusals::{refuse_moves, refuse_other_count, refuse_without_kernel};
 use self::run::{Applied, Run, finish, outputs_without_data};
 use self::submit::{converted, submit};
 use crate::error::InOp;
@@ -36,7 +36,7 @@ use std::sync::Arc;
 use tracing::level_filters::LevelFilter;
 
 /// A hand-written way to run an op: takes precedence over its rule and kernel on the engine it is
-/// [registered](Engine::register) with. It gets the op and the arrays, and must return the op's outputs.
+/// [registered](Engine::register) with. It gets the op and the arrays, and must return the op's outputs, all of them.
 pub type Handler = Rc<dyn Fn(&Engine, &Arc<dyn Op>, &[&Array]) -> Result<Vec<Array>>>;
 
 /// How an engine behaves.
@@ -261,6 +261,7 @@ impl Engine {
         let layouts: SmallVec<[_; 4]> = inputs.iter().map(layouts).collect();
         let number = record(name, key_of(name, &(op.key(), layouts)), inputs);
         let outputs = handler(self, op, inputs)?;
+        refuse_other_count(op, inputs, outputs.len())?;
         let outputs = values(self.as_pinned(name, outputs.into())?);
         Ok(numbered(outputs, number))
     }
@@ -451,6 +452,15 @@ impl Engine {
     }
 }
 
+/// The shapes and types of operands.
+fn metas(inputs: &[&Array]) -> Vec<Meta> {
+    let meta = |array: &&Array| Meta {
+        shape: array.shape().iter().copied().collect(),
+        dtype: array.dtype(),
+    };
+    inputs.iter().map(meta).collect()
+}
+
 /// The rule and the strategy of an op on operands that lie so, whose result lies as pinned or is one of so many terms; ops without kernels
 /// for 16 bits get copies of `room` bytes at a time.
 #[inline(never)]
@@ -467,13 +477,7 @@ fn make_ready(
             return Err(OpError::Meshes { op: name, operand });
         }
     }
-    let metas: Vec<Meta> = inputs
-        .iter()
-        .map(|a| Meta {
-            shape: a.shape().iter().copied().collect(),
-            dtype: a.dtype(),
-        })
-        .collect();
+    let metas = metas(inputs);
     let device = first.cx().device();
     let room = room.unwrap_or_else(|| wide::room(device));
     let mut rule = wide::rule(&**op, &metas, room, device.kind())?;

@@ -1,7 +1,8 @@
-//! What an engine refuses before anything moves or runs, with the same error on all ranks.
+//! What an engine refuses with the same error on all ranks, nearly all of it before anything moves or runs.
 
+use super::metas;
 use crate::strategy::Strategy;
-use crate::{Op, OpError, Result, Rule};
+use crate::{Op, OpError, Result, Rule, wide};
 use shard_comm::DeviceRef;
 use shard_redistribute::Array;
 use shard_spec::Layout;
@@ -35,4 +36,20 @@ pub(super) fn refuse_without_kernel(op: &Arc<dyn Op>, device: &DeviceRef) -> Res
         op: op.name(),
         device: device.name(),
     })
+}
+
+/// An error if a handler gave another number of results than the op has: those who apply the op, and its vjp, count on them. Of operands
+/// that the op's rule refuses the handler alone knows what comes of them.
+pub(super) fn refuse_other_count(op: &Arc<dyn Op>, inputs: &[&Array], got: usize) -> Result<()> {
+    let Some(first) = inputs.first() else {
+        return Ok(());
+    };
+    match wide::rule(&**op, &metas(inputs), 0, first.cx().device().kind()) {
+        Ok(rule) if rule.outputs.len() != got => Err(OpError::Arity {
+            op: op.name(),
+            expected: format!("its handler to give {} results", rule.outputs.len()),
+            got,
+        }),
+        _ => Ok(()),
+    }
 }

@@ -1,12 +1,17 @@
 //! Ops that find a few numbers of every cell, and what is made of cells with them.
 
 use crate::applied::{applied, validated};
+use crate::ranks::on_ranks;
 use shard_comm::DType;
 use shard_ops::norm::{group_norm, layer_norm, rms_norm};
 use shard_ops::softmax::{log_softmax, softmax};
 use shard_ops::statistics::var;
 use shard_ops::testing::{Tensor, Validation};
-use shard_ops::{Exec, Result, Value};
+use shard_ops::{Engine, Exec, Op, Result, Value};
+use shard_redistribute::Array;
+use shard_spec::Layout;
+use std::rc::Rc;
+use std::sync::Arc;
 
 #[test]
 fn rows_have_the_softmax_of_one_rank_under_any_layout() {
@@ -73,4 +78,24 @@ fn cells_that_lie_whole_are_normalised_under_any_layout_as_on_one_rank() {
         &[4, 6, 5],
         &[6],
     );
+}
+
+/// A norm counts on the statistics that it does not show.
+#[test]
+fn a_handler_that_gives_other_results_than_the_op_has_is_refused() {
+    for count in [0, 1, 3] {
+        let errors = on_ranks(&[2], |cx, engine| {
+            let made = move |_: &Engine, _: &Arc<dyn Op>, inputs: &[&Array]| {
+                Ok(vec![inputs[0].clone(); count])
+            };
+            engine.register("normalise", Rc::new(made));
+            let rows = Layout::parse(cx.mesh(), &[4, 3], "S(0)").unwrap();
+            let x = Array::from_fn(cx, &rows, |i| i[1] as f64).unwrap().into();
+            layer_norm(engine, &x, 1, None, None, 1e-5).unwrap_err()
+        });
+        for error in errors {
+            let said = format!("normalise: expected its handler to give 2 results, got {count}");
+            assert_eq!(error.to_string(), said);
+        }
+    }
 }
