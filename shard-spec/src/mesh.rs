@@ -451,7 +451,7 @@ fn mesh_size(shape: &[usize]) -> Result<usize> {
 }
 
 /// Row-major index of coordinates.
-pub(crate) fn ravel(coords: &[usize], shape: &[usize]) -> usize {
+fn ravel(coords: &[usize], shape: &[usize]) -> usize {
     coords
         .iter()
         .zip(shape)

@@ -1,6 +1,7 @@
 //! A bound on how many pieces a move along one dim is cut into, found without listing them.
 
 use crate::partition::Partition;
+use crate::progression::gcd;
 use crate::segments::{RunKind, Runs};
 
 /// A closed form that gives no more than this is not refined by counting.
@@ -80,8 +81,4 @@ fn walked(src: &Partition, dst: &Partition) -> usize {
     }
     let most = |counts: &[usize]| counts.iter().copied().max().unwrap_or(0);
     most(&read).max(most(&sent))
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -184,3 +184,8 @@ fn extended_gcd(a: i128, m: i128) -> (i128, i128) {
     }
     (r0, x0)
 }
+
+/// The greatest common divisor; the other number where one is 0.
+pub(crate) fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

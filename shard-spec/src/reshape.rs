@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::dims::{Dims, numel};
 use crate::layout::Layout;
+use crate::progression::gcd;
 
 /// Consecutive dims of two shapes that hold the same elements: as few as possible, with equal products.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -132,9 +133,6 @@ fn outermost(shape: &[usize], group: &Range<usize>) -> Option<usize> {
 }
 
 fn lcm(a: usize, b: usize) -> usize {
-    fn gcd(a: usize, b: usize) -> usize {
-        if b == 0 { a } else { gcd(b, a % b) }
-    }
     if a == 0 || b == 0 {
         0
     } else {

@@ -1,7 +1,7 @@
 //! Which runs of two maps can meet, found without trying every run with every other.
 
 use super::Run;
-use crate::progression::Progression;
+use crate::progression::{Progression, gcd};
 
 /// Up to this many pairs are tried one by one: that is cheaper than sorting.
 const FEW: usize = 64;
@@ -95,8 +95,4 @@ fn merge(left: &[Line], right: &[Line], apart: usize, f: &mut impl FnMut(usize, 
             }
         }
     }
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }

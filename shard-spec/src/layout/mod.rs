@@ -15,7 +15,7 @@ use crate::boxes::IndexBox;
 use crate::dims::{Dims, checked_numel, numel};
 use crate::error::{Result, SpecError};
 use crate::hash::{ContentHash, StableHasher};
-use crate::mesh::{DeviceMesh, ravel, unravel};
+use crate::mesh::{DeviceMesh, unravel};
 use crate::part::DimPart;
 use crate::partition::Partition;
 use crate::placement::Placement;
@@ -440,8 +440,14 @@ impl Layout {
     }
 
     fn flat_part(&self, sharding: &DimSharding, coords: &[usize]) -> usize {
-        let along: SmallVec<[usize; 4]> = sharding.axes.iter().map(|&a| coords[a]).collect();
-        ravel(&along, &axis_sizes(self.mesh(), &sharding.axes))
+        self.mesh().part_at(&sharding.axes, coords)
+    }
+
+    fn partials(&self) -> Partials {
+        Partials {
+            op: self.0.partial_op,
+            axes: self.0.partial_axes.clone(),
+        }
     }
 }
 
@@ -467,10 +473,7 @@ impl Layout {
     /// [`SpecError::RepeatedAxis`] where an axis shards or is partial already, [`SpecError::AxisOutOfRange`],
     /// [`SpecError::MixedPartial`].
     pub fn with_partial(&self, axes: &[usize], op: ReduceOp) -> Result<Self> {
-        let mut partial = Partials {
-            op: self.0.partial_op,
-            axes: self.0.partial_axes.clone(),
-        };
+        let mut partial = self.partials();
         axes.iter().try_for_each(|&axis| partial.add(axis, op))?;
         Self::assemble(self.mesh(), self.shape(), self.0.dims.clone(), partial)
     }
@@ -507,11 +510,8 @@ impl Layout {
         shape: &[usize],
         dims: impl IntoIterator<Item = Option<DimSharding>>,
     ) -> Result<Self> {
-        let partial = Partials {
-            op: self.0.partial_op,
-            axes: self.0.partial_axes.clone(),
-        };
-        Self::assemble(self.mesh(), shape, dims.into_iter().collect(), partial)
+        let dims = dims.into_iter().collect();
+        Self::assemble(self.mesh(), shape, dims, self.partials())
     }
 
     /// Another sharding of one dim.
@@ -544,15 +544,11 @@ impl Layout {
                 remedy: "build a new layout for a mesh of another shape",
             });
         }
-        let partial = Partials {
-            op: self.0.partial_op,
-            axes: self.0.partial_axes.clone(),
-        };
         Ok(Self::finish(
             mesh,
             self.shape(),
             self.0.dims.clone(),
-            partial,
+            self.partials(),
         ))
     }
 }
