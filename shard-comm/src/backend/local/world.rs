@@ -227,8 +227,7 @@ impl World {
 
     /// Joins a rendezvous; completes it if this rank is the last.
     ///
-    /// The root failure: one that there is already, or one that this call finds because a participant has ended.
-    /// The root failure, if there is one, or becomes one because a participant has ended.
+    /// Fails with the root failure: one that there is already, or one that this call finds because a participant has ended.
     #[inline]
     pub(super) fn post(&self, meeting: &Meeting, post: impl FnOnce() -> Post) -> Result<()> {
         let joined = match self.root() {
