@@ -394,12 +394,13 @@ impl Context {
     pub fn apply1(&self, op: impl Op, inputs: &[&ShardTensor]) -> Result<ShardTensor> {
         let name = op.name();
         let mut outputs = self.apply(op, inputs)?;
-        match (outputs.pop(), outputs.is_empty()) {
-            (Some(output), true) => Ok(output),
+        let got = outputs.len();
+        match (outputs.pop(), got) {
+            (Some(output), 1) => Ok(output),
             _ => Err(OpError::Arity {
                 op: name,
                 expected: "one output".into(),
-                got: outputs.len(),
+                got,
             }
             .into()),
         }

@@ -1,5 +1,6 @@
 //! A launch reports the cause, not its echoes.
 
+use shard_ops::inside::{Cells, Normalise, Statistics};
 use shard_tensor::nn::{LayerNorm, Linear, ModelExt, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
@@ -38,6 +39,29 @@ fn an_error_names_the_method_and_reads_well_from_main() {
     for (line, text) in told.unwrap() {
         assert!(text.starts_with("cross_entropy: take"), "{text}");
         assert!(text.contains(&format!("errors.rs:{line}:")), "{text}");
+    }
+}
+
+#[test]
+fn an_op_of_two_results_is_refused_where_it_should_have_one() {
+    let told = launch(2, |ctx| {
+        let x = ctx.mesh_of(2)?.ones([4, 3], shard(0))?;
+        let found = ctx.apply1(
+            Normalise {
+                cells: Cells::Groups(1),
+                by: Statistics::Moments,
+                eps: 1e-5_f64.to_bits(),
+                finds: true,
+                weight: false,
+                bias: false,
+            },
+            &[&x],
+        );
+        Ok(found.unwrap_err().to_string())
+    });
+    for text in told.unwrap() {
+        assert!(text.contains("one output"), "{text}");
+        assert!(text.contains("got 2"), "{text}");
     }
 }
 
