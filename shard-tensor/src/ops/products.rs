@@ -2,7 +2,7 @@
 
 use crate::{Dim, DimList, Result, ShardTensor};
 use shard_comm::Calling;
-use shard_ops::{Value, einsum, elementwise, matmul};
+use shard_ops::{Value, broadcast, einsum, elementwise, matmul};
 
 /// Products over named dims. A sharded dim that is summed gives a partial result, and nothing is sent for it.
 impl ShardTensor {
@@ -165,7 +165,7 @@ impl ShardTensor {
         })
     }
 
-    /// The sum of the diagonal of a matrix.
+    /// The sum of the diagonal of a matrix, of integers and truth values as `i64`.
     ///
     /// # Collective
     /// All members of the mesh. No communication where rows and columns are sharded at the same boundaries, or only one of them
@@ -183,7 +183,10 @@ impl ShardTensor {
         } else {
             self.clone()
         };
-        square.run(|exec, x| einsum::einsum(exec, "ii->", &[x]))
+        square.run(|exec, x| {
+            let diagonal = einsum::einsum(exec, "ii->i", &[x])?;
+            broadcast::sum(exec, &diagonal, &[0], false)
+        })
     }
 
     /// `beta * x + alpha * a b`, with `x` broadcast to the product of the matrices `a` and `b`; also of batches of them, as

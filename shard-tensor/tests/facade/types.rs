@@ -545,6 +545,44 @@ fn integers_are_multiplied<T: Element>(narrow: fn(i64) -> T, torch: [&[i64]; 3])
     }
 }
 
+/// Letters that are summed by themselves wrap as those of a product do; the sum of a diagonal is a sum, and wide.
+#[test]
+fn sums_of_an_equation_wrap_and_traces_are_wide() {
+    fn check<T: Element>(narrow: fn(i64) -> T, wide: fn(T) -> i64) {
+        let numbers = [1, 2, 3, 5, 250, 251, (1 << 31) - 7, (1 << 31) - 1];
+        let a = Array2::from_shape_fn((4, 4), |(i, j)| narrow(numbers[(3 * i + j) % 8]));
+        let total = |x: &mut dyn Iterator<Item = T>| x.fold(0, |sum, x| sum + wide(x));
+        let rows: Vec<T> = (0..4)
+            .map(|i| narrow(total(&mut a.row(i).iter().copied())))
+            .collect();
+        let product = narrow(total(&mut rows.iter().map(|&r| narrow(wide(r) * 3))));
+        let trace = total(&mut a.diag().iter().copied());
+        for (placements, columns) in [
+            (shard(0), shard(0)),
+            (shard(1), shard(0)),
+            (replicate(), replicate()),
+        ] {
+            let done = launch(3, |ctx| {
+                let mesh = ctx.mesh_of(3)?;
+                let x = mesh.distribute(&a.clone().into_dyn(), placements.clone())?;
+                let sums = ShardTensor::einsum("ij->i", &[&x])?;
+                assert_eq!(sums.to_array::<T>()?.as_slice(), Some(&rows[..]));
+                let threes = arr1(&[narrow(3); 4]).into_dyn();
+                let threes = mesh.distribute(&threes, columns.clone())?;
+                // Rows are summed before they meet the other operand.
+                let met = ShardTensor::einsum("ij,i->", &[&x, &threes])?;
+                assert_eq!(met.to_array::<T>()?[[]], product);
+                assert_eq!(x.trace()?.to_array::<i64>()?[[]], trace);
+                Ok(())
+            });
+            done.unwrap();
+        }
+    }
+    check::<u8>(|x| x as u8, i64::from);
+    check::<i32>(|x| x as i32, i64::from);
+    check::<i64>(|x| x, |x| x);
+}
+
 #[test]
 fn products_of_integers_are_pytorchs() {
     integers_are_multiplied(

@@ -12,12 +12,13 @@ mod equation;
 
 use self::contract::{Letters, pair};
 use self::equation::Equation;
-use crate::families::elementwise::mul;
+use crate::families::elementwise::{bitwise_and, cast, mul, number, shift_left, shift_right};
 use crate::families::full::all_rounded_once;
 use crate::families::reduce::sum;
 use crate::families::shape::{permute, reshape};
 use crate::families::triangle::diagonal;
 use crate::{Exec, OpError, Result, Value};
+use shard_comm::DType;
 use smallvec::SmallVec;
 
 /// The sum of products that an equation such as `"bij,bjk->bik"` describes, by PyTorch's rules: letters that the result lacks
@@ -224,10 +225,9 @@ impl Term {
         if dims.is_empty() {
             return Ok(self);
         }
-        let dtype = self.value.dtype();
         let value = sum(exec, &self.value, &dims, false)?;
         Ok(Self {
-            value: crate::families::elementwise::cast(exec, &value, dtype)?,
+            value: wrapped(exec, &value, self.value.dtype())?,
             letters: self.letters.iter().copied().filter(needed).collect(),
         })
     }
@@ -239,6 +239,20 @@ impl Term {
             false => permute(exec, &self.value, &order(&self.letters, to)),
         }
     }
+}
+
+/// A sum as the type of its terms, into which integers wrap as products do, where a cast would take the nearest one.
+fn wrapped(exec: &dyn Exec, sum: &Value, dtype: DType) -> Result<Value> {
+    let number = |value| number("einsum", sum, value);
+    let low = match dtype {
+        DType::U8 => bitwise_and(exec, sum, &number(255.0)?)?,
+        DType::I32 => {
+            let bits = number(32.0)?;
+            shift_right(exec, &shift_left(exec, sum, &bits)?, &bits)?
+        }
+        _ => sum.clone(),
+    };
+    cast(exec, &low, dtype)
 }
 
 /// The first two dims that have one letter.
