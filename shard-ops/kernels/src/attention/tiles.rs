@@ -24,7 +24,7 @@ pub trait Tiled: Stored<Acc = f32> + Number {
     const COMPUTED: usize;
     /// Whether gradients that are sums over what is computed, and packed anew for each tile, are taken too.
     const SUM_GRADS: bool;
-    /// The lowest [rate](gemm::rate) of a unit from which on it pays.
+    /// The lowest rate of a unit, beside vectors of `f32`, from which on it pays.
     const RATE: usize;
     /// The fewest rows and keys from which on packing paid on a Xeon.
     const FEWEST: usize;

@@ -101,8 +101,16 @@ fn pack_weights(weight: &[bf16], plan: &Plan, to: &mut [u32]) {
                 let own = step * ROW..channels.min((step + 1) * ROW);
                 for term in 0..terms {
                     let to = &mut to[((step * terms + term) * SIDE + row) * ROW..][..own.len()];
-                    for (to, tap) in to.iter_mut().zip(plan.taps(own.clone(), term)) {
-                        *to = weight[tap].to_bits();
+                    if plan.within() == 1 {
+                        // Those of all terms of a channel lie one after the other.
+                        let weight = weight[own.start * terms..].chunks_exact(terms);
+                        for (to, taps) in to.iter_mut().zip(weight) {
+                            *to = taps[term].to_bits();
+                        }
+                    } else {
+                        for (to, tap) in to.iter_mut().zip(plan.taps(own.clone(), term)) {
+                            *to = weight[tap].to_bits();
+                        }
                     }
                 }
             }

@@ -20,14 +20,14 @@ const STEPS: usize = 16;
 /// Places that are summed in `f32`, about.
 const FLUSH: usize = 8192;
 
-/// Adds to `totals`, `[groups, channels, terms, Cout / groups]` of the plan, and tells whether that is right: of inputs that are infinite or no
-/// numbers it is not, as zeros between outputs are multiplied by them. There are channels, positions and outputs.
+/// Writes the gradient, `[Cout, Cin / groups, kernel]`, and tells whether that is right: of inputs that are infinite or no numbers it is not, as
+/// zeros between outputs are multiplied by them. There are channels, positions and outputs.
 fn sum(
     unit: &impl Unit,
     x: &Slab<'_, bf16>,
     dy: &Slab<'_, bf16>,
     plan: &Plan,
-    totals: &mut [f64],
+    grad: &mut [f32],
 ) -> bool {
     let g = &plan.geometry;
     let (channels, terms) = (plan.channels(), plan.terms.len());
@@ -45,11 +45,12 @@ fn sum(
         .take(terms * inputs * outputs);
     let mut input = Input::new(plan, x);
     let blocks = plan.blocks(dy.batch, dy.extent);
-    for (group, totals) in totals
-        .chunks_exact_mut(terms * channels * g.cout)
-        .enumerate()
-    {
+    // Of more places than are summed in `f32`.
+    let mut totals = Vec::new();
+    let all = channels * terms * g.cout;
+    for (group, grad) in grad.chunks_exact_mut(all).enumerate() {
         let mut summed = 0;
+        totals.clear();
         for block in &blocks {
             if !input.channels(group * g.cin, block, packed) {
                 return false;
@@ -97,13 +98,29 @@ fn sum(
             }
             summed += span;
             if summed >= FLUSH {
-                join_padded(sums, outputs, totals, g.cout);
+                totals.resize(all, 0.0);
+                join_padded(sums, outputs, &mut totals, g.cout);
                 summed = 0;
             }
         }
-        if summed > 0 {
-            join_padded(sums, outputs, totals, g.cout);
+        if !totals.is_empty() {
+            if summed > 0 {
+                join_padded(sums, outputs, &mut totals, g.cout);
+            }
+            let rows = totals.chunks_exact(g.cout);
+            for (to, totals) in sums.chunks_exact_mut(outputs).zip(rows) {
+                for (to, total) in to.iter_mut().zip(totals) {
+                    *to = *total as f32;
+                }
+            }
         }
+        let shape = [g.cin, plan.within(), terms, g.cout];
+        let row = (terms * outputs) as isize;
+        let steps = [row * plan.within() as isize, row, outputs as isize, 1];
+        copy(
+            &View::new(sums, 0, &shape, &steps).permute(&[3, 0, 2, 1]),
+            &mut ViewMut::contiguous(grad, &[g.cout, g.cin, terms, plan.within()]),
+        );
     }
     true
 }
@@ -116,20 +133,8 @@ pub(in super::super) fn weight_grad(
     g: &Geometry,
 ) -> Option<Vec<f32>> {
     let plan = Plan::new(g, dy.batch, dy.extent);
-    let (channels, terms) = (plan.channels(), plan.terms.len());
-    let mut totals = vec![0.0; g.groups * terms * channels * g.cout];
-    if !sum(unit, x, dy, &plan, &mut totals) {
-        return None;
-    }
-    let values: Vec<f32> = totals.into_iter().map(|total| total as f32).collect();
-    let mut grad = vec![0.0; values.len()];
-    let within = plan.within();
-    let sums = View::contiguous(&values, &[g.groups, g.cin, within, terms, g.cout]);
-    copy(
-        &sums.permute(&[0, 4, 1, 3, 2]),
-        &mut ViewMut::contiguous(&mut grad, &[g.groups, g.cout, g.cin, terms, within]),
-    );
-    Some(grad)
+    let mut grad = vec![0.0; g.groups * plan.terms.len() * plan.channels() * g.cout];
+    sum(unit, x, dy, &plan, &mut grad).then_some(grad)
 }
 
 /// Adds rows of sums, as they are padded, to rows of totals.
