@@ -77,7 +77,7 @@ impl Context {
     ///     let (x, w) = (mesh.ones([4, 6], shard(1))?, mesh.ones([6, 3], replicate())?);
     ///     let (y, why) = ctx.explain(|| x.matmul(&w)?.relu())?;
     ///     y.expect_layout(replicate())?;
-    ///     assert_eq!(why.moves().map(|step| step.op).collect::<Vec<_>>(), ["relu"]); // there the sum is taken
+    ///     assert_eq!(why.moves().map(|step| step.op).collect::<Vec<_>>(), ["redistribute"]); // the sum is taken, for relu
     ///     Ok(why.to_string())
     /// })?;
     /// assert!(told[0].starts_with("0. matmul: f32 [4, 6] S(1), f32 [6, 3] R -> f32 [4, 3] P(sum)"), "{}", told[0]);

@@ -8,12 +8,12 @@ use crate::families::shape::{permute, reshape};
 use crate::families::types::product_types;
 use crate::host::{is_whole, with_float, with_integer};
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OperandBox, Precision, Reduction, Result,
-    Rule, Saved, Value, key_of,
+    Access, Exec, Halves, HostCall, Keeps, Linearity, Meta, Op, OperandBox, Precision, Reduction,
+    Result, Rule, Saved, Value, key_of,
 };
-use shard_comm::{DType, Element, Strided};
+use shard_comm::{DType, DeviceKind, Element, Strided};
 use shard_kernels::copy::copy;
-use shard_kernels::gemm::{Mat, MatMut, gemm, gemm_whole};
+use shard_kernels::gemm::{Mat, MatMut, gemm, gemm_halves, gemm_whole, takes_halves};
 use shard_kernels::{View, ViewMut};
 use shard_spec::{Dims, ReduceOp, Strides};
 use smallvec::{SmallVec, smallvec};
@@ -244,7 +244,26 @@ impl Op for Contract {
 
     crate::kernel::gpu_kernel!();
 
+    fn halves(&self, stored: DType, inputs: &[Meta], on: DeviceKind) -> Halves {
+        let g = Groups::of(&self.a, &self.b, &self.out);
+        let extent = |of: &Letters, shape: &[usize], group: &Letters| -> usize {
+            order(of, group).iter().map(|&d| shape[d]).product()
+        };
+        let rows = extent(&self.a, &inputs[0].shape, &g.rows);
+        let columns = extent(&self.b, &inputs[1].shape, &g.columns);
+        match stored == DType::BF16 && !on.is_cuda() && takes_halves(rows, columns) {
+            true => Halves {
+                reads: &[0, 1],
+                writes: false,
+            },
+            false => Halves::NONE,
+        }
+    }
+
     fn host(&self, call: &mut HostCall<'_, '_>) {
+        if call.inputs[0].dtype() == DType::BF16 {
+            return self.compute(call, gemm_halves);
+        }
         match is_whole(call.dtype()) {
             true => with_integer!(call.dtype(), T => self.compute(call, gemm_whole::<T>)),
             false => with_float!(call.dtype(), T => self.compute(call, gemm::<T>)),
@@ -270,15 +289,15 @@ impl Op for Contract {
 }
 
 impl Contract {
-    /// The contraction, by a kernel for two matrices.
-    fn compute<T: Element>(
+    /// The contraction of operands of type `E` in `T`, by a kernel for two matrices.
+    fn compute<E: Element, T: Element>(
         &self,
         call: &mut HostCall<'_, '_>,
-        multiply: impl Fn(usize, usize, usize, Mat<'_, T>, Mat<'_, T>, MatMut<'_, T>, bool),
+        multiply: impl Fn(usize, usize, usize, Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, bool),
     ) {
         let [a, b, y] = self.matrices(&call.cx.inputs, &call.cx.outputs[0]);
         let g = Groups::of(&self.a, &self.b, &self.out);
-        let (left, right) = (call.input::<T>(0), call.input::<T>(1));
+        let (left, right) = (call.input::<E>(0), call.input::<E>(1));
         let mut kept = [const { Vec::new() }; 2];
         let [keep_a, keep_b] = &mut kept;
         let left = viewed(&left, a, &self.a, [&g.batch, &g.rows, &g.sums], keep_a);
