@@ -149,6 +149,8 @@ fn several_blocks_match_plain_loops() {
     for (x, kernel) in [
         (vec![1, 4, 3, 2001], vec![3, 3]),
         (vec![1, 2, 301, 40], vec![3, 1]),
+        // After two blocks sums are joined, and a third is left.
+        (vec![1, 2, 451, 40], vec![3, 1]),
         (vec![1, 2, 12, 30, 33], vec![3, 3, 3]),
     ] {
         let nd = kernel.len();
