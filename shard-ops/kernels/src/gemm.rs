@@ -35,7 +35,9 @@ pub(crate) use self::packed::{Operand, Packed, are_near, multiply, stay_finite};
 pub(crate) use self::parts::{LINES, Lines, Number, Side};
 pub use self::product::Product;
 pub(crate) use self::range::Range;
-pub(crate) use self::unit::{Emulated, Panel, Rows, TILES, Term, Unit};
+#[doc(hidden)]
+pub use self::unit::Emulated;
+pub(crate) use self::unit::{Panel, Rows, TILES, Term, Unit};
 pub use self::whole::{Integer, gemm_whole};
 
 use super::{Real, View, ViewMut};

@@ -391,11 +391,12 @@ pub mod inside {
 
     /// As [`AttentionState::fold`] by a unit that is emulated, whether that pays or not. Tells whether keys and values lie so that one takes them.
     pub fn fold_emulated<E: Tiled>(
+        unit: Emulated,
         state: &mut AttentionState<f32>,
         queries: &Queries<'_, E>,
         block: &Block<'_, E>,
     ) -> bool {
-        fold(Emulated::as_processor(), state, queries, block)
+        fold(unit, state, queries, block)
     }
 
     /// The same by the processor's, if it has one that the crate is compiled for.
@@ -423,6 +424,7 @@ pub mod inside {
 
     /// As [`AttentionGrad::fold`], in the same way.
     pub fn fold_grad_emulated<E: Tiled>(
+        unit: Emulated,
         grad: &mut AttentionGrad<'_, E>,
         queries: &Queries<'_, E>,
         block: &Block<'_, E>,
@@ -433,7 +435,6 @@ pub mod inside {
         let are_taken = are_taken(&problem, block);
         if are_taken {
             let dout = grad.dout();
-            let unit = Emulated::as_processor();
             let mut products = Tiles::new(unit, &problem, block, Some(&dout));
             grad.take_in(&problem, &mut products, grads);
         }

@@ -262,6 +262,7 @@ pub mod inside {
 
     /// As [`conv_forward_halves`](super::conv_forward_halves) by a unit that is emulated.
     pub fn forward_emulated<T: Rounded>(
+        unit: Emulated,
         x: &View<'_, bf16>,
         weight: &View<'_, bf16>,
         bias: Option<&[f32]>,
@@ -269,36 +270,30 @@ pub mod inside {
         window: &Taps,
         groups: usize,
     ) {
-        super::forward(
-            &Emulated::as_processor(),
-            x,
-            weight,
-            bias,
-            y,
-            window,
-            groups,
-        );
+        super::forward(&unit, x, weight, bias, y, window, groups);
     }
 
     /// As [`conv_input_grad_halves`](super::conv_input_grad_halves) in the same way.
     pub fn input_grad_emulated<T: Rounded>(
+        unit: Emulated,
         dy: &View<'_, bf16>,
         weight: &View<'_, bf16>,
         dx: &mut ViewMut<'_, T>,
         window: &Taps,
         groups: usize,
     ) {
-        super::grad_by_input(&Emulated::as_processor(), dy, weight, dx, window, groups);
+        super::grad_by_input(&unit, dy, weight, dx, window, groups);
     }
 
     /// As [`conv_weight_grad_halves`](super::conv_weight_grad_halves) in the same way. Tells whether the unit takes the inputs.
     pub fn weight_grad_emulated<T: Rounded>(
+        unit: Emulated,
         x: &View<'_, bf16>,
         dy: &View<'_, bf16>,
         dw: &mut ViewMut<'_, T>,
         window: &Taps,
         groups: usize,
     ) -> bool {
-        super::grad_by_weight(&Emulated::as_processor(), x, dy, dw, window, groups)
+        super::grad_by_weight(&unit, x, dy, dw, window, groups)
     }
 }

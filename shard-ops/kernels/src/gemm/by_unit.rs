@@ -182,13 +182,14 @@ pub mod inside {
     /// As [`gemm`](crate::gemm::gemm) to rows without gaps, by a unit that is emulated, whether that pays or not. Tells whether matrices lie so that
     /// one takes them.
     pub fn emulated(
+        unit: Emulated,
         extent: [usize; 3],
         a: Mat<'_, f32>,
         b: Mat<'_, f32>,
         c: MatMut<'_, f32>,
         accumulate: bool,
     ) -> bool {
-        to_rows(&Emulated::as_processor(), extent, a, b, c, accumulate)
+        to_rows(&unit, extent, a, b, c, accumulate)
     }
 
     /// The same by the processor's, if it has one that the crate is compiled for.

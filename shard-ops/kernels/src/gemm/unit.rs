@@ -102,8 +102,8 @@ pub(super) fn check(steps: usize, terms: &[Term], a: Panel<'_>, b: Panel<'_>, to
 }
 
 /// Computes what a unit does with the same bits, on any processor, to try what is given to it. Either takes what is below 2^-126 for zero.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Emulated {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emulated {
     /// Tiles, where even and odd places of a row have sums of their own, which begin at zero (manual of Intel, volume 2, `TDPBF16PS`).
     Tiles,
     /// Vectors, where the odd place of a pair is added to the sum and then the even one (`VDPBF16PS`).
@@ -111,12 +111,17 @@ pub(crate) enum Emulated {
 }
 
 impl Emulated {
-    /// What this processor has, or tiles where it has none.
-    pub(crate) fn as_processor() -> Self {
-        match super::rate() {
-            2..TERMS => Self::Pairs,
-            _ => Self::Tiles,
-        }
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Tiles, Self::Pairs];
+
+    /// Whether this processor has such a unit, and this crate uses it.
+    pub fn is_of_processor(self) -> bool {
+        let own = match super::rate() {
+            0..2 => None,
+            2..TERMS => Some(Self::Pairs),
+            _ => Some(Self::Tiles),
+        };
+        own == Some(self)
     }
 
     /// Two tiles of a step.

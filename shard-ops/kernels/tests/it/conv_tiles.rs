@@ -7,6 +7,7 @@ use shard_kernels::conv::inside::{forward_emulated, input_grad_emulated, weight_
 use shard_kernels::conv::{
     Taps, conv_forward_halves, conv_input_grad_halves, conv_weight_grad_halves,
 };
+use shard_kernels::gemm::Emulated;
 use shard_kernels::{View, ViewMut};
 
 fn halves(rng: &mut Rng, shape: &[usize]) -> Vec<bf16> {
@@ -46,19 +47,23 @@ fn compare(case: &Case, rng: &mut Rng) {
     let (xv, wv) = (strided(rng, &mut x, &case.x), strided(rng, &mut w, &case.w));
     let (dyv, window, groups) = (strided(rng, &mut dy, &case.y), &case.window, case.groups);
 
-    let y: Vec<f32> = through_a_box(rng, &case.y, |y| {
-        forward_emulated(&xv, &wv, Some(&bias), y, window, groups);
-    });
-    assert_close(&y, &y_exact, 1e-5);
-    let dx: Vec<f32> = through_a_box(rng, &case.x, |dx| {
-        input_grad_emulated(&dyv, &wv, dx, window, groups);
-    });
-    assert_close(&dx, &dx_exact, 1e-5);
-    let dw: Vec<f32> = through_a_box(rng, &case.w, |dw| {
-        assert!(weight_grad_emulated(&xv, &dyv, dw, window, groups));
-    });
-    assert_close(&dw, &dw_exact, 1e-5);
+    for unit in Emulated::ALL {
+        let y: Vec<f32> = through_a_box(rng, &case.y, |y| {
+            forward_emulated(unit, &xv, &wv, Some(&bias), y, window, groups);
+        });
+        assert_close(&y, &y_exact, 1e-5);
+        let dx: Vec<f32> = through_a_box(rng, &case.x, |dx| {
+            input_grad_emulated(unit, &dyv, &wv, dx, window, groups);
+        });
+        assert_close(&dx, &dx_exact, 1e-5);
+        let dw: Vec<f32> = through_a_box(rng, &case.w, |dw| {
+            assert!(weight_grad_emulated(unit, &xv, &dyv, dw, window, groups));
+        });
+        assert_close(&dw, &dw_exact, 1e-5);
+    }
 
+    let singles = |exact: &[f64]| -> Vec<f32> { exact.iter().map(|&x| x as f32).collect() };
+    let [y, dx, dw] = [&y_exact, &dx_exact, &dw_exact].map(|exact| singles(exact));
     let mut rounded = vec![bf16::ZERO; y.len()];
     let mut to = ViewMut::contiguous(&mut rounded, &case.y);
     conv_forward_halves(&xv, &wv, Some(&bias), &mut to, window, groups);
@@ -168,9 +173,12 @@ fn several_blocks_match_plain_loops() {
 /// The processor's unit, if there is one, gives the bits of the emulated one.
 #[test]
 fn the_processor_gives_the_same_bits() {
-    if !shard_kernels::gemm::multiplies_halves() {
+    let Some(unit) = Emulated::ALL
+        .into_iter()
+        .find(|unit| unit.is_of_processor())
+    else {
         return;
-    }
+    };
     let mut rng = Rng::new(35);
     for _ in 0..40 {
         let case = Case::random(&mut rng);
@@ -179,12 +187,19 @@ fn the_processor_gives_the_same_bits() {
         let (dyv, window, groups) = (View::contiguous(&dy, &case.y), &case.window, case.groups);
         let mut both = [vec![0.0f32; dy.len()], vec![0.0; dy.len()]];
         let [a, b] = both.each_mut().map(|y| ViewMut::contiguous(y, &case.y));
-        forward_emulated(&xv, &wv, None, &mut { a }, window, groups);
+        forward_emulated(unit, &xv, &wv, None, &mut { a }, window, groups);
         conv_forward_halves(&xv, &wv, None, &mut { b }, window, groups);
         assert_eq!(both[0], both[1]);
         let mut both = [vec![0.0f32; w.len()], vec![0.0; w.len()]];
         let [a, b] = both.each_mut().map(|w| ViewMut::contiguous(w, &case.w));
-        assert!(weight_grad_emulated(&xv, &dyv, &mut { a }, window, groups));
+        assert!(weight_grad_emulated(
+            unit,
+            &xv,
+            &dyv,
+            &mut { a },
+            window,
+            groups
+        ));
         conv_weight_grad_halves(&xv, &dyv, &mut { b }, window, groups);
         assert_eq!(both[0], both[1]);
     }
@@ -206,14 +221,21 @@ fn nan_reaches_its_own_windows_only() {
     let dyv = View::contiguous(&dy, &shapes.2);
     let mut y = vec![0.0f32; dy.len()];
     let to = &mut ViewMut::contiguous(&mut y, &shapes.2);
-    forward_emulated(&xv, &wv, None, to, &window, 1);
+    forward_emulated(Emulated::Tiles, &xv, &wv, None, to, &window, 1);
     for i in naive_index(&shapes.2) {
         let holds = i[2].abs_diff(at[2]) <= 1 && i[3].abs_diff(at[3]) <= 1;
         assert_eq!(y[flat(&shapes.2, &i)].is_nan(), holds, "{i:?}");
     }
     let mut dw = vec![0.0f32; w.len()];
     let mut to = ViewMut::contiguous(&mut dw, &shapes.1);
-    assert!(!weight_grad_emulated(&xv, &dyv, &mut to, &window, 1));
+    assert!(!weight_grad_emulated(
+        Emulated::Tiles,
+        &xv,
+        &dyv,
+        &mut to,
+        &window,
+        1
+    ));
     conv_weight_grad_halves(&xv, &dyv, &mut to, &window, 1);
     for i in naive_index(&shapes.1) {
         // The first column is read by the second position of the first output and by the first of the second.
@@ -232,7 +254,15 @@ fn without_channels_results_are_the_bias() {
     );
     let mut y = vec![bf16::NAN; 6];
     let to = &mut ViewMut::contiguous(&mut y, &[1, 2, 3]);
-    forward_emulated(&xv, &wv, Some(&[1.0, 2.0]), to, &Taps::unit(1), 1);
+    forward_emulated(
+        Emulated::Tiles,
+        &xv,
+        &wv,
+        Some(&[1.0, 2.0]),
+        to,
+        &Taps::unit(1),
+        1,
+    );
     let expected = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0].map(bf16::from_f32);
     assert_eq!(y, expected);
 }

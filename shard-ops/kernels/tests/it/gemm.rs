@@ -264,15 +264,17 @@ impl Tiled {
             .fold((0.0, 0.0), |(sum, all), x| (sum + x, all + x.abs()))
     }
 
-    /// The results by the emulated unit, by the processor's, if there is one, which must be equal to the last bit, and otherwise.
-    fn results(&self, before: &[f32], accumulate: bool) -> [Vec<f32>; 2] {
+    /// The results by an emulated unit, by the processor's if it is such a one, which must be equal to the last bit, and otherwise.
+    fn results(&self, unit: Emulated, before: &[f32], accumulate: bool) -> [Vec<f32>; 2] {
         let n = self.extent[1];
         let [mut tiled, mut other, mut plain] = [before; 3].map(<[f32]>::to_vec);
         let (a, b) = (self.a(), self.b());
         let to = MatMut::row_major(&mut tiled, n);
-        assert!(inside::emulated(self.extent, a, b, to, accumulate));
+        assert!(inside::emulated(unit, self.extent, a, b, to, accumulate));
         let to = MatMut::row_major(&mut other, n);
-        if let Some(done) = inside::by_processor(self.extent, a, b, to, accumulate) {
+        if unit.is_of_processor()
+            && let Some(done) = inside::by_processor(self.extent, a, b, to, accumulate)
+        {
             assert!(done);
             let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&tiled), bits(&other), "{:?}", self.extent);
@@ -314,8 +316,9 @@ fn tiles_are_as_exact_as_single_precision() {
                     }
                 });
                 let before = rng.vec::<f32>(extent[0] * extent[1]);
-                for accumulate in [false, true] {
-                    let [tiled, _] = case.results(&before, accumulate);
+                let units = |accumulate| Emulated::ALL.map(|unit| (unit, accumulate));
+                for (unit, accumulate) in [false, true].into_iter().flat_map(units) {
+                    let [tiled, _] = case.results(unit, &before, accumulate);
                     for (at, (&got, &before)) in tiled.iter().zip(&before).enumerate() {
                         let (mut sum, mut all) = case.expected(at / extent[1], at % extent[1]);
                         if accumulate {
@@ -356,7 +359,7 @@ fn tiles_leave_alone_what_parts_do_not_stand_for() {
             if most == usize::MAX {
                 case.a.fill(odd);
             }
-            let [tiled, plain] = case.results(&vec![0.5; m * n], false);
+            let [tiled, plain] = case.results(Emulated::Tiles, &vec![0.5; m * n], false);
             for (at, (got, plain)) in tiled.iter().zip(&plain).enumerate() {
                 let (_, all) = case.expected(at / n, at % n);
                 let near = f64::from((got - plain).abs()) <= 1e-6 * all + 1e-44;
@@ -452,14 +455,28 @@ fn what_lies_in_gaps_is_not_for_tiles() {
     };
     for (a, b) in [(apart, dense), (dense, apart), (backward, dense)] {
         let to = MatMut::row_major(&mut c, 32);
-        assert!(!inside::emulated([32, 32, 32], a, b, to, false));
+        assert!(!inside::emulated(
+            Emulated::Tiles,
+            [32, 32, 32],
+            a,
+            b,
+            to,
+            false
+        ));
     }
     let to = MatMut {
         col_step: 2,
         row_step: 64,
         ..MatMut::row_major(&mut c, 64)
     };
-    assert!(!inside::emulated([32, 32, 32], dense, dense, to, false));
+    assert!(!inside::emulated(
+        Emulated::Tiles,
+        [32, 32, 32],
+        dense,
+        dense,
+        to,
+        false
+    ));
 }
 
 /// Integers wrap, so any order of the terms gives the same: across the edges of tiles, and of operands that lie in any way.

@@ -5,6 +5,7 @@ use crate::testing::{Rng, assert_close};
 use half::bf16;
 use shard_kernels::attention::inside::Tiled;
 use shard_kernels::attention::*;
+use shard_kernels::gemm::Emulated;
 use shard_kernels::{Positions, Real, View, ViewMut};
 
 /// Weights are right to 2^-16 here, and results are means of values below 1, or sums of at most 300 products below 1 of mixed signs.
@@ -133,7 +134,7 @@ fn random_problems_in_single_precision_by_a_unit_match_the_formulas() {
     }
 }
 
-/// Gradients by an emulated unit, and by vectors of `f32`.
+/// Gradients by emulated units, and by vectors of `f32`.
 fn assert_grads<E: Tiled>(case: &Case, dropout: Option<&dyn Dropout>, tolerance: f64) {
     let expected = case.answer();
     // From a result that is rounded, as results are saved.
@@ -141,32 +142,42 @@ fn assert_grads<E: Tiled>(case: &Case, dropout: Option<&dyn Dropout>, tolerance:
     let rounded = |x: &f64| E::narrow(*x as f32).widen();
     let out: Vec<f32> = expected.out.iter().map(rounded).collect();
     let (rows, singles) = (Rows::<E>::new(case), Rows::<f32>::new(case));
-    let by_unit = grads(case, &rows, dropout, (&out, &lse), |grad, q, k, to| {
-        assert!(inside::fold_grad_emulated(grad, q, k, to));
-    });
     let by_vectors = grads(case, &singles, dropout, (&out, &lse), |grad, q, k, to| {
         grad.fold(q, k, to);
     });
-    for (got, expected) in by_unit.iter().zip(&by_vectors) {
-        let expected: Vec<f64> = expected.iter().map(|x| x.wide()).collect();
-        assert_close(got, &expected, tolerance);
+    for unit in Emulated::ALL {
+        let by_unit = grads(case, &rows, dropout, (&out, &lse), |grad, q, k, to| {
+            assert!(inside::fold_grad_emulated(unit, grad, q, k, to));
+        });
+        for (got, expected) in by_unit.iter().zip(&by_vectors) {
+            let expected: Vec<f64> = expected.iter().map(|x| x.wide()).collect();
+            assert_close(got, &expected, tolerance);
+        }
     }
 }
 
-/// Folds all keys by an emulated unit, and by the processor's if there is one, which computes the same bits.
+/// Folds all keys by emulated units, and by the processor's if there is one, which computes the same bits.
 fn assert_folds<E: Tiled>(case: &Case, dropout: Option<&dyn Dropout>, tolerance: f64) {
     let rows = Rows::<E>::new(case);
     let all: Vec<usize> = (0..case.keys).collect();
     let (part, queries) = (case.part::<E>(&all, false), rows.queries(case, dropout));
     let empty = || AttentionState::new([case.batch, case.heads(), case.queries], case.value_dim);
-    let (mut state, mut real) = (empty(), empty());
-    assert!(inside::fold_emulated(&mut state, &queries, &part.block()));
-    let (out, lse) = finished(case, &state);
     let expected = case.answer();
-    assert_close(&out, &expected.out, tolerance);
-    assert_close(&lse, &expected.lse, tolerance);
-    if inside::fold_by_processor(&mut real, &queries, &part.block()).is_some() {
-        assert!(state == real, "the unit and its emulation differ");
+    for unit in Emulated::ALL {
+        let (mut state, mut real) = (empty(), empty());
+        assert!(inside::fold_emulated(
+            unit,
+            &mut state,
+            &queries,
+            &part.block()
+        ));
+        let (out, lse) = finished(case, &state);
+        assert_close(&out, &expected.out, tolerance);
+        assert_close(&lse, &expected.lse, tolerance);
+        if unit.is_of_processor() {
+            inside::fold_by_processor(&mut real, &queries, &part.block());
+            assert!(state == real, "the unit and its emulation differ");
+        }
     }
 }
 
@@ -292,7 +303,8 @@ type Fold<E> = fn(&mut AttentionState<f32>, &Queries<'_, E>, &Block<'_, E>);
 
 /// Results, and logarithms of sums, by a unit and by vectors.
 fn assert_alike<E: Tiled>(q: &[f32], v: &[f32]) {
-    let by_unit: Fold<E> = |state, q, k| assert!(inside::fold_emulated(state, q, k));
+    let by_unit: Fold<E> =
+        |state, q, k| assert!(inside::fold_emulated(Emulated::Tiles, state, q, k));
     let by_vectors: Fold<E> = |state, q, k| state.fold(q, k);
     let got = one_head(q, v, by_unit);
     let expected = one_head(q, v, by_vectors);
