@@ -1,15 +1,16 @@
 //! The k nearest points of every query.
 
-use super::ordered::put_in_order;
+use super::ordered::{fill_in_order, put_in_order};
 use super::scan::each_near;
 use super::search::{Clouds, Rows, Search, search, taken_in};
+use super::tree::LEAF;
 use crate::compiled::compiled;
 use crate::pointwise::vectorized;
 use crate::{Positions, Real, View};
 use pulp::{Simd, WithSimd};
 
 /// The index of an entry that no point has filled yet.
-const MISSING: i64 = i64::MAX;
+pub(super) const MISSING: i64 = i64::MAX;
 
 /// Rows of up to this many neighbours are kept in order while points come in. Moving the entries of longer rows would cost
 /// more than keeping heaps.
@@ -254,6 +255,11 @@ impl<T: Real> WithSimd for Offer<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
+        if let (&[.., MISSING], Ok(points)) = (&*self.indexes, self.distances.try_into())
+            && fill_in_order::<T, LEAF>(self.kept, self.indexes, points, self.index)
+        {
+            return;
+        }
         let bound = self.kept[self.kept.len() - 1];
         each_near(
             self.distances,

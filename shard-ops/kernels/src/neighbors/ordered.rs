@@ -1,6 +1,6 @@
 //! A row of points in order, into which a nearer one is put.
 
-use super::nearest::precedes;
+use super::nearest::{MISSING, precedes};
 use crate::Real;
 
 /// Puts a point in its place, if it comes before the last.
@@ -91,6 +91,63 @@ fn moved<T: Real>(
         indexes[lane] = if moves { before.1[lane] } else { index };
     }
     (distances, indexes)
+}
+
+/// Puts all points of a block into a row that is not full, and says whether it did: not where some would find no room, unless the row is
+/// empty, nor where a distance is NaN.
+#[inline(always)]
+pub(super) fn fill_in_order<T: Real, const N: usize>(
+    distances: &mut [T],
+    indexes: &mut [i64],
+    points: &[T; N],
+    index: &[i64],
+) -> bool {
+    let held = indexes.partition_point(|&i| i != MISSING);
+    let room = indexes.len() - held;
+    if (held > 0 && room < index.len()) || points[..index.len()].iter().any(|x| x.is_nan()) {
+        return false;
+    }
+    let (points, index, count) = in_order(points, index);
+    let (mut before, mut new) = (held, count.min(room));
+    while new > 0 {
+        let next = (points[new - 1], index[new - 1]);
+        let last = before.checked_sub(1).map(|at| (distances[at], indexes[at]));
+        let next = match last.filter(|last| precedes(next, *last)) {
+            Some(last) => {
+                before -= 1;
+                last
+            }
+            None => {
+                new -= 1;
+                next
+            }
+        };
+        (distances[before + new], indexes[before + new]) = next;
+    }
+    true
+}
+
+/// Points with numbers for distances, in order, and how many there are. The place of one is how many are before it, which is found for all of
+/// them side by side.
+#[inline(always)]
+fn in_order<T: Real, const N: usize>(points: &[T; N], index: &[i64]) -> ([T; N], [i64; N], usize) {
+    let mut numbers = [MISSING; N];
+    numbers[..index.len()].copy_from_slice(index);
+    let mut places = [0u32; N];
+    for (at, (&x, &i)) in points.iter().zip(index).enumerate() {
+        for (other, place) in places.iter_mut().enumerate() {
+            let (y, j) = (points[other], numbers[other]);
+            // Points that are the same in both stay as they are.
+            let lower = (i < j) | ((i == j) & (at < other));
+            *place += u32::from((x < y) | ((x == y) & lower));
+        }
+    }
+    let mut sorted = ([T::zero(); N], [MISSING; N]);
+    for ((&place, &x), &i) in places.iter().zip(points).zip(index) {
+        let place = place as usize % N;
+        (sorted.0[place], sorted.1[place]) = (x, i);
+    }
+    (sorted.0, sorted.1, index.len())
 }
 
 /// The first lanes.

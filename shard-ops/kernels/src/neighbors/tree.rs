@@ -6,6 +6,7 @@
 
 use super::scan::{distances, near};
 use super::search::{Rows, counts};
+use crate::prefetch::prefetch;
 use crate::{Real, View};
 use core::cmp::Ordering;
 
@@ -13,7 +14,7 @@ use core::cmp::Ordering;
 pub const MAX_TREE_DIM: usize = 6;
 
 /// Points of a leaf. With 8 or 32 a search of 20,000 points took an eighth longer.
-const LEAF: usize = 16;
+pub(super) const LEAF: usize = 16;
 
 /// Children of a node.
 const CHILDREN: usize = 8;
@@ -192,6 +193,10 @@ impl<T: Real> Tree<T> {
                     number: (number * CHILDREN + child) as u32,
                 };
                 if self.counts(&child, last) {
+                    if below == 0 {
+                        let size = LEAF * self.dim;
+                        prefetch(&self.points, child.number as usize * size, size);
+                    }
                     // The nearest is on top, of equally near ones the first: it tends to have the lowest index.
                     let mut at = held;
                     while at > first && waiting[at - 1].apart <= child.apart {
