@@ -2,13 +2,14 @@
 
 use crate::gradients::Gradients;
 use crate::law::gradient_layout;
-use crate::node::Outlet;
+use crate::node::{Outlet, ValueId};
 use crate::pass::{Pass, Want};
 use crate::{AutogradError, Recorder, Result};
 use shard_comm::{Scalar, Strided};
 use shard_ops::Value;
 use shard_redistribute::{Array, Incompatible, RedistributeError};
 use shard_spec::Layout;
+use std::collections::BTreeSet;
 
 impl Recorder {
     /// Computes the gradients of `loss` with respect to every leaf it depends on.
@@ -36,6 +37,38 @@ impl Recorder {
             floor: 0,
         };
         Ok(Gradients::new(self, pass.run(vec![(slot, seed)])?))
+    }
+
+    /// As [`backward`](Self::backward), with respect to these leaves alone: what leads to others only is not differentiated. Leaves that are
+    /// frozen are left out.
+    ///
+    /// # Collective
+    /// All ranks of the program, with the same leaves.
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward); [`NotTracked`](AutogradError::NotTracked) if the loss depends on none of the leaves.
+    pub fn backward_to(&self, loss: &Value, leaves: &[&Value]) -> Result<Gradients> {
+        const OP: &str = "backward_to";
+        let slot = self.slot_of(OP, "the loss", loss)?;
+        let seed = seed_of(OP, loss, None)?;
+        let targets: BTreeSet<ValueId> = (leaves.iter())
+            .filter_map(|leaf| Some(self.own_slot(leaf).filter(|s| !s.frozen)?.id()))
+            .collect();
+        let pass = Pass {
+            recorder: self,
+            recorded: false,
+            floor: targets.first().map_or(0, |t| t.node),
+            want: Want::Values(targets),
+        };
+        let found = pass.run(vec![(slot, seed)])?;
+        if found.0.is_empty() {
+            return Err(AutogradError::NotTracked {
+                op: OP,
+                what: "the loss, from any of the leaves,".into(),
+                fix: "name leaves that it was computed from and that are not frozen",
+            });
+        }
+        Ok(Gradients::new(self, found))
     }
 
     /// The gradients of `outputs` with respect to `inputs`, which may be leaves or not: the sum over the outputs of their

@@ -517,6 +517,43 @@ impl ShardTensor {
         Ok(Gradients::new(&self.ctx, found))
     }
 
+    /// As [`backward`](Self::backward), with respect to these parameters alone, as one of two models that play against each other: PyTorch's
+    /// `backward(inputs=..)`. Nothing is computed for the others, and norms that [limit](Gradients::clip_norm) gradients do not count them;
+    /// they would count every parameter the loss depends on, and inputs that [`requires_grad`](Self::requires_grad) made one.
+    /// Those that are frozen are left out.
+    ///
+    /// ```
+    /// use shard_tensor::nn::{Linear, ModelExt, Module};
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let (painter, critic) = (Linear::new(&mesh, 3, 4)?, Linear::new(&mesh, 4, 1)?);
+    ///     let loss = critic.forward(&painter.forward(&mesh.randn([6, 3], shard(0))?)?)?.mean_all()?;
+    ///     let gradients = loss.backward_to(&painter.parameters())?;
+    ///     assert_eq!((gradients.len(), loss.backward()?.len()), (2, 4));
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program, with the same parameters.
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward); [`Autograd`](Error::Autograd) if it depends on none of them; [`Argument`](Error::Argument) for a tensor that is
+    /// no parameter.
+    #[track_caller]
+    pub fn backward_to(&self, parameters: &[(String, Self)]) -> Result<Gradients> {
+        let _call = Calling::of("backward_to");
+        if parameters.iter().any(|(_, p)| !p.is_parameter()) {
+            return Err(no_parameter("backward_to"));
+        }
+        let leaves: Vec<Value> = parameters.iter().map(|(_, p)| p.value()).collect();
+        let leaves: Vec<&Value> = leaves.iter().collect();
+        let found = self.ctx.tape().backward_to(&self.value(), &leaves)?;
+        Ok(Gradients::new(&self.ctx, found))
+    }
+
     /// As [`backward`](Self::backward), of any tensor, given the cotangent to start from.
     ///
     /// # Collective

@@ -1,5 +1,6 @@
 //! Gradients through the facade: the law, hooks, higher order, no_grad.
 
+use shard_tensor::nn::{Linear, ModelExt, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
     DType, Launch, Placements, Result, ShardTensor, checkpoint, launch, replicate, shard,
@@ -51,6 +52,77 @@ fn second_derivatives() {
         Ok(())
     });
     checked.unwrap();
+}
+
+/// The gradients of one of two models are those of a pass for all; the others are not there, and neither their sums over ranks.
+#[test]
+fn a_pass_for_one_of_two_models() {
+    for how in 0..3 {
+        let moved = Launch::new(3).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh([("data", 3)])?;
+            let placed = |layer: Linear| match how {
+                0 => Ok(layer),
+                1 => layer.fully_sharded("data"),
+                _ => layer.place(|_, t| match t.ndim() {
+                    2 => shard(0).sizes([0, 3, t.shape()[0] - 3]).into(),
+                    _ => replicate().into(),
+                }),
+            };
+            let painter = placed(Linear::new(&mesh, 5, 4)?)?;
+            let critic = placed(Linear::new(&mesh, 4, 6)?)?;
+            let x = mesh.randn([7, 5], shard(0))?.requires_grad()?;
+            let loss = || {
+                critic
+                    .forward(&painter.forward(&x)?.tanh()?)?
+                    .square()?
+                    .sum_all()
+            };
+            let all = loss()?.backward()?;
+            assert_eq!(all.len(), 5);
+            let mut moved = vec![];
+            for (own, other) in [(&painter, &critic), (&critic, &painter)] {
+                let own = own.parameters();
+                let before = loss()?;
+                let start = ctx.ledger().snapshot();
+                let gradients = before.backward_to(&own)?;
+                assert_eq!(gradients.len(), 2);
+                let norm = gradients.norm(2.0)?;
+                moved.push(ctx.ledger().since(&start).bytes);
+                let mut squares = 0.0;
+                for (_, p) in &own {
+                    let (one, both) = (gradients.get(p)?.unwrap(), all.get(p)?.unwrap());
+                    assert_eq!(one.layout(), p.layout());
+                    assert_eq!(read(&one)?, read(&both)?);
+                    squares += read(&one)?.iter().map(|x| x * x).sum::<f64>();
+                }
+                assert!((norm - squares.sqrt()).abs() < 1e-12 * norm);
+                for (_, p) in other.parameters() {
+                    assert!(gradients.get(&p)?.is_none());
+                }
+            }
+            let loss = loss()?;
+            let start = ctx.ledger().snapshot();
+            loss.backward()?.norm(2.0)?;
+            moved.push(ctx.ledger().since(&start).bytes);
+            // Of a frozen model there is nothing, and it is no error to name it among others.
+            painter.set_requires_grad(false)?;
+            let loss = critic.forward(&painter.forward(&x)?)?.sum_all()?;
+            let named = [painter.parameters(), critic.parameters()].concat();
+            assert_eq!(loss.backward_to(&named)?.len(), 2);
+            let told = loss.backward_to(&painter.parameters()).unwrap_err();
+            assert!(told.to_string().contains("not frozen"), "{told}");
+            let plain = vec![("x".to_owned(), x.detach())];
+            let told = loss.backward_to(&plain).unwrap_err();
+            assert!(told.to_string().contains("a parameter"), "{told}");
+            Ok(moved)
+        });
+        for moved in moved.unwrap() {
+            let [painter, critic, all] = moved[..] else {
+                unreachable!("three passes")
+            };
+            assert!(painter < all && critic < all, "{how}: {moved:?}");
+        }
+    }
 }
 
 #[test]
