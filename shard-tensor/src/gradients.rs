@@ -209,7 +209,8 @@ impl Gradients {
     }
 
     /// Scales all gradients together so that their norm is at most a limit, as `torch.nn.utils.clip_grad_norm_`, and returns
-    /// the norm they had. A number alone limits the [norm](Self::norm) of order 2; [`ClipNorm`] has the choices.
+    /// the norm they had. PyTorch is given a model's parameters; these are all that the loss depends on, unless
+    /// [`backward_to`](ShardTensor::backward_to) was told which. A number alone limits the [norm](Self::norm) of order 2; [`ClipNorm`] has the choices.
     ///
     /// A norm that is not finite shows in the gradients, unless it is [made an error](ClipNorm::error_if_nonfinite): if it is
     /// infinite they become zero, and NaN where they were infinite, if it is NaN they all become NaN.
@@ -287,23 +288,16 @@ impl Gradients {
                 "use 2, 1 or `f64::INFINITY`",
             ));
         }
-        let (device, engine) = (self.ctx.device(), self.ctx.engine());
-        let all = self.inner.all()?;
-        let mut mine = device.alloc(DType::F64, all.len())?;
-        device.fill(&mut mine, &Strided::contiguous(&[all.len()]), Scalar::ZERO)?;
-        for (i, (_, gradient)) in all.iter().enumerate() {
+        let engine = self.ctx.engine();
+        let terms = self.inner.all()?.into_iter().map(|(_, gradient)| {
             let power = power_sum(&**engine, &gradient.detach(), order)?;
-            if let (Some(power), true) = (power.array().buffer(), counts_here(gradient)) {
-                let place = Strided::contiguous_at(i, &[1]);
-                device.copy(power, &Strided::contiguous(&[1]), &mut mine, &place)?;
-            }
-        }
-        let joined = match order {
-            f64::INFINITY => Monoid::MAX,
-            _ => Monoid::SUM,
-        };
-        let all = self.ctx.world().all_reduce(&mine.freeze(), joined)?;
-        Ok(device.download_vec::<f64>(&all)?)
+            Ok((gradient, power))
+        });
+        over_ranks(
+            &self.ctx,
+            &terms.collect::<Result<Vec<_>>>()?,
+            joined(order),
+        )
     }
 
     /// Which gradients make a norm not finite.
@@ -331,8 +325,33 @@ fn counts_here(value: &Value) -> bool {
     (placements.iter().zip(coords)).all(|(p, &at)| !matches!(p, Placement::Replicate) || at == 0)
 }
 
+/// For each of some values a number of `f64` that every rank has of its piece, taken together over all ranks in one all-reduce; of copies
+/// one counts.
+#[track_caller]
+pub(crate) fn over_ranks(ctx: &Context, terms: &[(Value, Value)], how: Monoid) -> Result<Vec<f64>> {
+    let (device, count) = (ctx.device(), terms.len());
+    let mut mine = device.alloc(DType::F64, count)?;
+    device.fill(&mut mine, &Strided::contiguous(&[count]), Scalar::ZERO)?;
+    for (i, (of, term)) in terms.iter().enumerate() {
+        if let (Some(term), true) = (term.array().buffer(), counts_here(of)) {
+            let place = Strided::contiguous_at(i, &[1]);
+            device.copy(term, &Strided::contiguous(&[1]), &mut mine, &place)?;
+        }
+    }
+    let all = ctx.world().all_reduce(&mine.freeze(), how)?;
+    Ok(device.download_vec::<f64>(&all)?)
+}
+
+/// How sums of powers of an order, or largest magnitudes, are taken together.
+pub(crate) fn joined(order: f64) -> Monoid {
+    match order {
+        f64::INFINITY => Monoid::MAX,
+        _ => Monoid::SUM,
+    }
+}
+
 /// The norm that sums of powers make together.
-fn total(order: f64, powers: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn total(order: f64, powers: impl Iterator<Item = f64>) -> f64 {
     match order {
         f64::INFINITY => powers.fold(0.0, |a, b| if b.is_nan() || b > a { b } else { a }),
         2.0 => powers.sum::<f64>().sqrt(),

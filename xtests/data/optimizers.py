@@ -179,6 +179,38 @@ def averaged():
     return mean.module.weight.detach().flatten().tolist()
 
 
+LBFGS = {
+    "plain": dict(lr=0.2, max_iter=6, history_size=2),
+    "searched": dict(lr=1.0, max_iter=8, history_size=3, line_search_fn="strong_wolfe"),
+    "far": dict(lr=40.0, max_iter=5, history_size=4, line_search_fn="strong_wolfe"),
+    "few": dict(lr=25.0, max_iter=9, max_eval=4, line_search_fn="strong_wolfe"),
+    "done": dict(lr=1.0, max_iter=60, history_size=20, tolerance_grad=0.2, line_search_fn="strong_wolfe"),
+}
+
+
+def fitted(options):
+    """What every loss was, and how many there were after each step, with the bias out of the loss in the second."""
+    weight, bias = [p.clone().requires_grad_() for p in start.values()]
+    optimizer = torch.optim.LBFGS([weight, bias], **options)
+    points, heights = slopes[2]["body.weight"], slopes[0]["body.bias"][:4]
+    losses, counts = [], []
+
+    def closure():
+        optimizer.zero_grad()
+        fit = (points @ weight.T).tanh().sum(1) - heights
+        loss = fit.square().mean() + 0.05 * (weight.square() - 1).square().sum()
+        if len(counts) != 1:
+            loss = loss + 0.1 * (bias.square() + weight.sum() * bias.sin()).sum()
+        loss.backward()
+        losses.append(loss.item())
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)
+        counts.append(len(losses))
+    return {"losses": losses, "counts": counts, "end": flat({"body.weight": weight.detach(), "body.bias": bias.detach()})}
+
+
 def flat(named):
     return {name: value.flatten().tolist() for name, value in named.items()}
 
@@ -191,6 +223,7 @@ print(
             "start": flat(start),
             "slopes": [flat(step) for step in slopes],
             "optimizers": {name: trained(lambda ps, make=make: (make(ps.values()), None)) for name, make in OPTIMIZERS.items()},
+            "lbfgs": {name: fitted(options) for name, options in LBFGS.items()},
             "groups": trained(groups, clip=2.0),
             "clip_norm": [clipped(order, limit) for order, limit in [(2.0, 1.0), (1.0, 2.5), (3.5, 0.1), (math.inf, 0.5), (2.0, 1e3)]],
             "clip_value": {"limit": 0.5, "left": clipped_by_value(0.5)},

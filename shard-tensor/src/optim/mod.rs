@@ -1,4 +1,5 @@
-//! Optimizers: one local update per parameter, no communication; and what goes with them.
+//! Optimizers: one local update per parameter, no communication (but of [`Lbfgs`], which compares vectors over ranks); and what goes
+//! with them.
 //!
 //! A parameter and its gradient have the same layout, so every rank updates its own piece; replicas have equal
 //! pieces and compute equal updates, which [`check_replicas`] checks. Formulas and defaults are PyTorch's.
@@ -32,6 +33,7 @@
 
 mod adam;
 mod ema;
+mod lbfgs;
 mod lion;
 mod loss_scale;
 mod options;
@@ -42,6 +44,7 @@ mod slots;
 
 pub use adam::{Adam, AdamOptions, AdamW, AdamWOptions};
 pub use ema::Ema;
+pub use lbfgs::Lbfgs;
 pub use lion::{Lion, LionOptions};
 pub use loss_scale::LossScale;
 pub use replicas::check_replicas;

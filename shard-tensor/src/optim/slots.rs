@@ -285,7 +285,7 @@ fn check<F: Formula>(options: &F) -> Result<()> {
 
 /// Refuses what no optimizer changes.
 #[track_caller]
-fn check_parameter(op: &'static str, name: &str, tensor: &ShardTensor) -> Result<()> {
+pub(super) fn check_parameter(op: &'static str, name: &str, tensor: &ShardTensor) -> Result<()> {
     let is_kept = matches!(tensor.dtype(), DType::F32 | DType::F64);
     let fix = match (tensor.is_parameter(), tensor.dtype()) {
         (true, _) if is_kept => return Ok(()),

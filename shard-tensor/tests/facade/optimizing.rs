@@ -12,7 +12,7 @@ use shard_tensor::{
     Stateful, replicate, shard, tree,
 };
 
-fn fixture() -> Value {
+pub(crate) fn fixture() -> Value {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../xtests/data/optimizers.json"
@@ -20,23 +20,23 @@ fn fixture() -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-fn numbers(of: &Value) -> Vec<f64> {
+pub(crate) fn numbers(of: &Value) -> Vec<f64> {
     let number = |x: &Value| x.as_f64().unwrap();
     of.as_array().unwrap().iter().map(number).collect()
 }
 
-const WEIGHT: &str = "body.weight";
-const BIAS: &str = "body.bias";
+pub(crate) const WEIGHT: &str = "body.weight";
+pub(crate) const BIAS: &str = "body.bias";
 
 /// A weight of 4 x 3 and a bias of 5 on some mesh, and how the slopes of a loss along them are divided.
-struct Case {
+pub(crate) struct Case {
     mesh: &'static [usize],
     weight: Placements,
     bias: Placements,
-    slopes: Placements,
+    pub(crate) slopes: Placements,
 }
 
-fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let case = |mesh, weight, bias, slopes| Case {
         mesh,
         weight,
@@ -83,14 +83,18 @@ impl Case {
         self.mesh.iter().product()
     }
 
-    fn run<T: Send>(&self, f: impl Fn(&Context, &Mesh) -> Result<T> + Sync) -> Vec<T> {
+    pub(crate) fn run<T: Send>(&self, f: impl Fn(&Context, &Mesh) -> Result<T> + Sync) -> Vec<T> {
         let launch = Launch::new(self.ranks()).dtype(DType::F64);
         let ranks = launch.run(|ctx| f(ctx, &ctx.mesh_of(self.mesh.to_vec())?));
         ranks.unwrap()
     }
 
     /// The weight and the bias as they are at first.
-    fn parameters(&self, mesh: &Mesh, all: &Value) -> Result<Vec<(String, ShardTensor)>> {
+    pub(crate) fn parameters(
+        &self,
+        mesh: &Mesh,
+        all: &Value,
+    ) -> Result<Vec<(String, ShardTensor)>> {
         let of = |name: &str, shape: &[usize], placements: &Placements| {
             let start = tensor(mesh, shape, placements, &numbers(&all["start"][name]))?;
             Ok::<_, Error>((name.to_owned(), start.requires_grad()?))
@@ -126,7 +130,12 @@ impl Case {
     }
 }
 
-fn tensor(mesh: &Mesh, shape: &[usize], placements: &Placements, x: &[f64]) -> Result<ShardTensor> {
+pub(crate) fn tensor(
+    mesh: &Mesh,
+    shape: &[usize],
+    placements: &Placements,
+    x: &[f64],
+) -> Result<ShardTensor> {
     let index = |i: &[usize]| i.iter().zip(shape).fold(0, |at, (i, n)| at * n + i);
     mesh.from_fn(shape.to_vec(), placements, |i| x[index(i)])
 }

@@ -1,0 +1,470 @@
+//! L-BFGS: steps that know the curvature from the last ones.
+
+mod search;
+
+use super::slots::{check_in_use, check_parameter, real, tensor_like, whole};
+use crate::gradients::{joined, over_ranks, total};
+use crate::nn::Parameters;
+use crate::{Context, Error, Number, Result, ShardTensor, State, Stateful};
+use search::{Point, strong_wolfe};
+use shard_comm::{Calling, DType, Monoid};
+use shard_ops::optimize::power_sum;
+use std::collections::BTreeSet;
+
+/// The quasi-Newton method L-BFGS, as `torch.optim.LBFGS`: for small models whose loss is the same each time it is computed, as of
+/// physics-informed networks and of fits, where it finds in tens of steps what takes others thousands.
+///
+/// A step asks for the loss several times, so it takes a function of it. What it remembers are the changes of parameters and
+/// gradients in the last [`history`](Self::history) iterations, laid out as the parameters are, so it holds twice as many copies of them.
+/// [Frozen](ShardTensor::set_requires_grad) parameters stay as they are; where a loss does not depend on one, its gradient is 0. There are no
+/// groups, as in PyTorch; a schedule sets the [rate](Self::set_learning_rate).
+///
+/// ```
+/// use shard_tensor::{launch, optim::Lbfgs, replicate, shard};
+/// let found = launch(3, |ctx| {
+///     let mesh = ctx.mesh_of(3)?;
+///     let at = mesh.linspace(-1.0, 1.0, 20, shard(0))?;
+///     let y = at.mul_scalar(3.0)?.sin()?;
+///     let w = mesh.full([1], 2.0, replicate())?.requires_grad()?;
+///     let mut lbfgs = Lbfgs::new(vec![("w".to_owned(), w.clone())], 1.0)?.strong_wolfe();
+///     lbfgs.step(|| at.mul(&w)?.sin()?.mse_loss(&y))?;
+///     w.item()
+/// })?;
+/// assert!((found[0] - 3.0).abs() < 1e-3);
+/// assert_eq!(found[0], found[2]);
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Lbfgs {
+    parameters: Parameters,
+    rate: f64,
+    iterations: usize,
+    evaluations: Option<usize>,
+    history: usize,
+    gradient_tolerance: f64,
+    change_tolerance: f64,
+    has_search: bool,
+    memory: Memory,
+}
+
+/// A tensor for each parameter, laid out as it is.
+type Vector = Vec<ShardTensor>;
+
+/// What is remembered from one iteration to the next.
+#[derive(Debug, Default)]
+struct Memory {
+    /// How many iterations there were.
+    iterations: u64,
+    /// The last direction, and how far along it the last step went.
+    direction: Vector,
+    step: f64,
+    /// The gradient where that direction begins.
+    gradient: Vector,
+    /// The latest last.
+    pairs: Vec<Pair>,
+    /// What the curvature is taken for where nothing is known of it: the inverse of a Hessian's diagonal.
+    diagonal: f64,
+}
+
+/// What an iteration changed.
+#[derive(Debug)]
+struct Pair {
+    parameters: Vector,
+    gradient: Vector,
+    /// One over the product of both.
+    inverse: f64,
+}
+
+impl Lbfgs {
+    /// For these parameters. A tensor that is listed twice is one parameter. The rate is the length of a step, or with
+    /// [`strong_wolfe`](Self::strong_wolfe) of the first one that is tried; PyTorch's is 1.
+    ///
+    /// # Collective
+    /// All members of the parameters' meshes. No communication.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) for tensors that are no parameters of `f32` or `f64`, and a rate below 0 or NaN.
+    #[track_caller]
+    pub fn new(parameters: Parameters, rate: f64) -> Result<Self> {
+        const OP: &str = "Lbfgs";
+        if rate.is_nan() || rate < 0.0 {
+            return Err(Error::argument(
+                OP,
+                "a learning rate of 0 or more",
+                rate.to_string(),
+                "choose another rate, as 1",
+            ));
+        }
+        let mut seen = BTreeSet::new();
+        let mut own = Vec::with_capacity(parameters.len());
+        for (name, parameter) in parameters {
+            check_parameter(OP, &name, &parameter)?;
+            if seen.insert(parameter.context().tape().id(&parameter.value())) {
+                own.push((name.clone(), parameter.named(&name)));
+            }
+        }
+        Ok(Self {
+            parameters: own,
+            rate,
+            iterations: 20,
+            evaluations: None,
+            history: 100,
+            gradient_tolerance: 1e-7,
+            change_tolerance: 1e-9,
+            has_search: false,
+            memory: Memory::default(),
+        })
+    }
+
+    /// At most so many iterations in a step; 20 at first.
+    #[must_use]
+    pub fn iterations(mut self, most: usize) -> Self {
+        self.iterations = most;
+        self
+    }
+
+    /// No iteration begins after so many losses of a step; five quarters of the [iterations](Self::iterations) at first.
+    #[must_use]
+    pub fn evaluations(mut self, most: usize) -> Self {
+        self.evaluations = Some(most);
+        self
+    }
+
+    /// Remembers so many iterations; 100 at first. A model whose parameters take much memory wants fewer, as 10.
+    #[must_use]
+    pub fn history(mut self, iterations: usize) -> Self {
+        self.history = iterations;
+        self
+    }
+
+    /// A step ends where no element of the gradient is larger than the first number, 1e-7 at first, and where an iteration changes
+    /// neither the loss nor any parameter by more than the second, 1e-9 at first.
+    #[must_use]
+    pub fn tolerances(mut self, gradient: f64, change: f64) -> Self {
+        (self.gradient_tolerance, self.change_tolerance) = (gradient, change);
+        self
+    }
+
+    /// Searches along each direction for a step that decreases the loss, and its slope, enough (the strong conditions of Wolfe). Without
+    /// it steps are as long as the rate says, and may lead upwards. A loss that is NaN is too high.
+    #[must_use]
+    pub fn strong_wolfe(mut self) -> Self {
+        self.has_search = true;
+        self
+    }
+
+    /// The learning rate.
+    pub fn learning_rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// Sets the learning rate, as schedules do.
+    pub fn set_learning_rate(&mut self, rate: f64) {
+        self.rate = rate;
+    }
+
+    /// One step of several iterations, each of which asks for the loss, and with a search more often. Returns the loss before it.
+    ///
+    /// # Collective
+    /// All ranks of the program, with the same function, whose loss they all hold. Beside what that and its derivative move, an
+    /// iteration takes sums over ranks of one number per parameter, one after the other: two for each remembered iteration, three more, and
+    /// one for each loss of a search.
+    ///
+    /// # Errors
+    /// What the function reports, as [`ShardTensor::backward`] and [`ShardTensor::item`] do; parameters are then where the search was.
+    /// [`Argument`](Error::Argument) for a parameter that [`place`](crate::nn::ModelExt::place) and its like have replaced in its model.
+    #[track_caller]
+    pub fn step(&mut self, mut loss: impl FnMut() -> Result<ShardTensor>) -> Result<f64> {
+        self.step_by(&mut loss)
+    }
+
+    #[track_caller]
+    fn step_by(&mut self, closure: &mut dyn FnMut() -> Result<ShardTensor>) -> Result<f64> {
+        let _call = Calling::of("step");
+        for (name, parameter) in &self.parameters {
+            check_in_use("step", "the optimizer", name, parameter)?;
+        }
+        let (first, mut gradient) = self.evaluated(closure)?;
+        let Some((_, one)) = self.parameters.first() else {
+            return Ok(first);
+        };
+        let ctx = one.context().clone();
+        let most = self.evaluations.unwrap_or(self.iterations * 5 / 4);
+        let (mut loss, mut asked) = (first, 1);
+        for iteration in 1..=self.iterations {
+            let is_flat = size(&ctx, &gradient, f64::INFINITY)? <= self.gradient_tolerance;
+            if is_flat || (iteration > 1 && asked >= most) {
+                break;
+            }
+            let slope = ctx.no_grad(|| self.turn(&ctx, &gradient))?;
+            if slope > -self.change_tolerance {
+                break;
+            }
+            let start = Point {
+                step: 0.0,
+                loss,
+                gradient,
+                slope,
+            };
+            let before = loss;
+            let longest = size(&ctx, &self.memory.direction, f64::INFINITY)?;
+            let origin: Vector = self.parameters.iter().map(|(_, p)| p.detach()).collect();
+            let first = self.first_step(&ctx, &start.gradient)?;
+            let end = if self.has_search {
+                let scale = (longest, self.change_tolerance);
+                let left = most.saturating_sub(asked);
+                let tried = |step| {
+                    asked += 1;
+                    self.at(&ctx, closure, &origin, step)
+                };
+                strong_wolfe(&start, first, left, scale, tried)?
+            } else if iteration == self.iterations {
+                // Nobody asks for the loss there.
+                Point {
+                    step: first,
+                    ..start
+                }
+            } else {
+                asked += 1;
+                self.at(&ctx, closure, &origin, first)?
+            };
+            self.go_to(&ctx, &origin, end.step)?;
+            self.memory.step = end.step;
+            (loss, gradient) = (end.loss, end.gradient);
+            let is_still = (end.step * longest).abs() <= self.change_tolerance;
+            if is_still || (loss - before).abs() < self.change_tolerance {
+                break;
+            }
+        }
+        Ok(first)
+    }
+
+    /// The length of a step, or of the first one that a search tries. The first direction is the gradient's, whose size says nothing.
+    fn first_step(&self, ctx: &Context, gradient: &Vector) -> Result<f64> {
+        match self.memory.iterations {
+            1 => Ok(self.rate * (1.0 / size(ctx, gradient, 1.0)?).min(1.0)),
+            _ => Ok(self.rate),
+        }
+    }
+
+    /// The loss where the parameters are, and its gradient.
+    #[track_caller]
+    fn evaluated(&self, closure: &mut dyn FnMut() -> Result<ShardTensor>) -> Result<(f64, Vector)> {
+        let loss = closure()?;
+        let found = loss.backward()?;
+        let gradient = self.parameters.iter().map(|(_, parameter)| {
+            let own = found.get(parameter)?;
+            own.map_or_else(|| parameter.zeros_like(), |own| Ok(own.detach()))
+        });
+        let gradient = gradient.collect::<Result<_>>()?;
+        Ok((loss.item()?, gradient))
+    }
+
+    /// What the loss is so far along the direction from an origin.
+    #[track_caller]
+    fn at(
+        &self,
+        ctx: &Context,
+        closure: &mut dyn FnMut() -> Result<ShardTensor>,
+        origin: &Vector,
+        step: f64,
+    ) -> Result<Point> {
+        self.go_to(ctx, origin, step)?;
+        let (loss, gradient) = self.evaluated(closure)?;
+        let slope = ctx.no_grad(|| product(ctx, &gradient, &self.memory.direction))?;
+        Ok(Point {
+            step,
+            loss,
+            gradient,
+            slope,
+        })
+    }
+
+    /// Sets the parameters that far along the direction from an origin.
+    #[track_caller]
+    fn go_to(&self, ctx: &Context, origin: &Vector, step: f64) -> Result<()> {
+        let places = ctx.no_grad(|| sum(origin, &self.memory.direction, step))?;
+        (self.parameters.iter().zip(&places)).try_for_each(|((_, p), place)| p.set(place))
+    }
+
+    /// Remembers what the last iteration changed, and chooses the next direction. Returns the slope along it.
+    #[track_caller]
+    fn turn(&mut self, ctx: &Context, gradient: &Vector) -> Result<f64> {
+        let memory = &mut self.memory;
+        if memory.iterations == 0 {
+            memory.diagonal = 1.0;
+        } else {
+            let changed = scaled(&memory.direction, memory.step)?;
+            memory.learn(
+                ctx,
+                changed,
+                sum(gradient, &memory.gradient, -1.0)?,
+                self.history,
+            )?;
+        }
+        let mut direction = memory.direction(ctx, gradient)?;
+        for (along, (_, parameter)) in direction.iter_mut().zip(&self.parameters) {
+            // Its gradient is 0, but what is remembered may say otherwise.
+            if !parameter.is_tracked() {
+                *along = along.zeros_like()?;
+            }
+        }
+        memory.iterations += 1;
+        // It stays where it is until it is told how far it went.
+        (memory.direction, memory.step) = (direction, 0.0);
+        memory.gradient.clone_from(gradient);
+        product(ctx, gradient, &memory.direction)
+    }
+}
+
+impl Memory {
+    /// Takes up what an iteration changed, if its curvature is above 0, in place of the oldest.
+    fn learn(
+        &mut self,
+        ctx: &Context,
+        parameters: Vector,
+        gradient: Vector,
+        history: usize,
+    ) -> Result<()> {
+        let curvature = product(ctx, &gradient, &parameters)?;
+        // NaN is not above it.
+        if curvature.is_nan() || curvature <= 1e-10 {
+            return Ok(());
+        }
+        self.diagonal = curvature / product(ctx, &gradient, &gradient)?;
+        self.pairs.push(Pair {
+            parameters,
+            gradient,
+            inverse: 1.0 / curvature,
+        });
+        let old = self.pairs.len().saturating_sub(history);
+        self.pairs.drain(..old);
+        Ok(())
+    }
+
+    /// The gradient times what is known of the inverse Hessian, downwards: two passes over what is remembered.
+    fn direction(&self, ctx: &Context, gradient: &Vector) -> Result<Vector> {
+        let mut direction = scaled(gradient, -1.0)?;
+        let mut shares = Vec::with_capacity(self.pairs.len());
+        for pair in self.pairs.iter().rev() {
+            let share = product(ctx, &pair.parameters, &direction)? * pair.inverse;
+            direction = sum(&direction, &pair.gradient, -share)?;
+            shares.push(share);
+        }
+        direction = scaled(&direction, self.diagonal)?;
+        for (pair, share) in self.pairs.iter().zip(shares.into_iter().rev()) {
+            let found = product(ctx, &pair.gradient, &direction)? * pair.inverse;
+            direction = sum(&direction, &pair.parameters, share - found)?;
+        }
+        Ok(direction)
+    }
+}
+
+fn scaled(x: &Vector, by: f64) -> Result<Vector> {
+    x.iter().map(|x| x.mul_scalar(by)).collect()
+}
+
+/// `x + by y`
+fn sum(x: &Vector, y: &Vector, by: f64) -> Result<Vector> {
+    let all = x.iter().zip(y);
+    all.map(|(x, y)| x.add(&y.mul_scalar(by)?)).collect()
+}
+
+/// The product of two vectors, in `f64` and equal on all ranks to the bit.
+#[track_caller]
+fn product(ctx: &Context, x: &Vector, y: &Vector) -> Result<f64> {
+    let terms = x.iter().zip(y).map(|(x, y)| {
+        let [a, b] = [x, y].map(|x| x.to(DType::F64));
+        Ok((x.value(), a?.mul(&b?)?.sum_all()?.value()))
+    });
+    let terms: Vec<_> = terms.collect::<Result<_>>()?;
+    Ok(over_ranks(ctx, &terms, Monoid::SUM)?.into_iter().sum())
+}
+
+/// The sum of magnitudes, or with an infinite order the largest one. NaN shows.
+#[track_caller]
+fn size(ctx: &Context, x: &Vector, order: f64) -> Result<f64> {
+    let engine = ctx.engine();
+    let terms = x.iter().map(|x| {
+        let x = x.value().detach();
+        let power = power_sum(&**engine, &x, order)?;
+        Ok((x, power))
+    });
+    let terms: Vec<_> = terms.collect::<Result<_>>()?;
+    Ok(total(
+        order,
+        over_ranks(ctx, &terms, joined(order))?.into_iter(),
+    ))
+}
+
+/// Its tensors are, each with the name of a parameter behind its own, `direction`, `gradient`, and for each iteration that it may remember
+/// `parameters.` and `gradients.` and a number, the oldest first; its numbers `learning_rate`, `iterations`, `step`, `diagonal`,
+/// `remembered` and for each `inverse.` and the same number. What there is not yet is zeros, so that a file grows with the
+/// [history](Lbfgs::history).
+impl Stateful for Lbfgs {
+    #[track_caller]
+    fn state(&self) -> Result<State> {
+        let memory = &self.memory;
+        let zeros = self.parameters.iter().map(|(_, p)| p.zeros_like());
+        let zeros = zeros.collect::<Result<Vector>>()?;
+        let mut state = State::default();
+        let mut list = |kind: &str, vector: &Vector| {
+            let vector = if vector.is_empty() { &zeros } else { vector };
+            for ((name, _), x) in self.parameters.iter().zip(vector) {
+                state.tensors.push((format!("{kind}.{name}"), x.clone()));
+            }
+        };
+        list("direction", &memory.direction);
+        list("gradient", &memory.gradient);
+        for i in 0..self.history {
+            let pair = memory.pairs.get(i);
+            list(
+                &format!("parameters.{i}"),
+                pair.map_or(&zeros, |p| &p.parameters),
+            );
+            list(
+                &format!("gradients.{i}"),
+                pair.map_or(&zeros, |p| &p.gradient),
+            );
+        }
+        let mut note = |name: &str, number| state.numbers.push((name.to_owned(), number));
+        note("learning_rate", Number::Real(self.rate));
+        note("iterations", Number::Whole(memory.iterations));
+        note("step", Number::Real(memory.step));
+        note("diagonal", Number::Real(memory.diagonal));
+        note("remembered", Number::Whole(memory.pairs.len() as u64));
+        for i in 0..self.history {
+            let inverse = memory.pairs.get(i).map_or(0.0, |p| p.inverse);
+            note(&format!("inverse.{i}"), Number::Real(inverse));
+        }
+        Ok(state)
+    }
+
+    #[track_caller]
+    fn load_state(&mut self, state: &State) -> Result<()> {
+        let vector = |kind: &str| {
+            let all = self.parameters.iter();
+            all.map(|(name, p)| Ok(tensor_like(state, &format!("{kind}.{name}"), p)?.detach()))
+                .collect::<Result<Vector>>()
+        };
+        let remembered = whole(state, "remembered")?;
+        let pairs = (0..remembered).map(|i| {
+            Ok(Pair {
+                parameters: vector(&format!("parameters.{i}"))?,
+                gradient: vector(&format!("gradients.{i}"))?,
+                inverse: real(state, &format!("inverse.{i}"))?,
+            })
+        });
+        let memory = Memory {
+            pairs: pairs.collect::<Result<_>>()?,
+            iterations: whole(state, "iterations")?,
+            direction: vector("direction")?,
+            step: real(state, "step")?,
+            gradient: vector("gradient")?,
+            diagonal: real(state, "diagonal")?,
+        };
+        self.rate = real(state, "learning_rate")?;
+        self.memory = memory;
+        Ok(())
+    }
+}

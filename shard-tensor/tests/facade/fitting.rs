@@ -1,0 +1,180 @@
+//! L-BFGS against PyTorch's numbers (`xtests/data/optimizers.json`), on many layouts.
+
+use crate::optimizing::{BIAS, Case, WEIGHT, cases, fixture, numbers, tensor};
+use crate::training::{close, read};
+use serde_json::Value;
+use shard_tensor::Stateful;
+use shard_tensor::optim::Lbfgs;
+use shard_tensor::prelude::*;
+
+/// As in the script.
+fn optimizers(parameters: nn::Parameters) -> Result<Vec<(&'static str, Lbfgs)>> {
+    let of = |rate| Lbfgs::new(parameters.clone(), rate);
+    Ok(vec![
+        ("plain", of(0.2)?.iterations(6).history(2)),
+        ("searched", of(1.0)?.iterations(8).history(3).strong_wolfe()),
+        ("far", of(40.0)?.iterations(5).history(4).strong_wolfe()),
+        ("few", of(25.0)?.iterations(9).evaluations(4).strong_wolfe()),
+        (
+            "done",
+            (of(1.0)?.iterations(60).history(20).strong_wolfe()).tolerances(0.2, 1e-9),
+        ),
+    ])
+}
+
+/// A curve through points, and wells.
+struct Fit {
+    points: ShardTensor,
+    heights: ShardTensor,
+}
+
+impl Fit {
+    /// With the points divided where the slopes of a case are.
+    fn new(case: &Case, mesh: &Mesh, all: &Value) -> Result<Self> {
+        let points = numbers(&all["slopes"][2][WEIGHT]);
+        let heights = &numbers(&all["slopes"][0][BIAS])[..4];
+        Ok(Self {
+            points: tensor(mesh, &[4, 3], &case.slopes, &points)?,
+            heights: tensor(mesh, &[4], &replicate().into(), heights)?,
+        })
+    }
+
+    fn loss(&self, weight: &ShardTensor, bias: Option<&ShardTensor>) -> Result<ShardTensor> {
+        let found = self.points.linear(weight, None)?.tanh()?.sum(1, false)?;
+        let wells = weight.square()?.sub_scalar(1.0)?.square()?.sum_all()?;
+        let loss = found.mse_loss(&self.heights)? + wells * 0.05;
+        Ok(match bias {
+            Some(bias) => {
+                let waves = weight.sum_all()?.mul(&bias.sin()?)?;
+                loss + bias.square()?.add(&waves)?.sum_all()? * 0.1
+            }
+            None => loss,
+        })
+    }
+}
+
+/// Every loss that is asked for, what steps return, and where they end.
+#[test]
+fn steps_along_directions_of_lbfgs_are_pytorchs() {
+    let all = fixture();
+    for case in cases() {
+        let fitted = case.run(|_, mesh| {
+            let fit = Fit::new(&case, mesh, &all)?;
+            let mut found = vec![];
+            for which in 0..5 {
+                let parameters = case.parameters(mesh, &all)?;
+                let (name, mut lbfgs) = optimizers(parameters.clone())?.remove(which);
+                let [(_, weight), (_, bias)] = &parameters[..] else {
+                    unreachable!("there are two")
+                };
+                let (mut losses, mut counts) = (vec![], vec![]);
+                for step in 0..3 {
+                    let first = losses.len();
+                    let before = lbfgs.step(|| {
+                        let loss = fit.loss(weight, (step != 1).then_some(bias))?;
+                        losses.push(loss.item()?);
+                        Ok(loss)
+                    })?;
+                    assert_eq!(before, losses[first]);
+                    counts.push(losses.len());
+                }
+                found.push((name, losses, counts, read(weight)?, read(bias)?));
+            }
+            Ok(found)
+        });
+        assert!(fitted.iter().all(|f| f == &fitted[0]), "equal to the bit");
+        for (name, losses, counts, weight, bias) in &fitted[0] {
+            let expected = &all["lbfgs"][name];
+            let times = numbers(&expected["counts"]);
+            assert!(
+                counts.iter().zip(times).all(|(&n, m)| n as f64 == m),
+                "{name}: {counts:?}"
+            );
+            // Each step multiplies what rounding left of the last ones.
+            close(losses, &numbers(&expected["losses"]), 1e-7);
+            close(weight, &numbers(&expected["end"][WEIGHT]), 1e-7);
+            close(bias, &numbers(&expected["end"][BIAS]), 1e-7);
+        }
+    }
+}
+
+/// What was put down goes on as it would have, also from before a first step; and a frozen parameter stays where it is.
+#[test]
+fn lbfgs_goes_on_from_a_state() {
+    let all = fixture();
+    for case in cases() {
+        case.run(|_, mesh| {
+            let fit = Fit::new(&case, mesh, &all)?;
+            let trained = |put_down: bool| {
+                let parameters = case.parameters(mesh, &all)?;
+                let [(_, weight), (_, bias)] = &parameters[..] else {
+                    unreachable!("there are two")
+                };
+                let make = || {
+                    let lbfgs = Lbfgs::new(parameters.clone(), 1.0)?;
+                    Ok::<_, Error>(lbfgs.iterations(4).history(3).strong_wolfe())
+                };
+                let mut lbfgs = make()?;
+                for step in 0..3 {
+                    if put_down {
+                        let state = lbfgs.state()?;
+                        assert_eq!(state.tensors.len(), 2 * (2 + 2 * 3));
+                        assert!(state.tensors.iter().all(|(name, t)| {
+                            let p = if name.ends_with(BIAS) { bias } else { weight };
+                            t.layout() == p.layout()
+                        }));
+                        lbfgs = make()?;
+                        lbfgs.load_state(&state)?;
+                    }
+                    bias.set_requires_grad(step != 1)?;
+                    let before = read(bias)?;
+                    lbfgs.step(|| fit.loss(weight, Some(bias)))?;
+                    assert_eq!(before == read(bias)?, step == 1);
+                }
+                Ok::<_, Error>((read(weight)?, read(bias)?))
+            };
+            assert_eq!(trained(false)?, trained(true)?);
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn lbfgs_refuses_what_it_cannot_take_a_step_with() {
+    for ranks in [1, 2] {
+        let told = launch(ranks, |ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let w = mesh.ones([3], shard(0))?;
+            let named = |w: &ShardTensor| vec![("w".to_owned(), w.clone())];
+            let none = Lbfgs::new(named(&w), 1.0).unwrap_err().to_string();
+            let w = w.requires_grad()?;
+            let rate = Lbfgs::new(named(&w), -1.0).unwrap_err().to_string();
+            let mut lbfgs = Lbfgs::new(named(&w), 1.0)?.strong_wolfe();
+            let lost = lbfgs.step(|| w.square()?.matmul(&mesh.ones([2], replicate())?));
+            let lost = lost.unwrap_err().to_string();
+            // A loss that is NaN everywhere but at the start keeps it there, and ends.
+            let start = w.to_array::<f32>()?;
+            let mut is_first = true;
+            lbfgs.step(|| {
+                let loss = w.square()?.sum_all()?;
+                let factor = if std::mem::take(&mut is_first) {
+                    1.0
+                } else {
+                    f64::NAN
+                };
+                loss.mul_scalar(factor)
+            })?;
+            let end = w.to_array::<f32>()?;
+            assert_eq!(end, start);
+            Ok([none, rate, lost])
+        });
+        let told = told.unwrap().remove(0);
+        assert!(told[0].contains("requires_grad"), "{}", told[0]);
+        assert!(
+            told[1].contains("learning rate of 0 or more"),
+            "{}",
+            told[1]
+        );
+        assert!(told[2].contains("matmul"), "{}", told[2]);
+    }
+}
