@@ -7,11 +7,23 @@ use shard_comm::{Calling, DType};
 use shard_ops::{Exec, Value, broadcast, index, indexing, shape};
 use shard_spec::{EdgeMap, Layout};
 use std::borrow::Borrow;
-use std::ops::Range;
+use std::ops::{Bound, RangeBounds};
 
 /// Moves of elements. A dim that is sharded stays sharded, in proportion.
 impl ShardTensor {
-    /// The elements `range` of a dim.
+    /// The elements `range` of a dim: `2..5`, or to an end of the dim, `1..` and `..3`. Ranges that count from the end are those of
+    /// [`slices`](Self::slices).
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let parts = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.arange(5, shard(0))?;
+    ///     let parts = [x.narrow(0, 1..3)?, x.narrow(0, 3..)?, x.narrow(0, ..2)?];
+    ///     parts.iter().map(|x| Ok(x.to_array::<f32>()?.into_raw_vec_and_offset().0)).collect::<shard_tensor::Result<Vec<_>>>()
+    /// })?;
+    /// assert_eq!(parts[0], [[1.0, 2.0], [3.0, 4.0], [0.0, 1.0]]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// # Collective
     /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
@@ -19,18 +31,39 @@ impl ShardTensor {
     /// # Errors
     /// For a dim or range out of bounds, or a range that ends before it starts; what the communicator reports.
     #[track_caller]
-    pub fn narrow(&self, dim: impl Into<Dim>, range: Range<usize>) -> Result<Self> {
+    pub fn narrow(&self, dim: impl Into<Dim>, range: impl RangeBounds<usize>) -> Result<Self> {
         let _call = Calling::of("narrow");
-        if range.start > range.end {
+        self.between(
+            dim.into(),
+            range.start_bound().cloned(),
+            range.end_bound().cloned(),
+        )
+    }
+
+    /// [`narrow`](Self::narrow), once for all kinds of ranges.
+    #[track_caller]
+    fn between(&self, dim: Dim, start: Bound<usize>, end: Bound<usize>) -> Result<Self> {
+        let dim = self.dim("narrow", dim)?;
+        let first = match start {
+            Bound::Included(first) => first,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match end {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => end,
+            // What is no dim the op refuses.
+            Bound::Unbounded => self.shape().get(dim).map_or(first, |&n| n),
+        };
+        if first > end {
             return Err(crate::Error::argument(
                 "narrow",
                 "a range that does not end before it starts",
-                format!("{range:?}"),
+                format!("{first}..{end}"),
                 "swap its ends",
             ));
         }
-        let dim = self.dim("narrow", dim)?;
-        self.slice(dim, range.start, 1, range.len())
+        self.slice(dim, first, 1, end - first)
     }
 
     /// `len` elements of a dim from `start` on, `step` apart; a negative step runs backwards.
@@ -54,7 +87,7 @@ impl ShardTensor {
     }
 
     /// The tensor with `src` in place of [that slice](Self::slice) of a dim: from `start` on, `step` apart, as many indices as `src` has.
-    /// What PyTorch writes `x[:, 1:3] = y` is `x.slice_assign(1, 1, 1, &y)`.
+    /// What PyTorch writes `x[:, 1:3] = y` is `x.slice_assign(1, 1, 1, &y)`; [`slices_assign`](Self::slices_assign) is for several dims.
     ///
     /// ```
     /// use shard_tensor::{launch, ndarray::array, shard};
@@ -138,7 +171,70 @@ impl ShardTensor {
         })
     }
 
-    /// One index of a dim, without the dim.
+    /// The tensor with `src` in place of [those ranges](Self::slices) of several dims, to whose shape it is expanded: what PyTorch writes
+    /// `x[1:-1, 1:-1] = y`.
+    ///
+    /// ```
+    /// use shard_tensor::ndarray::{array, s};
+    /// use shard_tensor::{launch, shard};
+    /// let framed = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let inner = mesh.arange(2, shard(0))?;
+    ///     mesh.full([3, 4], 9.0, shard(0))?.slices_assign(s![1..-1, 1..-1], &inner)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(framed[0], array![[9.0, 9.0, 9.0, 9.0], [9.0, 0.0, 1.0, 9.0], [9.0, 9.0, 9.0, 9.0]].into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`slice`](Self::slice) and [`slice_assign`](Self::slice_assign), for each of the dims that is not whole: the last of them moves
+    /// what is assigned, the ones before it also what stays within their ranges.
+    ///
+    /// # Errors
+    /// As [`slices`](Self::slices); for a source that does not [expand](Self::expand) to the shape of the ranges.
+    #[track_caller]
+    pub fn slices_assign(&self, of: impl AsRef<[SliceInfoElem]>, src: &Self) -> Result<Self> {
+        let _call = Calling::of("slices_assign");
+        let read = Slices::of(self.shape(), of.as_ref())?;
+        let mut src = src.expand(&read.shape[..])?;
+        if read.changes {
+            let extents: Vec<usize> = read.ranges.iter().map(|range| range.2).collect();
+            src = src.reshape(&extents[..])?;
+        }
+        if read.ranges.is_empty() {
+            let replaced = self
+                .reshape([1])?
+                .slice_assign(0, 0, 1, &src.reshape([1])?)?;
+            return replaced.reshape(());
+        }
+        self.with_ranges(&read.ranges, 0, &src)
+    }
+
+    /// With a source in place of ranges of the dims from one on; those before are as the source's.
+    #[track_caller]
+    fn with_ranges(
+        &self,
+        ranges: &[(usize, isize, usize)],
+        from: usize,
+        src: &Self,
+    ) -> Result<Self> {
+        let is_whole = |d: usize| ranges[d] == (0, 1, self.shape()[d]);
+        let mut parts = (from..ranges.len()).filter(|&d| !is_whole(d));
+        // Where all are whole, the first is replaced as a part would be, so that types and meshes are compared.
+        let dim = parts.next().unwrap_or_default();
+        let (start, step, len) = ranges[dim];
+        let part = match parts.next() {
+            None => src.clone(),
+            Some(next) => {
+                let old = self.slice(dim, start, step, len)?;
+                old.with_ranges(ranges, next, src)?
+            }
+        };
+        self.slice_assign(dim, start, step, &part)
+    }
+
+    /// One index of a dim, without the dim. From the end, `x[:, -1]` of PyTorch, it is [`slices`](Self::slices) that counts:
+    /// `x.slices(s![.., -1])`.
     ///
     /// # Collective
     /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.

@@ -1,6 +1,6 @@
 //! What is put, folded, picked and sorted by index, and its gradients: on several ranks and layouts what one rank makes.
 
-use ndarray::{Array1, Array2, ArrayD, NewAxis, array, s};
+use ndarray::{Array1, Array2, ArrayD, NewAxis, SliceInfoElem, array, s};
 use shard_tensor::{
     BagReduce, DType, Launch, Mesh, Placements, Result, ScatterReduce, ShardTensor, replicate,
     shard,
@@ -638,6 +638,62 @@ fn rows_are_combined_in_bags() {
         });
         found.unwrap();
     }
+}
+
+#[test]
+fn ranges_of_several_dims_are_replaced_wherever_both_lie() {
+    let source = |a: usize, b: usize| number(&[a + 3, b + 1]);
+    // Forwards behind the first of both dims; every second column backwards; and all of the first column.
+    type From = fn([usize; 2]) -> Option<[usize; 2]>;
+    let cases: [(Program, From); 3] = [
+        (
+            |x, _, src, _| x.slices_assign(s![1..-1, 1..], src),
+            |[a, b]| ((1..8).contains(&a) && b > 0).then(|| [a - 1, b - 1]),
+        ),
+        (
+            |x, _, src, _| x.slices_assign(s![2.., 1..;-2], &src.narrow(1, ..2)?),
+            |[a, b]| (a > 1 && b % 2 == 1).then(|| [a - 2, usize::from(b == 1)]),
+        ),
+        (
+            |x, _, src, _| x.slices_assign(s![.., 0], &src.slices(s![2, 1])?),
+            |[_, b]| (b == 0).then_some([2, 1]),
+        ),
+    ];
+    for (i, (assign, from)) in cases.into_iter().enumerate() {
+        let found = same_on_all_layouts(assign);
+        let expected = Array2::from_shape_fn((9, 4), |(a, b)| {
+            from([a, b]).map_or(number(&[a, b]), |[k, l]| source(k, l))
+        });
+        assert_eq!(found[0], expected.into_dyn(), "{i}");
+        assert_eq!(found.len(), 3);
+        let mut slopes = found[1].indexed_iter();
+        assert!(slopes.all(|(at, &x)| (x != 0.0) == from([at[0], at[1]]).is_none()));
+    }
+    let refused = Launch::new(2).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.ones([4, 2], shard(0))?;
+        let other = mesh.with_dtype(DType::F64).zeros([2], shard(0))?;
+        for (i, wrong) in [
+            x.slices_assign(s![.., ..], &other),
+            x.slices_assign(s![.., .., ..], &x),
+            x.slices_assign(s![1..3], &mesh.ones([3, 2], shard(0))?),
+            x.slices_assign(s![4], &x.select(0, 0)?),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert!(wrong.is_err(), "{i}");
+        }
+        let one = x.sum_all()?.slices_assign(s![..;0], &x);
+        assert!(one.is_err());
+        let none: [SliceInfoElem; 0] = [];
+        let replaced = x.sum_all()?.slices_assign(none, &x.mean_all()?)?;
+        assert_eq!((replaced.ndim(), replaced.item()?), (0, 1.0));
+        let all = x.slices_assign(s![.., ..], &x.narrow(0, ..1)?.mul_scalar(3.0)?)?;
+        assert_eq!(all.sum_all()?.item()?, 24.0);
+        Ok(())
+    });
+    refused.unwrap();
 }
 
 #[test]
