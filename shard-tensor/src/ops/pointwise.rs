@@ -1,7 +1,7 @@
 //! Maps of one number and of two.
 
 use crate::{Dim, Result, ShardTensor};
-use shard_comm::DType;
+use shard_comm::{Calling, DType};
 use shard_kernels::unary::Unary;
 use shard_ops::elementwise as ops;
 
@@ -69,6 +69,44 @@ impl ShardTensor {
     #[track_caller]
     pub fn sub_scalar(&self, value: f64) -> Result<Self> {
         self.run(|exec, x| ops::sub_scalar(exec, x, value))
+    }
+
+    /// [`floor_div`](Self::floor_div) by a number.
+    ///
+    /// ```
+    /// use shard_tensor::{DType, launch, shard};
+    /// let split = launch(2, |ctx| {
+    ///     let places = ctx.mesh_of(2)?.with_dtype(DType::I64).arange(5, shard(0))?; // of a table of 3 columns
+    ///     let (row, column) = (places.floor_div_scalar(3.0)?, places.remainder_scalar(3.0)?);
+    ///     Ok([row.to_array::<i64>()?, column.to_array::<i64>()?])
+    /// })?;
+    /// assert_eq!(split[0][0].as_slice(), Some(&[0, 0, 0, 1, 1][..]));
+    /// assert_eq!(split[0][1].as_slice(), Some(&[0, 1, 2, 0, 1][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication; a partial tensor is reduced first.
+    ///
+    /// # Errors
+    /// As [`floor_div`](Self::floor_div); for a number that the type cannot hold.
+    #[track_caller]
+    pub fn floor_div_scalar(&self, value: f64) -> Result<Self> {
+        let _call = Calling::of("floor_div_scalar");
+        self.floor_div(&self.number(value)?)
+    }
+
+    /// [`remainder`](Self::remainder) of the division by a number.
+    ///
+    /// # Collective
+    /// As [`floor_div_scalar`](Self::floor_div_scalar).
+    ///
+    /// # Errors
+    /// As [`floor_div_scalar`](Self::floor_div_scalar).
+    #[track_caller]
+    pub fn remainder_scalar(&self, value: f64) -> Result<Self> {
+        let _call = Calling::of("remainder_scalar");
+        self.remainder(&self.number(value)?)
     }
 
     /// A number as a tensor of the same type on the same mesh.
