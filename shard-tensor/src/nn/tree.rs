@@ -78,8 +78,9 @@ macro_rules! tree {
     };
 }
 
-/// Puts a name in front of those of leaves.
+/// Puts a name in front of those of leaves: of a field that is named as a keyword, `r#box`, the name without the mark.
 pub fn under<L>(name: &str, leaves: Vec<(String, L)>) -> impl Iterator<Item = (String, L)> {
+    let name = name.strip_prefix("r#").unwrap_or(name);
     leaves
         .into_iter()
         .map(move |(rest, leaf)| match rest.is_empty() {

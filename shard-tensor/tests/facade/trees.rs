@@ -13,8 +13,10 @@ struct Everything<T: Tree> {
     none: Option<Linear>,
     boxed: Box<dyn Tree>,
     any: T,
+    /// A name that PyTorch's models may have, and that is a keyword here.
+    r#box: Linear,
 }
-tree!(Everything<T: Tree> { own, constant, buffer, list, pair, none, boxed, any });
+tree!(Everything<T: Tree> { own, constant, buffer, list, pair, none, boxed, any, r#box });
 
 #[test]
 fn leaves_have_the_names_of_their_fields() {
@@ -30,6 +32,7 @@ fn leaves_have_the_names_of_their_fields() {
             none: None,
             boxed: Box::new(BatchNorm::new(&mesh, 2)?),
             any: Linear::new(&mesh, 1, 1)?,
+            r#box: linear()?,
         };
         let parameters = model.parameters();
         let names: Vec<&str> = parameters.iter().map(|p| &p.0[..]).collect();
@@ -43,6 +46,7 @@ fn leaves_have_the_names_of_their_fields() {
             "boxed.bias",
             "any.weight",
             "any.bias",
+            "box.weight",
         ];
         assert_eq!(names, expected);
         let buffers = model.buffers();
