@@ -352,6 +352,7 @@ impl Module for NeighborhoodAttention {
     }
 }
 
+#[track_caller]
 fn check_heads(op: &'static str, width: usize, heads: usize) -> Result<()> {
     match heads > 0 && width.is_multiple_of(heads) {
         true => Ok(()),

@@ -1,11 +1,11 @@
 //! A launch reports the cause, not its echoes.
 
 use shard_ops::inside::{Cells, Normalise, Statistics};
-use shard_tensor::nn::{LayerNorm, Linear, ModelExt, Module};
+use shard_tensor::nn::{self, LayerNorm, Linear, ModelExt, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
-    ClassLoss, Context, DType, Error, ErrorClass, LocalSizes, Result, ShardTensor, checkpoint,
-    launch, replicate, shard,
+    Attention, ClassLoss, Context, DType, Error, ErrorClass, LocalSizes, Result, ShardTensor,
+    checkpoint, launch, replicate, shard,
 };
 
 #[test]
@@ -249,5 +249,37 @@ fn ranks_that_take_different_turns_are_found_out_at_the_next_sum() {
     for error in [other_op, other_extent, one_more_draw] {
         assert_eq!(error.class(), ErrorClass::Uniform);
         assert!(error.to_string().contains("the calls before"), "{error}");
+    }
+}
+
+/// Following the fix must lead to what was meant: ones for keys that count, converted to the queries' type, would be added to logits.
+#[test]
+fn wrong_masks_and_classes_are_told_what_they_should_be() {
+    let told = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let numbers = mesh.with_dtype(DType::I64);
+        let tokens = mesh.randn([3, 2, 5, 4], shard(0))?;
+        let counts = numbers.ones([3, 1, 1, 5], shard(0))?;
+        let attended = tokens.attention(&tokens, &tokens, Some(&counts), &Attention::default());
+        let (logits, labels) = (
+            mesh.randn([2, 7, 5], shard(0))?,
+            numbers.zeros([2, 7], shard(0))?,
+        );
+        let last = logits.cross_entropy(&labels, &ClassLoss::default());
+        let moved = logits.movedim(-1, 1)?;
+        assert!(moved.cross_entropy(&labels, &ClassLoss::default()).is_ok());
+        let floats = moved.cross_entropy(&labels.to(DType::F32)?, &ClassLoss::default());
+        let heads = nn::MultiheadAttention::new(&mesh, 8, 3).map(|_| mesh.ones([1], shard(0)));
+        let all = [attended, last, floats, heads.and_then(|x| x)];
+        Ok(all.map(|wrong| wrong.unwrap_err().to_string()))
+    });
+    let expected = [
+        "bool, true where a key counts, or f32",
+        "dim 1, which has the classes",
+        "`.to(DType::I64)`",
+        "errors.rs",
+    ];
+    for (told, expected) in told.unwrap().remove(0).iter().zip(expected) {
+        assert!(told.contains(expected), "{told}");
     }
 }

@@ -100,7 +100,7 @@ fn of_logits(
             problem,
             x,
             target,
-            "give a probability per class",
+            "give a probability per class, or classes as integers: `.to(DType::I64)`",
         ));
     }
     if classes.ignore.is_some_and(|class| class >= 0) {
@@ -135,7 +135,13 @@ fn of_indices(
     let mut one_each = logs.shape().to_vec();
     one_each.remove(dim);
     if target.shape() != one_each {
-        let fix = "give a class for each place: the shape without the dim of classes";
+        let fix = match dim {
+            0 => "give one class: of logits without a batch there is one dim, of classes",
+            _ => {
+                "give a class for each place: the shape without dim 1, which has the classes; where they are another dim of the \
+                 logits, `movedim` brings them there"
+            }
+        };
         return Err(unfit(name, "targets do not fit".into(), logs, target, fix));
     }
     let count = logs.shape()[dim];
