@@ -156,7 +156,8 @@ impl ShardTensor {
 /// Resampling of the spatial dims of `[batch, channels, spatial...]` tensors.
 impl ShardTensor {
     /// Interpolates to these spatial extents, with PyTorch's coordinates. Linear means bilinear in two dims and
-    /// trilinear in three.
+    /// trilinear in three; `align_corners=True` of PyTorch is [`LinearAligned`](ResampleMode::LinearAligned) and
+    /// [`CubicAligned`](ResampleMode::CubicAligned).
     ///
     /// # Collective
     /// All members of the mesh. Communicates the samples that lie on other ranks.
