@@ -8,7 +8,7 @@ use shard_tensor::optim::Lbfgs;
 use shard_tensor::prelude::*;
 
 /// As in the script.
-fn optimizers(parameters: nn::Parameters) -> Result<Vec<(&'static str, Lbfgs)>> {
+fn optimizers(parameters: &nn::Parameters) -> Result<Vec<(&'static str, Lbfgs)>> {
     let of = |rate| Lbfgs::new(parameters.clone(), rate);
     Ok(vec![
         ("plain", of(0.2)?.iterations(6).history(2)),
@@ -63,7 +63,7 @@ fn steps_along_directions_of_lbfgs_are_pytorchs() {
             let mut found = vec![];
             for which in 0..5 {
                 let parameters = case.parameters(mesh, &all)?;
-                let (name, mut lbfgs) = optimizers(parameters.clone())?.remove(which);
+                let (name, mut lbfgs) = optimizers(&parameters)?.remove(which);
                 let [(_, weight), (_, bias)] = &parameters[..] else {
                     unreachable!("there are two")
                 };
