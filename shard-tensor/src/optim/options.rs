@@ -33,6 +33,23 @@ macro_rules! optimizer {
                 pick: impl Fn(&str) -> bool,
                 set: impl Fn($options) -> $options,
             ) -> crate::Result<Self> {
+                Ok(Self(self.0.group(|name, _| pick(name), set)?))
+            }
+
+            /// As [`group`](Self::group), of parameters that are picked by what they are, as of `|_, p| p.ndim() < 2` the biases and the
+            /// weights of norms, which often do not decay.
+            ///
+            /// # Collective
+            /// As [`group`](Self::group).
+            ///
+            /// # Errors
+            /// As [`group`](Self::group).
+            #[track_caller]
+            pub fn group_by(
+                self,
+                pick: impl Fn(&str, &crate::ShardTensor) -> bool,
+                set: impl Fn($options) -> $options,
+            ) -> crate::Result<Self> {
                 Ok(Self(self.0.group(pick, set)?))
             }
 

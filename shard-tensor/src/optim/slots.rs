@@ -89,16 +89,17 @@ impl<F: Formula> Slots<F> {
         self
     }
 
-    /// Changes the options of the parameters whose names are picked.
+    /// Changes the options of the parameters that are picked.
     #[track_caller]
     pub(super) fn group(
         mut self,
-        pick: impl Fn(&str) -> bool,
+        pick: impl Fn(&str, &ShardTensor) -> bool,
         set: impl Fn(F) -> F,
     ) -> Result<Self> {
         let wrong = |expected, got, fix| Err(Error::argument("group", expected, got, fix));
         let rate = self.rate;
-        let mut picked = self.slots.iter_mut().filter(|s| pick(&s.name)).peekable();
+        let slots = self.slots.iter_mut();
+        let mut picked = slots.filter(|s| pick(&s.name, &s.parameter)).peekable();
         if picked.peek().is_none() {
             let names: Vec<&str> = self.slots.iter().map(|s| &s.name[..]).collect();
             let got = format!("none of {}", names.join(", "));

@@ -4,8 +4,8 @@ use crate::training::{close, read};
 use serde_json::Value;
 use shard_tensor::nn::ModelExt;
 use shard_tensor::optim::{
-    Adam, AdamW, Cosine, Ema, Exponential, Linear, Lion, Milestones, OneCycle, Optimizer, Plateau,
-    Schedule, Sgd, StepDecay,
+    Adam, AdamW, AdamWOptions, Cosine, Ema, Exponential, Linear, Lion, Milestones, OneCycle,
+    Optimizer, Plateau, Schedule, Sgd, StepDecay,
 };
 use shard_tensor::{
     ClipNorm, Context, DType, Error, Gradients, Launch, Mesh, Placements, Result, ShardTensor,
@@ -217,15 +217,18 @@ fn optimizers_and_their_states_are_pytorchs() {
 #[test]
 fn groups_schedules_and_clipping_are_pytorchs_together() {
     let all = fixture();
-    for case in cases() {
+    for (case, by_name) in cases()
+        .iter()
+        .flat_map(|case| [(case, true), (case, false)])
+    {
         let trained = case.run(|_, mesh| {
             let parameters = case.parameters(mesh, &all)?;
-            let mut adam = AdamW::new(parameters.clone(), 0.05)?
-                .weight_decay(0.1)
-                .group(
-                    |name| name.ends_with("bias"),
-                    |o| o.learning_rate(0.01).weight_decay(0.0),
-                )?;
+            let adam = AdamW::new(parameters.clone(), 0.05)?.weight_decay(0.1);
+            let set = |o: AdamWOptions| o.learning_rate(0.01).weight_decay(0.0);
+            let mut adam = match by_name {
+                true => adam.group(|name| name.ends_with("bias"), set)?,
+                false => adam.group_by(|_, parameter| parameter.ndim() == 1, set)?,
+            };
             let rates = Cosine::new(0.05, 6).warmup(2).from(1.0 / 3.0);
             let mut norms = vec![];
             for (step, slopes) in all["slopes"].as_array().unwrap().iter().enumerate() {
