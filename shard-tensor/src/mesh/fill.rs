@@ -420,8 +420,7 @@ impl Mesh {
                 op,
                 "a floating-point type",
                 self.dtype.name(),
-                "draw integers from their range: `mesh.uniform(shape, 0.0..10.0, ..)`; or choose another type: \
-                 `mesh.with_dtype(..)`",
+                "draw integers from their range: `mesh.randint(shape, 0..10, ..)`; or choose another type: `mesh.with_dtype(..)`",
             )),
         }
     }

@@ -1,7 +1,7 @@
 //! Choices by a mask, triangles and diagonals, and classes as rows.
 
 use crate::{Dim, Error, Result, ShardTensor};
-use shard_comm::Calling;
+use shard_comm::{Calling, DType};
 use shard_ops::{elementwise, one_hot, triangle};
 
 /// What [`ShardTensor::where_`] chooses from: a tensor, or a number, which takes the type of the other.
@@ -33,7 +33,8 @@ impl From<i32> for Branch<'_> {
 
 /// Choices by a mask.
 impl ShardTensor {
-    /// Of a mask (`bool`): `a` where it is true and `b` elsewhere. Shapes broadcast as in NumPy.
+    /// Of a mask (`bool`): `a` where it is true and `b` elsewhere, as `torch.where`. It is a method of the mask, where PyTorch's
+    /// `x.where(mask, y)` is one of what is chosen: that is `mask.where_(&x, &y)`. Shapes broadcast as in NumPy.
     ///
     /// # Collective
     /// All members of the mesh. Communicates to align misaligned operands; partial ones are reduced first.
@@ -55,6 +56,14 @@ impl ShardTensor {
     pub fn where_<'a>(&self, a: impl Into<Branch<'a>>, b: impl Into<Branch<'a>>) -> Result<Self> {
         let _call = Calling::of("where_");
         let (mask, exec) = (self.value(), self.context().tape());
+        if self.dtype() != DType::Bool {
+            return Err(Error::argument(
+                "where_",
+                "a mask of bool, which chooses",
+                self.dtype().name(),
+                "`x.where(mask, y)` of PyTorch is `mask.where_(&x, &y)`; zeros and ones become a mask by `.to()`, other numbers by a comparison",
+            ));
+        }
         let number = |like: &Self, number| elementwise::number("where", &like.value(), number);
         let (a, b) = match (a.into(), b.into()) {
             (Branch::Tensor(a), Branch::Tensor(b)) => (a.value(), b.value()),

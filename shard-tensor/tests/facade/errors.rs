@@ -270,7 +270,10 @@ fn wrong_masks_and_classes_are_told_what_they_should_be() {
         assert!(moved.cross_entropy(&labels, &ClassLoss::default()).is_ok());
         let floats = moved.cross_entropy(&labels.to(DType::F32)?, &ClassLoss::default());
         let heads = nn::MultiheadAttention::new(&mesh, 8, 3).map(|_| mesh.ones([1], shard(0)));
-        let all = [attended, last, floats, heads.and_then(|x| x)];
+        let mask = labels.eq_scalar(0.0)?;
+        let chosen = labels.where_(&mask, &labels);
+        assert!(mask.where_(&labels, -1).is_ok());
+        let all = [attended, last, floats, heads.and_then(|x| x), chosen];
         Ok(all.map(|wrong| wrong.unwrap_err().to_string()))
     });
     let expected = [
@@ -278,6 +281,7 @@ fn wrong_masks_and_classes_are_told_what_they_should_be() {
         "dim 1, which has the classes",
         "`.to(DType::I64)`",
         "errors.rs",
+        "`mask.where_(&x, &y)`",
     ];
     for (told, expected) in told.unwrap().remove(0).iter().zip(expected) {
         assert!(told.contains(expected), "{told}");
