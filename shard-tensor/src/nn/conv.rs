@@ -1,7 +1,7 @@
 //! Convolutional layers.
 
 use super::{Module, uniform};
-use crate::{Mesh, Result, Shape, ShardTensor, tree};
+use crate::{Error, Mesh, Result, Shape, ShardTensor, tree};
 use shard_spec::numel;
 
 /// A convolution of as many spatial dims as its kernel has.
@@ -21,7 +21,7 @@ impl Conv {
     /// All ranks of the program: it draws random numbers.
     ///
     /// # Errors
-    /// If the sizes are too large for an array.
+    /// [`Argument`](Error::Argument) for channels that do not divide by groups; if the sizes are too large for an array.
     #[track_caller]
     pub fn new(
         mesh: &Mesh,
@@ -53,7 +53,7 @@ impl Conv {
         let groups = options.options().groups;
         Ok(Self {
             options,
-            weight: weight(mesh, [outputs, inputs], groups, &kernel.into())?,
+            weight: weight("Conv", mesh, [outputs, inputs], groups, &kernel.into())?,
             bias: None,
         })
     }
@@ -85,7 +85,7 @@ impl ConvTranspose {
     /// All ranks of the program: it draws random numbers.
     ///
     /// # Errors
-    /// If the sizes are too large for an array.
+    /// [`Argument`](Error::Argument) for channels that do not divide by groups; if the sizes are too large for an array.
     #[track_caller]
     pub fn new(
         mesh: &Mesh,
@@ -117,7 +117,13 @@ impl ConvTranspose {
         let groups = options.options().groups;
         Ok(Self {
             options,
-            weight: weight(mesh, [inputs, outputs], groups, &kernel.into())?,
+            weight: weight(
+                "ConvTranspose",
+                mesh,
+                [inputs, outputs],
+                groups,
+                &kernel.into(),
+            )?,
             bias: None,
         })
     }
@@ -136,15 +142,31 @@ impl Module for ConvTranspose {
 /// inputs, those of transposed convolutions too.
 #[track_caller]
 fn weight(
+    op: &'static str,
     mesh: &Mesh,
     [first, second]: [usize; 2],
     groups: usize,
     kernel: &Shape,
 ) -> Result<ShardTensor> {
-    let channels = [first, second / groups.max(1)];
+    check_groups(op, &[first, second], groups)?;
+    let channels = [first, second / groups];
     let shape: Vec<usize> = channels.into_iter().chain(kernel.iter().copied()).collect();
     let fan_in = numel(&shape[1..]);
     uniform(mesh, shape, fan_in)
+}
+
+/// Refuses channels that do not divide by groups.
+#[track_caller]
+pub(super) fn check_groups(op: &'static str, channels: &[usize], groups: usize) -> Result<()> {
+    match groups > 0 && channels.iter().all(|n| n.is_multiple_of(groups)) {
+        true => Ok(()),
+        false => Err(Error::argument(
+            op,
+            "channels that divide by the number of groups",
+            format!("{channels:?} and {groups} groups"),
+            "choose groups of equal numbers of channels",
+        )),
+    }
 }
 
 /// The bias of a new layer with this weight.

@@ -1,5 +1,6 @@
 //! Normalisation.
 
+use super::conv::check_groups;
 use super::{Buffer, Module, Training};
 use crate::{Mesh, Placements, Result, Shape, ShardTensor, tree};
 
@@ -21,9 +22,10 @@ impl GroupNorm {
     /// All members of the mesh. No communication.
     ///
     /// # Errors
-    /// If the sizes are too large for an array.
+    /// [`Argument`](crate::Error::Argument) for channels that do not divide by groups; if there are too many for an array.
     #[track_caller]
     pub fn new(mesh: &Mesh, groups: usize, channels: usize) -> Result<Self> {
+        check_groups("GroupNorm", &[channels], groups)?;
         let (weight, bias) = scale_and_shift(mesh, channels)?;
         Ok(Self {
             groups,

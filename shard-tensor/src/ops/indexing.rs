@@ -110,7 +110,8 @@ impl ShardTensor {
         })
     }
 
-    /// The rows of this table that `indices` name, `[..indices, ..row]`. The row `padding` gets no gradient.
+    /// The rows of this table that `indices` name, `[..indices, ..row]`. The row `padding` gets no gradient. Negative numbers name none, as in
+    /// PyTorch: they are marks for what is missing, and a row from the end would stand in its place unseen.
     ///
     /// ```
     /// use ndarray::array;
@@ -131,7 +132,7 @@ impl ShardTensor {
     /// result is partial.
     ///
     /// # Errors
-    /// As [`index_select`](Self::index_select); for a padding that is no row.
+    /// As [`index_select`](Self::index_select); for negative indices; for a padding that is no row.
     #[track_caller]
     pub fn embedding(&self, indices: &Self, padding: Option<usize>) -> Result<Self> {
         let _call = Calling::of("embedding");

@@ -4,8 +4,8 @@ use shard_ops::inside::{Cells, Normalise, Statistics};
 use shard_tensor::nn::{self, LayerNorm, Linear, ModelExt, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
-    Attention, ClassLoss, Context, DType, Error, ErrorClass, LocalSizes, Result, ShardTensor,
-    checkpoint, launch, replicate, shard,
+    Attention, ClassLoss, Context, Conv, ConvTranspose, DType, Error, ErrorClass, LocalSizes,
+    Result, ShardTensor, checkpoint, launch, replicate, shard,
 };
 
 #[test]
@@ -249,6 +249,34 @@ fn ranks_that_take_different_turns_are_found_out_at_the_next_sum() {
     for error in [other_op, other_extent, one_more_draw] {
         assert_eq!(error.class(), ErrorClass::Uniform);
         assert!(error.to_string().contains("the calls before"), "{error}");
+    }
+}
+
+#[test]
+fn layers_whose_groups_do_not_divide_are_refused_when_they_are_made() {
+    let told = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let by = |groups| Conv::new().groups(groups);
+        let turned = ConvTranspose::new().groups(2);
+        let wrong = [
+            nn::GroupNorm::new(&mesh, 3, 8).err(),
+            nn::GroupNorm::new(&mesh, 0, 8).err(),
+            nn::Conv::new(&mesh, 4, 6, [3], by(4)).err(),
+            nn::Conv::new(&mesh, 6, 4, [3], by(4)).err(),
+            nn::ConvTranspose::new(&mesh, 4, 5, [3], turned).err(),
+        ];
+        assert!(nn::Conv::new(&mesh, 4, 8, [3], by(4)).is_ok());
+        Ok(wrong.map(|wrong| wrong.map(|wrong| wrong.to_string())))
+    });
+    for (told, op) in told.unwrap().remove(0).iter().zip([
+        "GroupNorm",
+        "GroupNorm",
+        "Conv",
+        "Conv",
+        "ConvTranspose",
+    ]) {
+        let told = told.as_ref().expect(op);
+        assert!(told.contains(op) && told.contains("errors.rs"), "{told}");
     }
 }
 

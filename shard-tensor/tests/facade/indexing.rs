@@ -2,8 +2,8 @@
 
 use ndarray::{Array1, Array2, ArrayD, NewAxis, SliceInfoElem, array, s};
 use shard_tensor::{
-    BagReduce, DType, Launch, Mesh, Placements, Result, ScatterReduce, ShardTensor, replicate,
-    shard,
+    BagReduce, DType, Launch, Mesh, Placements, Result, ScatterReduce, ShardTensor, launch,
+    replicate, shard,
 };
 
 /// Whole results and gradients of a program of a table `[9, 4]`, an index `[7, 3]` below 9 and a source `[7, 3]`.
@@ -739,4 +739,28 @@ fn a_slice_is_replaced_wherever_both_lie() {
         Ok(())
     });
     refused.unwrap();
+}
+
+/// As in PyTorch: -1 is a mark for no word in many data sets, and the last row would stand in its place.
+#[test]
+fn a_table_of_words_has_no_row_from_the_end() {
+    let told = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let words = mesh.distribute(&array![0_i64, 4, -1], shard(0))?;
+        let mut told = Vec::new();
+        for rows in [shard(0), replicate()] {
+            let table = mesh.randn([5, 2], rows)?.requires_grad()?;
+            for words in [&words, &words.redistribute(replicate())?] {
+                told.push(table.embedding(words, None).unwrap_err().to_string());
+                told.push(table.embedding(words, Some(4)).unwrap_err().to_string());
+            }
+            // What is picked from any array counts from the end.
+            let last = table.index_select(0, &words)?.narrow(0, 2..)?;
+            assert!(last.allclose(&table.narrow(0, 4..)?, 0.0, 0.0, false)?);
+        }
+        Ok(told)
+    });
+    for told in told.unwrap().concat() {
+        assert!(told.contains("embedding") && told.contains("-1"), "{told}");
+    }
 }

@@ -80,14 +80,15 @@ pub fn index_select_by(
     exec.apply1(Arc::new(take), &[x, &index.detach()])
 }
 
-/// The rows of `weight` that `indices` name: `[..indices, ..row]`. The row `padding` gets no gradient.
+/// The rows of `weight` that `indices` name: `[..indices, ..row]`. The row `padding` gets no gradient. Negative numbers name none, as in
+/// PyTorch: they are marks for what is missing, and a row from the end would stand in its place unseen.
 ///
 /// # Collective
 /// As [`index_select`]. Where the rows are sharded and the indices are not, each rank may look at its own rows alone, and the result
 /// is a sum.
 ///
 /// # Errors
-/// As [`index_select`]; a padding that is no row.
+/// As [`index_select`]; negative indices; a padding that is no row.
 pub fn embedding(
     exec: &dyn Exec,
     indices: &Value,
@@ -104,7 +105,7 @@ pub fn embedding(
         });
     }
     let take = Take {
-        picked: Picked::rows(0, indices.ndim()),
+        picked: Picked::rows(0, indices.ndim()).with_no_negatives(),
         skips: None,
         padding: padding.map(|p| p as i64),
         by: RouteBy::Auto,
