@@ -1,10 +1,11 @@
 //! Factors and inverses of batches of matrices, by `faer`, in double precision for both types.
 //!
-//! What does not exist is NaN; the inverse of a singular matrix holds infinities or NaN.
+//! What does not exist is NaN, as what orthonormal vectors make of a matrix that is not finite; the inverse of a singular matrix holds
+//! infinities or NaN.
 
 use super::{Real, View, ViewMut};
 use faer::linalg::solvers::{DenseSolveCore, Solve};
-use faer::{Mat, MatRef, Side};
+use faer::{Mat, MatRef, Scale, Side};
 
 /// What is made of each matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,17 +67,20 @@ fn of_matrix(kind: Factors, a: MatRef<'_, f64>) -> Option<Vec<Mat<f64>>> {
         Factors::Inverse => vec![a.partial_piv_lu().inverse()],
         Factors::Cholesky => vec![lower(a.llt(Side::Lower).ok()?.L())],
         Factors::Qr => {
+            let (a, scale) = scaled(a, |_, _| true)?;
             let qr = a.qr();
-            vec![qr.compute_thin_Q(), upper(qr.thin_R())]
+            vec![qr.compute_thin_Q(), upper(qr.thin_R()) * Scale(scale)]
         }
         Factors::Svd => {
+            let (a, scale) = scaled(a, |_, _| true)?;
             let svd = a.thin_svd().ok()?;
-            let values = column(a.nrows().min(a.ncols()), &|i| svd.S()[i]);
+            let values = column(a.nrows().min(a.ncols()), &|i| svd.S()[i] * scale);
             vec![svd.U().to_owned(), values, svd.V().transpose().to_owned()]
         }
         Factors::Eigh => {
+            let (a, scale) = scaled(a, |i, j| i >= j)?;
             let eigen = a.self_adjoint_eigen(Side::Lower).ok()?;
-            let values = column(a.nrows(), &|i| eigen.S()[i]);
+            let values = column(a.nrows(), &|i| eigen.S()[i] * scale);
             vec![values, eigen.U().to_owned()]
         }
         Factors::Det | Factors::Slogdet => {
@@ -93,6 +97,28 @@ fn of_matrix(kind: Factors, a: MatRef<'_, f64>) -> Option<Vec<Mat<f64>>> {
             }
         }
     })
+}
+
+/// A matrix divided by a power of two, and that power: squares of what is left of the elements that are read neither overflow nor
+/// vanish. `None` if one of these is not finite.
+fn scaled(a: MatRef<'_, f64>, reads: impl Fn(usize, usize) -> bool) -> Option<(Mat<f64>, f64)> {
+    // Those between 10^-100 and 10^100 stay as they are.
+    const USUAL: f64 = 332.0;
+    let places = (0..a.nrows()).flat_map(|i| (0..a.ncols()).map(move |j| (i, j)));
+    let sizes = places.filter(|&(i, j)| reads(i, j)).map(|at| a[at].abs());
+    let most = sizes.fold(
+        0.0,
+        |most: f64, x| if x.is_nan() || x > most { x } else { most },
+    );
+    if !most.is_finite() {
+        return None;
+    }
+    // Of the power and its inverse both are numbers.
+    let scale = match most.log2() {
+        power if most == 0.0 || power.abs() < USUAL => 1.0,
+        power => power.clamp(-1000.0, 1000.0).floor().exp2(),
+    };
+    Some((a * Scale(scale.recip()), scale))
 }
 
 /// Numbers whose product is the determinant: pivots, and the sign of their order.

@@ -7,7 +7,8 @@ use shard_ops::{Exec, OpError, Value};
 
 /// Linear algebra, with the feature `linalg`. Matrices are the last two dims; each is whole on every rank that has it, and mesh axes
 /// may divide batch dims. Computed in double precision. What does not exist is NaN: the factor
-/// of a matrix that is not positive definite, or the gradient of the determinant of a singular one, whose value is 0.
+/// of a matrix that is not positive definite, those of one with elements that are infinite or NaN, or the gradient of the determinant of a
+/// singular one, whose value is 0.
 impl ShardTensor {
     /// The inverses of square matrices. That of a singular one has no meaning: its elements are infinite or NaN where elimination meets a
     /// pivot of 0, and very large where rounding hides it.

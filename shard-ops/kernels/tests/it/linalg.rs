@@ -64,3 +64,56 @@ fn what_does_not_exist_is_nan() {
     let l = &made(Factors::Cholesky, &indefinite, 2, &[&[2, 2]])[0];
     assert!(l.iter().all(|x| x.is_nan()));
 }
+
+/// Squares of elements are no numbers, but what is made of them is. A factor of two changes no digit.
+#[test]
+fn factors_of_the_smallest_and_greatest_numbers_are_those_of_any() {
+    let all: [(Factors, &[&[usize]]); 3] = [
+        (Factors::Qr, &[&[3, 3], &[3, 3]]),
+        (Factors::Svd, &[&[3, 3], &[3], &[3, 3]]),
+        (Factors::Eigh, &[&[3], &[3, 3]]),
+    ];
+    for (kind, shapes) in all {
+        let usual = made(kind, &A, 3, shapes);
+        // Which of the results grow with the matrix.
+        let grows = match kind {
+            Factors::Eigh => 0,
+            _ => 1,
+        };
+        for power in [-1060, -700, -340, 340, 700, 1015] {
+            let scale = |x: &f64| x * 2_f64.powi(power / 2) * 2_f64.powi(power - power / 2);
+            let a: Vec<f64> = A.iter().map(scale).collect();
+            for (i, (found, usual)) in made(kind, &a, 3, shapes).iter().zip(&usual).enumerate() {
+                for (found, usual) in found.iter().zip(usual) {
+                    let (expected, unit) = match i == grows {
+                        true => (scale(usual), scale(&1.0)),
+                        false => (*usual, 1.0),
+                    };
+                    // Of the smallest numbers few digits are left.
+                    let digits = if power < -1022 { 1e-3 } else { 1e-12 };
+                    let apart = (found - expected).abs();
+                    assert!(
+                        apart <= digits * (expected.abs() + unit),
+                        "{kind:?} by 2^{power}: {found} for {expected}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_number_has_no_factors() {
+    for bad in [f64::NAN, f64::INFINITY] {
+        let mut a = A;
+        a[3] = bad;
+        for kind in [Factors::Qr, Factors::Svd] {
+            let all = made(kind, &a, 3, &[&[3, 3]]);
+            assert!(all[0].iter().all(|x| x.is_nan()), "{kind:?} of {bad}");
+        }
+        // Of a symmetric matrix the lower triangle is read.
+        assert!(made(Factors::Eigh, &a, 3, &[&[3]])[0][0].is_nan());
+        a.swap(1, 3);
+        assert!(!made(Factors::Eigh, &a, 3, &[&[3]])[0][0].is_nan());
+    }
+}

@@ -162,7 +162,9 @@ impl Op for Decompose {
             Factors::Det => vec![vec![]],
             Factors::Slogdet => vec![vec![], vec![]],
         };
-        let mut rule = rule.input(dims(&factors, 2)).flops((m * n * k) as f64);
+        let mut rule = rule
+            .input(dims(&factors, 2))
+            .flops(*m as f64 * *n as f64 * k as f64);
         for own in made {
             let shape: Dims = batch.iter().chain(&own).copied().collect();
             rule = rule.output(dims(&factors, own.len()), shape, dtype);
@@ -228,7 +230,7 @@ impl Op for SolveFor {
         rule.input(dims(&factors, 2))
             .input(dims(&factors, 2))
             .output(dims(&factors, 2), shape, dtype)
-            .flops((n * n * n) as f64)
+            .flops((n as f64).powi(3))
             .linearity(Linearity::Each(smallvec![1]))
             .build()
     }
