@@ -276,3 +276,25 @@ fn hooks_are_dropped_with_the_launch() {
     assert_eq!(ran.unwrap(), [3.0, 3.0]);
     assert_eq!(Arc::strong_count(&witness), 1);
 }
+
+/// A square matrix of rank 2: what its vectors span is all there is, so nothing is divided by the smallest singular value. By PyTorch 2.
+#[cfg(feature = "linalg")]
+#[test]
+fn singular_vectors_of_a_singular_matrix_have_gradients() {
+    let found = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let matrix = |i: &[usize]| (3 * i[0] + i[1] + 1) as f64;
+        let x = mesh.from_fn([3, 3], replicate(), matrix)?.requires_grad()?;
+        let (u, _, vt) = x.svd()?;
+        let pair = |of: &ShardTensor, dim, at: [usize; 2]| {
+            let last = of.select(dim, 2)?;
+            last.select(0, at[0])?.mul(&last.select(0, at[1])?)
+        };
+        let both = pair(&u, 1, [0, 1])?.add(&pair(&vt, 0, [0, 2])?)?;
+        read(both.grad(&[&x], false)?[0].as_ref().unwrap())
+    });
+    let expected = [-18.0, -6.0, 18.0, 40.0, 4.0, -32.0, -22.0, 2.0, 14.0];
+    for (found, expected) in found.unwrap().concat().iter().zip([expected; 2].concat()) {
+        assert!((108.0 * found - expected).abs() < 1e-8, "{found}");
+    }
+}

@@ -190,6 +190,7 @@ fn eigh(exec: &dyn Exec, y: &[Value], dw: Option<&Value>, dv: Option<&Value>) ->
 /// what `dU` and `dV` have outside of the spaces that `U` and `V` span, divided by `S`.
 fn svd(exec: &dyn Exec, y: &[Value], [du, ds, dvt]: [Option<&Value>; 3]) -> Result<Value> {
     let (u, s, vt) = (&y[0], &y[1], &y[2]);
+    let count = s.shape()[s.ndim() - 1];
     let f = apart_by(exec, &unary(exec, s, Unary::Square)?)?;
     let columns = unsqueeze(exec, s, s.ndim() - 1)?;
     let rows = unsqueeze(exec, s, s.ndim())?;
@@ -203,21 +204,26 @@ fn svd(exec: &dyn Exec, y: &[Value], [du, ds, dvt]: [Option<&Value>; 3]) -> Resu
     if let Some(du) = du {
         let within = product(exec, u, du, true, false)?;
         inner.push(mul(exec, &both(&mul(exec, &f, &within)?)?, &columns)?);
-        let beyond = sub(exec, du, &product(exec, u, &within, false, false)?)?;
-        let beyond = mul(exec, &beyond, &unary(exec, &columns, Unary::Reciprocal)?)?;
-        outer.push(product(exec, &beyond, vt, false, false)?);
+        // As many vectors as dims span all there is: what rounding leaves beyond them would be divided by values near 0.
+        if u.shape()[u.ndim() - 2] > count {
+            let beyond = sub(exec, du, &product(exec, u, &within, false, false)?)?;
+            let beyond = mul(exec, &beyond, &unary(exec, &columns, Unary::Reciprocal)?)?;
+            outer.push(product(exec, &beyond, vt, false, false)?);
+        }
     }
     if let Some(dvt) = dvt {
         // Vᵀ dV, of which dVᵀ is given.
         let within = product(exec, vt, dvt, false, true)?;
         inner.push(mul(exec, &rows, &both(&mul(exec, &f, &within)?)?)?);
-        let beyond = sub(
-            exec,
-            dvt,
-            &product(exec, &turned(exec, &within)?, vt, false, false)?,
-        )?;
-        let beyond = mul(exec, &unary(exec, &rows, Unary::Reciprocal)?, &beyond)?;
-        outer.push(product(exec, u, &beyond, false, false)?);
+        if vt.shape()[vt.ndim() - 1] > count {
+            let beyond = sub(
+                exec,
+                dvt,
+                &product(exec, &turned(exec, &within)?, vt, false, false)?,
+            )?;
+            let beyond = mul(exec, &unary(exec, &rows, Unary::Reciprocal)?, &beyond)?;
+            outer.push(product(exec, u, &beyond, false, false)?);
+        }
     }
     let inner = product(exec, u, &sum_of(exec, inner)?, false, false)?;
     outer.push(product(exec, &inner, vt, false, false)?);
