@@ -156,7 +156,7 @@ impl ShardTensor {
     /// As [`mse_loss`](Self::mse_loss).
     ///
     /// # Errors
-    /// As [`mse_loss`](Self::mse_loss).
+    /// As [`mse_loss`](Self::mse_loss); a `beta` that is below 0 or NaN.
     #[track_caller]
     pub fn smooth_l1_loss(
         &self,
@@ -176,7 +176,7 @@ impl ShardTensor {
     /// As [`mse_loss`](Self::mse_loss).
     ///
     /// # Errors
-    /// As [`mse_loss`](Self::mse_loss).
+    /// As [`mse_loss`](Self::mse_loss); a `delta` that is not above 0.
     #[track_caller]
     pub fn huber_loss(&self, target: &Self, delta: f64, reduction: LossReduction) -> Result<Self> {
         let _call = Calling::of("huber_loss");

@@ -4,8 +4,8 @@ use ndarray::{Array1, Array2, arr1};
 use shard_autograd::{GradCheck, Recorder, gradgradcheck};
 use shard_ops::{Value, norm, reduce, softmax as soft, statistics as stats};
 use shard_tensor::{
-    ClassLoss, Context, DType, Interpolation, Launch, LossReduction, Placements, Result,
-    ShardTensor, launch, replicate, shard,
+    ClassLoss, Context, DType, ErrorClass, Interpolation, Launch, LossReduction, Order, Placements,
+    Result, ShardTensor, launch, replicate, shard,
 };
 
 /// The shape of a mesh, and placements of a tensor of two dims on it.
@@ -395,6 +395,69 @@ fn losses_of_elements_are_those_of_their_definitions() {
     check("l1", &[l1 / (ROWS * COLUMNS) as f64], |_, x| {
         x.l1_loss(&target(x)?, LossReduction::Mean)
     });
+}
+
+/// As PyTorch: where nothing lies beyond the bend there is the parabola alone, and where nothing lies before it the line.
+#[test]
+fn losses_bend_anywhere_above_0() {
+    type Loss = fn(&ShardTensor, &ShardTensor, f64, LossReduction) -> Result<ShardTensor>;
+    let (huber, smooth): (Loss, Loss) = (
+        |x, t, delta, how| x.huber_loss(t, delta, how),
+        |x, t, beta, how| x.smooth_l1_loss(t, beta, how),
+    );
+    let parabola = [[0.0, 0.5, 2.0], [0.0, 1.0, 2.0]];
+    let line = [[0.0, 1.0, 2.0], [0.0, 1.0, 1.0]];
+    let nothing = [[0.0; 3]; 2];
+    let cases = [
+        (huber, f64::INFINITY, parabola),
+        // Which f32 does not hold.
+        (huber, 1e39, parabola),
+        (smooth, f64::INFINITY, nothing),
+        (smooth, 1e-310, line),
+        (smooth, 1e-40, line),
+        (smooth, 0.0, line),
+        (smooth, -0.0, line),
+    ];
+    let refused = [
+        (huber, 0.0),
+        (huber, -1.0),
+        (huber, f64::NAN),
+        (smooth, -1.0),
+        (smooth, f64::NAN),
+    ];
+    let found = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.arange(3, shard(0))?.requires_grad()?;
+        let zeros = mesh.zeros([3], shard(0))?;
+        for (case, (loss, bend, [values, slopes])) in cases.into_iter().enumerate() {
+            let errors = loss(&x, &zeros, bend, LossReduction::None)?;
+            let gradient = errors.sum_all()?.grad(&[&x], false)?.remove(0).unwrap();
+            let found = [errors, gradient].map(|x| x.to_array::<f32>());
+            let [errors, gradient] = found;
+            assert_eq!(errors?, arr1(&values).into_dyn(), "{case}");
+            assert_eq!(gradient?, arr1(&slopes).into_dyn(), "{case}");
+        }
+        Ok(refused.map(|(loss, bend)| {
+            let refused = loss(&x, &zeros, bend, LossReduction::Mean);
+            refused.err().map(|e| e.class())
+        }))
+    });
+    assert_eq!(found.unwrap(), [[Some(ErrorClass::Uniform); 5]; 2]);
+}
+
+/// A norm of an order that has a name is that under the name.
+#[test]
+fn orders_of_norms_are_known_by_their_numbers() {
+    let found = launch(2, |ctx| {
+        // -1, 0, 1, 2, 3
+        let x = ctx.mesh_of(2)?.arange(5, shard(0))?.sub_scalar(1.0)?;
+        let norm = |p| x.norm(Order::P(p), 0, false)?.item();
+        let y = x.reshape([5, 1])?;
+        let far = |p| y.cdist(&y, Order::P(p))?.sum_all()?.item();
+        let norms = [norm(0.0)?, norm(f64::INFINITY)?, norm(f64::NEG_INFINITY)?];
+        Ok((norms, [far(0.0)?, far(f64::INFINITY)?]))
+    });
+    assert_eq!(found.unwrap(), [([4.0, 3.0, 0.0], [20.0, 40.0]); 2]);
 }
 
 #[test]

@@ -4,7 +4,8 @@ use super::{LossReduction, of_total, reduced};
 use crate::families::elementwise::{add, mul_scalar, sub, unary};
 use crate::families::full::in_full;
 use crate::families::reduce::square_sum;
-use crate::{Exec, Result, Value};
+use crate::{Exec, OpError, Result, Value};
+use shard_comm::DType;
 use shard_kernels::unary::Unary;
 
 /// `|x - target|`
@@ -56,7 +57,7 @@ pub fn mse_loss(
 /// As [`l1_loss`].
 ///
 /// # Errors
-/// As [`l1_loss`].
+/// As [`l1_loss`]; a `beta` that is below 0 or NaN.
 pub fn smooth_l1_loss(
     exec: &dyn Exec,
     x: &Value,
@@ -64,9 +65,11 @@ pub fn smooth_l1_loss(
     beta: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
+    check_bend("smooth_l1_loss", beta >= 0.0, beta, [x, target])?;
     in_full(exec, [x, target], |[x, target]| {
         let distance = distance(exec, x, target)?;
-        let errors = match beta == 0.0 {
+        // So near 0 the type has no parabola.
+        let errors = match 1.0 / beta.abs() > most(&distance) {
             true => distance,
             false => bent(exec, &distance, beta, 1.0 / beta)?,
         };
@@ -80,7 +83,7 @@ pub fn smooth_l1_loss(
 /// As [`l1_loss`].
 ///
 /// # Errors
-/// As [`l1_loss`].
+/// As [`l1_loss`]; a `delta` that is not above 0.
 pub fn huber_loss(
     exec: &dyn Exec,
     x: &Value,
@@ -88,6 +91,7 @@ pub fn huber_loss(
     delta: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
+    check_bend("huber_loss", delta > 0.0, delta, [x, target])?;
     in_full(exec, [x, target], |[x, target]| {
         let errors = bent(exec, &distance(exec, x, target)?, delta, 1.0)?;
         reduced(exec, errors, None, reduction)
@@ -98,11 +102,36 @@ fn distance(exec: &dyn Exec, x: &Value, target: &Value) -> Result<Value> {
     unary(exec, &sub(exec, x, target)?, Unary::Abs)
 }
 
+/// Refuses a place to bend at that is none, as PyTorch does.
+fn check_bend(op: &'static str, fits: bool, bend: f64, operands: [&Value; 2]) -> Result<()> {
+    match fits {
+        true => Ok(()),
+        false => Err(OpError::Shape {
+            op,
+            problem: format!("a loss that bends at {bend}"),
+            shapes: operands.map(|v| v.shape().to_vec()).into(),
+            fix: "give a distance above 0, beyond which the loss is a line",
+        }),
+    }
+}
+
 /// `scale * (m² / 2 + bend * (d - m))` with `m = min(d, bend)`: a parabola that goes on as a line.
 fn bent(exec: &dyn Exec, d: &Value, bend: f64, scale: f64) -> Result<Value> {
     let (min, max) = (f64::NEG_INFINITY, bend);
     let m = unary(exec, d, Unary::Clamp { min, max })?;
     let parabola = mul_scalar(exec, &unary(exec, &m, Unary::Square)?, 0.5 * scale)?;
+    // Nothing is beyond infinity, and a line of that slope would be NaN.
+    if bend > most(d) {
+        return Ok(parabola);
+    }
     let line = mul_scalar(exec, &sub(exec, d, &m)?, bend * scale)?;
     add(exec, &parabola, &line)
+}
+
+/// The largest number that is computed with.
+fn most(x: &Value) -> f64 {
+    match x.dtype() {
+        DType::F64 => f64::MAX,
+        _ => f32::MAX.into(),
+    }
 }

@@ -36,7 +36,7 @@ use std::sync::Arc;
 /// # Errors
 /// Shapes that do not fit; types that differ or are not f32 or f64; an order below 0.
 pub fn cdist(exec: &dyn Exec, x: &Value, y: &Value, order: impl Into<Order>) -> Result<Value> {
-    let order = order.into();
+    let order = order.into().named();
     let wrong =
         matches!(order, Order::P(p) if p.is_nan() || p <= 0.0) || order == Order::NegInfinity;
     if wrong {

@@ -20,6 +20,16 @@ pub enum Order {
     NegInfinity,
 }
 
+impl Order {
+    /// The order under its own name, if it is a power that has one.
+    pub(in crate::families) fn named(self) -> Self {
+        match self {
+            Self::P(p) => p.into(),
+            named => named,
+        }
+    }
+}
+
 impl From<f64> for Order {
     fn from(p: f64) -> Self {
         match p {
@@ -48,7 +58,7 @@ pub fn norm(
     dims: &[usize],
     keepdim: bool,
 ) -> Result<Value> {
-    let order = order.into();
+    let order = order.into().named();
     check_dims("norm", x, dims)?;
     check_extremes(x, order, dims)?;
     in_full(exec, [x], |[x]| of_order(exec, x, order, dims, keepdim))
