@@ -1,6 +1,8 @@
 //! Scans along sharded dims.
 
 use ndarray::{Ix2, arr1};
+use shard_autograd::{Recorder, gradgradcheck};
+use shard_ops::{OpError, Value, scan};
 use shard_tensor::{
     DType, GradCheck, Launch, Placements, Result, ShardTensor, launch, replicate, shard,
 };
@@ -166,6 +168,34 @@ fn scans_have_the_slopes_of_differences() {
                     let report = ctx.gradcheck(f, &[&x], GradCheck::default());
                     let report = report.unwrap_or_else(|e| panic!("scan {i} on {shape:?}: {e}"));
                     assert!(report.compared >= 24, "{i}");
+                }
+                Ok(())
+            });
+        checked.unwrap();
+    }
+}
+
+#[test]
+fn scans_have_the_second_derivatives_of_differences() {
+    type Function = fn(&Recorder, &Value, usize) -> Result<Value, OpError>;
+    let functions: [Function; 3] = [
+        |tape, x, dim| scan::cumsum(tape, x, dim),
+        |tape, x, dim| scan::cumprod(tape, x, dim),
+        |tape, x, dim| scan::logcumsumexp(tape, x, dim),
+    ];
+    for (shape, placements) in layouts().into_iter().filter(|(shape, _)| shape[0] < 9) {
+        let checked = Launch::new(shape.iter().product())
+            .dtype(DType::F64)
+            .run(|ctx| {
+                let x = |i: &[usize]| ((i[0] * 7 + i[1] * 5) % 11) as f64 / 4.0 - 1.3;
+                let x = ctx
+                    .mesh_of(shape.clone())?
+                    .from_fn([9, 2], placements(), x)?;
+                for (i, f) in functions.iter().enumerate() {
+                    let f = |tape: &Recorder, v: &[Value]| Ok(vec![f(tape, &v[0], 0)?]);
+                    let report = gradgradcheck(ctx.tape(), &f, &[x.value()], GradCheck::default());
+                    let report = report.unwrap_or_else(|e| panic!("scan {i} on {shape:?}: {e}"));
+                    assert!(report.compared > 18, "{i}");
                 }
                 Ok(())
             });

@@ -2,7 +2,7 @@
 
 use super::along;
 use crate::families::elementwise::{
-    add, div, eq, logical_and, masked, masked_fill, mul, neg, number, sub, unary,
+    add, div, eq, le, logical_and, masked, masked_fill, mul, neg, number, sub, unary,
 };
 use crate::{Exec, Result, Value};
 use shard_kernels::scan::Scan;
@@ -50,7 +50,7 @@ pub(super) fn of_exponentials(
     back: &dyn Fn(Scan, &Value) -> Result<Value>,
 ) -> Result<Value> {
     let of_sign = |dy: &Value| -> Result<Value> {
-        let log = unary(exec, &unary(exec, dy, Unary::Relu)?, Unary::Log)?;
+        let log = log_of_positive(exec, dy)?;
         let sums = back(Scan::LogSumExp, &sub(exec, &log, y)?)?;
         unary(exec, &add(exec, &sums, x)?, Unary::Exp)
     };
@@ -59,4 +59,15 @@ pub(super) fn of_exponentials(
     let least = number("logcumsumexp", x, f64::NEG_INFINITY)?;
     let nothing = eq(exec, &x.detach(), &least)?;
     masked_fill(exec, &all, &nothing, 0.0)
+}
+
+/// The logarithm of what is above 0, and of the rest that of 0, with no slope.
+fn log_of_positive(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    // What no tape records has no slope anywhere.
+    if x.slot().is_none() {
+        return unary(exec, &unary(exec, x, Unary::Relu)?, Unary::Log);
+    }
+    let rest = le(exec, &x.detach(), &number("logcumsumexp", x, 0.0)?)?;
+    let log = unary(exec, &masked_fill(exec, x, &rest, 1.0)?, Unary::Log)?;
+    masked_fill(exec, &log, &rest, f64::NEG_INFINITY)
 }
