@@ -73,6 +73,61 @@ fn a_result_whose_bytes_cannot_be_counted_is_refused() {
     }
 }
 
+/// What a matrix would take is more than a word counts, and there is none.
+#[cfg(feature = "linalg")]
+#[test]
+fn factors_of_no_matrices_are_no_reason_to_panic() {
+    type Empty = fn(&Mesh) -> Result<ShardTensor>;
+    let empty: &[(&str, Empty)] = &[
+        ("inv", |mesh| {
+            mesh.zeros([0, 1 << 22, 1 << 22], shard(0))?.inv()
+        }),
+        ("solve", |mesh| {
+            let a = mesh.zeros([0, 1 << 22, 1 << 22], shard(0))?;
+            a.solve(&mesh.zeros([0, 1 << 22, 1], shard(0))?)
+        }),
+    ];
+    for (op, make) in empty {
+        let counts = launch(2, |ctx| Ok(make(&ctx.mesh_of(2)?)?.numel()));
+        assert_eq!(
+            counts.unwrap_or_else(|e| panic!("{op}: {e}")),
+            [0, 0],
+            "{op}"
+        );
+    }
+}
+
+/// Numbers that windows come to, and pads that a sign would turn into cropping.
+#[test]
+fn options_of_windows_that_cannot_be_counted_are_refused() {
+    let refused = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let (x, weight) = (
+            mesh.ones([1, 1, 3], shard(2))?,
+            mesh.ones([1, 1, 2], shard(2))?,
+        );
+        let index = mesh.with_dtype(DType::I64).zeros([1, 1, 3], shard(2))?;
+        let edges = [EdgeMap::Replicate, EdgeMap::Reflect, EdgeMap::Circular];
+        let convs = edges.iter().flat_map(|&edge| {
+            let options = Conv::new().edge(edge);
+            [(usize::MAX, 0), (0, usize::MAX - 1)]
+                .map(|pads| x.conv(&weight, None, options.clone().padding_each([pads])))
+        });
+        let pools = [
+            Pool::new(usize::MAX),
+            Pool::new(2).stride(usize::MAX),
+            Pool::new(2).padding(usize::MAX),
+        ];
+        let unpools = pools.map(|options| x.max_unpool_of(&index, options));
+        Ok((convs.chain(unpools))
+            .map(|y| y.map(|y| y.shape().to_vec()).map_err(|e| e.class()))
+            .collect::<Vec<_>>())
+    });
+    for (call, found) in refused.unwrap().concat().into_iter().enumerate() {
+        assert_eq!(found, Err(ErrorClass::Uniform), "{call}");
+    }
+}
+
 /// The rows 0, 1 and 2.
 fn ids(x: &ShardTensor) -> Result<ShardTensor> {
     x.mesh().with_dtype(DType::I64).arange(3, shard(0))

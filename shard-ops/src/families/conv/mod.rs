@@ -128,7 +128,11 @@ pub fn conv(
     check_bias(NAME, bias, w.shape()[0])?;
     if options.edge != EdgeMap::Zeros && geometry.pads.iter().any(|p| *p != (0, 0)) {
         let mut pads = vec![(0, 0), (0, 0)];
-        pads.extend(geometry.pads.iter().map(|&(a, b)| (a as isize, b as isize)));
+        for (d, &(before, behind)) in geometry.pads.iter().enumerate() {
+            // As with zeros, more than can be counted is refused.
+            geometry.window(d)?;
+            pads.push((before as isize, behind as isize));
+        }
         let padded = pad(exec, x, &pads, options.edge, 0.0)?;
         let plain = ConvOptions {
             padding: Padding::Explicit(vec![(0, 0)]),

@@ -38,7 +38,9 @@ pub fn max_unpool(
         return Err(misfit("values and indices differ in shape".into()));
     }
     let covered = |d: usize| {
-        ((g.input[d].max(1) - 1) * g.stride[d] + g.kernel[d]).checked_sub(2 * g.padding[d])
+        let last = (g.input[d].max(1) - 1).checked_mul(g.stride[d])?;
+        let end = last.checked_add(g.kernel[d])?;
+        end.checked_sub(g.padding[d].checked_mul(2)?)
     };
     let plane: Option<Vec<usize>> = match output {
         Some(extents) => Some(extents.to_vec()),
