@@ -4,8 +4,8 @@ use shard_tensor::nn::{self, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::simulated::{LinkCost, Machine, Topology};
 use shard_tensor::{
-    Attention, Context, Conv, FoldBy, Launch, LedgerSnapshot, Mesh, Placements, Pool, Result,
-    ShardTensor, Simulation, shard,
+    Attention, Context, Conv, DType, FoldBy, Launch, LedgerSnapshot, Mesh, Placements, Pool,
+    Result, ShardTensor, Simulation, replicate, shard,
 };
 
 /// A step of a program, and what it holds between steps.
@@ -157,6 +157,31 @@ fn rehearsed_ranks_count_the_same_and_do_their_work() {
         let work: f64 = rehearsed.played.iter().map(|one| one.seconds).sum();
         let least = cores.map_or(0.0, |cores| 0.99 * work / cores as f64);
         assert!(rehearsed.seconds() >= least, "{cores:?}");
+    }
+}
+
+/// Whether indices are in range is agreed on where no row moves, too.
+#[test]
+fn what_ranks_agree_on_is_played() {
+    let table = |ctx: &Context| ctx.mesh_of(3)?.ones([5, 2], replicate());
+    let look_up = |table: &ShardTensor| {
+        let index = table.mesh().with_dtype(DType::I64).zeros([4], shard(0))?;
+        table.index_select(0, &index)
+    };
+    let real = Launch::new(3).run(|ctx| {
+        let table = table(ctx)?;
+        let before = ctx.ledger().snapshot();
+        look_up(&table)?;
+        Ok(ctx.ledger().since(&before))
+    });
+    let (machine, link) = (Machine::new(50e9, 10e9), LinkCost::new(0.0, 10e9));
+    let forecast = Simulation::new(&Topology::shared_memory(3, machine, link))
+        .ranks([0, 1, 2])
+        .run(table, |_, table| look_up(table).map(drop))
+        .unwrap();
+    for (moved, played) in real.unwrap().into_iter().zip(forecast.played) {
+        assert_eq!((moved.rounds, moved.bytes), (1, 0));
+        assert_eq!(played.moved, moved);
     }
 }
 

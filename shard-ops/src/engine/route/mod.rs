@@ -190,6 +190,9 @@ impl Route {
         };
         let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
         let mut asked = 0;
+        if let (None, Some(comm)) = (&routing.group, cx.all()) {
+            comm.agree(Ok(())).in_op(op)?;
+        }
         if let (Some(group), Some(comm)) = (&routing.group, cx.all()) {
             for (k, peer) in group.peers.iter().enumerate() {
                 let others = k != group.me;
