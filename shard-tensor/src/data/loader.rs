@@ -347,7 +347,7 @@ impl Loader {
     fn next_of_epoch(&mut self) -> Result<Option<Vec<ShardTensor>>> {
         let given = usize::try_from(self.given).unwrap_or(usize::MAX);
         let Some(range) = self.next_range(given) else {
-            (self.epoch, self.given, self.feed) = (self.epoch + 1, 0, None);
+            (self.epoch, self.given, self.feed) = (self.epoch.wrapping_add(1), 0, None);
             return Ok(None);
         };
         let pieces = match &mut self.feed {
@@ -358,7 +358,7 @@ impl Loader {
         let pieces = agreed(OP, &self.mesh, pieces).inspect_err(|_| self.feed = None)?;
         let (ctx, cx) = (self.mesh.context(), self.mesh.comm());
         // Which samples they are: ranks that shuffle or choose otherwise have others.
-        let order = self.shuffle.then_some(self.seed);
+        let order = self.shuffle.then(|| (self.seed, self.used().len()));
         let which = key_of(OP, &(order, self.used().start, self.epoch, &range));
         let mut batch = Vec::with_capacity(pieces.len());
         for ((source, placements), piece) in self.sources.iter().zip(pieces) {

@@ -205,8 +205,10 @@ impl Mesh {
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
         let _call = Calling::of("rfftfreq");
+        // The extent does not tell an even number of samples from the odd one behind it.
+        let call = Call::new("rfftfreq").constant().with(d.to_bits().into());
         self.filled(
-            &Call::new("rfftfreq").constant().with(d.to_bits().into()),
+            &call.with(n as u128),
             &(n / 2 + 1).into(),
             &placements.into(),
             &|i| i[0] as f64 / (n as f64 * d),

@@ -240,6 +240,11 @@ fn numbers_that_become_operands_are_found_out() {
         ("rfftfreq", |v, x| {
             x.mesh().rfftfreq(6, v, shard(0)).map(drop)
         }),
+        // Both have three frequencies.
+        ("rfftfreq of other numbers", |v, x| {
+            let n = 3 + v as usize;
+            x.mesh().rfftfreq(n, 1.0, shard(0)).map(drop)
+        }),
     ];
     for (case, differing) in differing {
         let text = told(|ctx, mesh| {

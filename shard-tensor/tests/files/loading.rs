@@ -92,6 +92,10 @@ fn ranks_with_other_samples_are_told() {
         let others = [
             loader(&mesh, 4)?.shuffle(odd),
             loader(&mesh, 4)?.samples(usize::from(odd)..8),
+            // Of more samples, all are in another order.
+            loader(&mesh, 4)?
+                .shuffle(true)
+                .samples(0..8 + usize::from(odd)),
         ];
         Ok(others.map(|mut loader| {
             let sum = loader.next_batch().and_then(|x| x[0].sum_all()?.item());
