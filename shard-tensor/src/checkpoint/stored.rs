@@ -1,7 +1,7 @@
 //! What files say of the tensors in them, and reading pieces of these.
 
 use super::dtype_of;
-use crate::files::{Place, file_error, filled, text};
+use crate::files::{Place, file_error, filled, open_regular, text};
 use crate::{Context, Number, Result as FacadeResult, ShardTensor, State};
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
@@ -102,7 +102,7 @@ impl Stored {
 
     /// Opens one more file, and tells what is in it.
     fn add(&mut self, path: &Path) -> Result<HashMap<String, TensorInfo>, String> {
-        let (mut file, len) = open(path)?;
+        let (mut file, len) = open_regular(path).map_err(text)?;
         let mut prefix = [0; 8];
         file.read_exact(&mut prefix).map_err(text)?;
         let header = u64::from_le_bytes(prefix);
@@ -226,16 +226,6 @@ fn listed<'a>(names: impl Iterator<Item = &'a String>) -> Option<String> {
     }
 }
 
-/// Opens a regular file: opening a pipe would wait for who writes to it.
-fn open(path: &Path) -> Result<(File, u64), String> {
-    if !std::fs::metadata(path).map_err(text)?.is_file() {
-        return Err("no regular file".to_owned());
-    }
-    let file = File::open(path).map_err(text)?;
-    let len = file.metadata().map_err(text)?.len();
-    Ok((file, len))
-}
-
 /// An index as Hugging Face writes it.
 #[derive(Deserialize)]
 struct Index {
@@ -244,7 +234,7 @@ struct Index {
 
 /// The files that an index names, each with the tensors in it.
 fn files_of(index: &Path) -> Result<BTreeMap<PathBuf, Vec<String>>, String> {
-    let (file, len) = open(index)?;
+    let (file, len) = open_regular(index).map_err(text)?;
     if len > LONGEST_HEADER {
         return Err(format!("an index of {len} bytes"));
     }

@@ -4,7 +4,7 @@ use super::DataError;
 use super::npy::{Fetch, Input, Npy};
 use super::source::{agreed, load_as};
 use super::zip::{Entry, Packing, entries};
-use crate::files::read_at;
+use crate::files::{open_regular, read_at};
 use crate::{Mesh, Placements, Result, ShardTensor};
 use flate2::CrcReader;
 use flate2::read::DeflateDecoder;
@@ -86,8 +86,8 @@ impl Npy {
 }
 
 fn open(path: &Path) -> std::result::Result<(File, Vec<Entry>), DataError> {
-    let listed = File::open(path).and_then(|file| {
-        let listed = entries(&file)?;
+    let listed = open_regular(path).and_then(|(file, len)| {
+        let listed = entries(&file, len)?;
         Ok((file, listed))
     });
     listed.map_err(|e| DataError::io(path, e))

@@ -49,14 +49,10 @@ fn damaged(what: &str) -> io::Error {
     )
 }
 
-/// The files in an archive.
-pub(super) fn entries(file: &File) -> io::Result<Vec<Entry>> {
-    let about = file.metadata()?;
-    if !about.is_file() {
-        return Err(damaged("no regular file"));
-    }
-    let (at, size, count) = directory(file, about.len())?;
-    if size > LONGEST || at.checked_add(size).is_none_or(|end| end > about.len()) {
+/// The files in an archive of so many bytes.
+pub(super) fn entries(file: &File, len: u64) -> io::Result<Vec<Entry>> {
+    let (at, size, count) = directory(file, len)?;
+    if size > LONGEST || at.checked_add(size).is_none_or(|end| end > len) {
         return Err(damaged("its list of files lies beyond its end"));
     }
     let mut list = vec![0; size as usize];

@@ -10,7 +10,19 @@ pub(crate) use boxes::{Place, filled, read_at};
 pub(crate) use shared::{Part, SharedFile, save_one};
 
 use shard_comm::AgreedError;
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
+
+/// Opens a regular file to read, and tells how long it is: opening a pipe would wait for who writes to it.
+pub(crate) fn open_regular(path: &Path) -> io::Result<(File, u64)> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("no regular file"));
+    }
+    let file = File::open(path)?;
+    let len = file.metadata()?.len();
+    Ok((file, len))
+}
 
 /// What one rank found wrong with a file.
 pub(crate) fn file_error(

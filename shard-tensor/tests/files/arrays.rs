@@ -3,7 +3,7 @@
 use crate::{moves, piece_bytes, scratch};
 use ndarray::{ArrayD, Ix2};
 use shard_tensor::data::{self, Npy};
-use shard_tensor::{DType, Error, ErrorClass, Launch, Placements, replicate, shard};
+use shard_tensor::{DType, Error, ErrorClass, Launch, Placements, checkpoint, replicate, shard};
 use std::os::unix::fs::FileExt;
 
 const LITTLE: u64 = 16 << 10;
@@ -138,6 +138,30 @@ fn what_one_rank_cannot_read_is_an_error_of_all() {
         told[0].2.contains("rank 1") && told[0].2.contains("no/such"),
         "{told:?}"
     );
+}
+
+/// Whoever opens a pipe waits for who writes to it.
+#[test]
+fn a_pipe_is_no_file() {
+    let pipe = scratch("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let told = Launch::new(2).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let refused = [
+            data::load_npy(&pipe, &mesh, shard(0)),
+            checkpoint::read(&pipe, "w", &mesh, shard(0)),
+            #[cfg(feature = "npz")]
+            data::load_npz(&pipe, "w", &mesh, shard(0)),
+        ];
+        Ok(refused.map(|e| e.map(drop).map_err(|e| (e.class(), e.to_string()))))
+    });
+    std::fs::remove_file(&pipe).unwrap();
+    for error in told.unwrap().concat() {
+        let (class, text) = error.unwrap_err();
+        assert_eq!(class, ErrorClass::Agreed);
+        assert!(text.contains("no regular file"), "{text}");
+    }
 }
 
 /// Archives that NumPy wrote: `numpy.savez` and `numpy.savez_compressed` of `rows` (2 x 3 of `f4`) and `turned` (its

@@ -10,7 +10,7 @@ pub(super) use self::element::Stored;
 use self::header::Header;
 use super::source::{fits, load_as};
 use super::{DataError, Source};
-use crate::files::{Place, read_at};
+use crate::files::{Place, open_regular, read_at};
 use crate::{Mesh, Placements, Result, ShardTensor};
 use ndarray::{Array, Dimension};
 use shard_comm::{Calling, DType, Element};
@@ -168,14 +168,7 @@ impl Npy {
     /// If it cannot be opened, or is no NumPy file of one of the [types](load_npy) that are read, with nothing after it.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
         let path = path.as_ref();
-        let opened = File::open(path).and_then(|file| {
-            let about = file.metadata()?;
-            match about.is_file() {
-                true => Ok((file, about.len())),
-                false => Err(io::Error::other("no regular file")),
-            }
-        });
-        let (file, len) = opened.map_err(|e| DataError::io(path, e))?;
+        let (file, len) = open_regular(path).map_err(|e| DataError::io(path, e))?;
         Self::of(Input::File(file, 0), len, path)
     }
 
