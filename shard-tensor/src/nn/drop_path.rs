@@ -50,7 +50,7 @@ tree!(DropPath { training });
 impl Module for DropPath {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        match self.training.is_on() && self.p > 0.0 {
+        match self.training.is_on() && self.p != 0.0 {
             true => x.drop_path(self.p),
             false => Ok(x.clone()),
         }

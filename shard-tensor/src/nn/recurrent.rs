@@ -428,7 +428,7 @@ impl<C: RecurrentCell> Recurrent<C> {
             ));
         }
         let (mut x, mut last) = (x.clone(), Vec::new());
-        let drops = self.training.is_on() && self.dropout > 0.0;
+        let drops = self.training.is_on() && self.dropout != 0.0;
         for (layer, cells) in self.cells.chunks(self.directions).enumerate() {
             if layer > 0 && drops {
                 x = x.dropout(self.dropout)?;

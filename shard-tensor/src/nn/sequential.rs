@@ -115,7 +115,7 @@ tree!(Dropout { training });
 impl Module for Dropout {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        match self.training.is_on() && self.p > 0.0 {
+        match self.training.is_on() && self.p != 0.0 {
             true => x.dropout(self.p),
             false => Ok(x.clone()),
         }

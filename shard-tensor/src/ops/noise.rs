@@ -457,6 +457,12 @@ impl ShardTensor {
     /// Alpha dropout of what the first `dims` dims tell apart.
     #[track_caller]
     fn alpha_dropped(&self, op: &'static str, p: f64, dims: usize) -> Result<Self> {
+        let wide = fine(self.dtype());
+        if wide != self.dtype() {
+            // Factor and shift would be rounded, and all elements be off to one side.
+            let dropped = self.to(wide)?.alpha_dropped(op, p, dims)?;
+            return dropped.to(self.dtype());
+        }
         let kept = self.kept(op, p, dims)?;
         if p == 1.0 {
             return self.mul_scalar(0.0);

@@ -1,8 +1,8 @@
 //! Layers, against numbers that PyTorch 2 gave, and states from elsewhere.
 
 use shard_tensor::nn::{
-    BatchNorm, ConvTranspose, Differences, DropPath, Dropout, Embedding, GroupNorm, InstanceNorm,
-    LayerNorm, Linear, LpPool, Map, MaxUnpool, ModelExt, Module, MultiheadAttention,
+    BatchNorm, ConvTranspose, Differences, DropPath, Dropout, Embedding, GroupNorm, Gru,
+    InstanceNorm, LayerNorm, Linear, LpPool, Map, MaxUnpool, ModelExt, Module, MultiheadAttention,
     NeighborhoodAttention, PositionEmbedding, Rotary, Sequential, SinCos, Strict, init,
     load_state_with,
 };
@@ -740,6 +740,26 @@ fn paths_are_dropped_in_training_alone() {
         assert_eq!(drop.forward(&x)?.sub(&x)?.abs()?.sum_all()?.item()?, 0.0);
         let number = mesh.ones([], replicate())?;
         assert!(number.drop_path(0.5).is_err());
+        Ok(())
+    });
+}
+
+#[test]
+fn layers_that_drop_refuse_what_is_no_probability() {
+    everywhere(|_, mesh| {
+        let x = mesh.ones([2, 3, 4], shard(0))?;
+        for p in [-0.5, 1.5, f64::NAN] {
+            let tried = [
+                DropPath::new(p).forward(&x),
+                Dropout::new(p).forward(&x),
+                Gru::new(mesh, 4, 2, 2)?.dropout(p).forward(&x),
+                MultiheadAttention::new(mesh, 4, 2)?.dropout(p).forward(&x),
+            ];
+            for (layer, y) in tried.into_iter().enumerate() {
+                let class = y.err().map(|e| e.class());
+                assert_eq!(class, Some(ErrorClass::Uniform), "{layer} with {p}");
+            }
+        }
         Ok(())
     });
 }

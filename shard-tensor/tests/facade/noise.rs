@@ -145,6 +145,25 @@ fn what_dropout_keeps_is_scaled_before_it_is_rounded() {
     assert!((mean * 0.7 - 1.0).abs() < 2e-4, "{mean}");
 }
 
+/// Factor and shift are rounded with the result alone.
+#[test]
+fn alpha_dropout_is_rounded_once() {
+    let dropped = |dtype| {
+        let told = Launch::new(2).run(|ctx| {
+            let x = ctx
+                .mesh_of(2)?
+                .from_fn([64, 2], shard(0), |i| i[0] as f64 / 16.0 - 2.0)?;
+            let x = x.to(dtype)?;
+            let y = [x.alpha_dropout(0.3)?, x.feature_alpha_dropout(0.6)?];
+            y.iter()
+                .map(|y| numbers(&y.to(DType::BF16)?))
+                .collect::<Result<Vec<_>>>()
+        });
+        told.unwrap()
+    };
+    assert_eq!(dropped(DType::BF16), dropped(DType::F32));
+}
+
 #[test]
 fn draws_without_replacement_need_enough_weights() {
     let errors = Launch::new(2).run(|ctx| {
