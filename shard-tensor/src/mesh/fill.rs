@@ -217,7 +217,12 @@ impl Mesh {
             }
             self.check_holds("linspace", value)?;
         }
-        let step = (end - start) / steps.saturating_sub(1).max(1) as f64;
+        let parts = steps.saturating_sub(1).max(1) as f64;
+        // Ends may be further apart than any number is from 0.
+        let step = match (end - start).is_finite() {
+            true => (end - start) / parts,
+            false => end / parts - start / parts,
+        };
         let call = Call::new("linspace")
             .constant()
             .with(start.to_bits().into());

@@ -98,7 +98,7 @@ impl Ema {
                 *mean = new;
             }
         }
-        self.updates += 1;
+        self.updates = self.updates.saturating_add(1);
         Ok(())
     }
 

@@ -128,7 +128,7 @@ impl LossScale {
             return Ok(false);
         }
         gradients.scale(1.0 / self.factor)?;
-        self.finite += 1;
+        self.finite = self.finite.saturating_add(1);
         if self.finite >= self.interval {
             self.factor *= self.growth;
             self.finite = 0;

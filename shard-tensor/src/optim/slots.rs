@@ -222,7 +222,9 @@ impl<F: Formula> Slot<F> {
     /// One step along a gradient.
     #[track_caller]
     fn step(&mut self, gradient: &ShardTensor) -> Result<()> {
-        let step = self.options.update(self.steps + 1);
+        // A file may say any count.
+        let steps = self.steps.saturating_add(1);
+        let step = self.options.update(steps);
         let old = self.parameter.value();
         while self.state.len() < step.state() {
             self.state.push(zeros_like(old.array())?);
@@ -233,7 +235,7 @@ impl<F: Formula> Slot<F> {
             self.parameter.set_array(new.into_array())?;
         }
         self.state = new.collect();
-        self.steps += 1;
+        self.steps = steps;
         Ok(())
     }
 }

@@ -410,3 +410,13 @@ fn steps_are_counted_as_pytorch_counts_them() {
     let expected = [i64::MAX - 5, i64::MAX - 3, i64::MAX - 1];
     assert_eq!(exact.unwrap()[1].as_slice(), Some(&expected[..]));
 }
+
+#[test]
+fn ends_may_be_further_apart_than_any_number() {
+    let lines = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let line = ctx.mesh_of(2)?.linspace(-f64::MAX, f64::MAX, 3, shard(0))?;
+        line.to_array::<f64>()
+    });
+    let expected = ndarray::arr1(&[-f64::MAX, 0.0, f64::MAX]).into_dyn();
+    assert_eq!(lines.unwrap(), [expected.clone(), expected]);
+}

@@ -4,12 +4,12 @@ use crate::training::{close, read};
 use serde_json::Value;
 use shard_tensor::nn::ModelExt;
 use shard_tensor::optim::{
-    Adam, AdamW, AdamWOptions, Cosine, Ema, Exponential, Linear, Lion, Milestones, OneCycle,
-    Optimizer, Plateau, Schedule, Sgd, StepDecay,
+    Adam, AdamW, AdamWOptions, Cosine, Ema, Exponential, Linear, Lion, LossScale, Milestones,
+    OneCycle, Optimizer, Plateau, Schedule, Sgd, StepDecay,
 };
 use shard_tensor::{
-    ClipNorm, Context, DType, Error, Gradients, Launch, Mesh, Placements, Result, ShardTensor,
-    Stateful, replicate, shard, tree,
+    ClipNorm, Context, DType, Error, Gradients, Launch, Mesh, Number, Placements, Result,
+    ShardTensor, Stateful, replicate, shard, tree,
 };
 
 pub(crate) fn fixture() -> Value {
@@ -675,4 +675,46 @@ fn ranks_that_freeze_differently_are_told() {
     });
     let text = out.unwrap_err().to_string();
     assert!(text.contains("set_requires_grad"), "{text}");
+}
+
+/// A file may say any number of steps.
+#[test]
+fn counts_at_their_end_stay_there() {
+    fn at_end(of: &mut impl Stateful) -> Result<()> {
+        let mut state = of.state()?;
+        for (_, number) in &mut state.numbers {
+            if let Number::Whole(count) = number {
+                *count = u64::MAX;
+            }
+        }
+        of.load_state(&state)
+    }
+    struct Weights {
+        weight: ShardTensor,
+    }
+    tree!(Weights { weight });
+    let found = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let weight = ctx.mesh_of(2)?.ones([3], shard(0))?.requires_grad()?;
+        let model = Weights {
+            weight: weight.clone(),
+        };
+        let mut adam = AdamW::new(model.parameters(), 0.5)?.weight_decay(0.0);
+        let (mut ema, mut scale, mut plateau) =
+            (Ema::new(&model, 0.5)?, LossScale::new(), Plateau::new(1.0));
+        at_end(&mut adam)?;
+        at_end(&mut ema)?;
+        at_end(&mut scale)?;
+        at_end(&mut plateau)?;
+        let mut gradients = scale.scaled(&weight.sum_all()?)?.backward()?;
+        assert!(scale.unscale(&mut gradients)?);
+        adam.step(&gradients)?;
+        ema.update()?;
+        assert_eq!(ema.state()?.numbers[0].1, Number::Whole(u64::MAX));
+        assert_eq!(plateau.observe(f64::NAN), 1.0);
+        read(&weight)
+    });
+    // Means of so many steps are what they are: a tenth of the gradient, over the root of a thousandth of its square.
+    for weight in found.unwrap().concat() {
+        close(&[weight], &[1.0 - 0.5 * 0.1 / 0.001_f64.sqrt()], 1e-5);
+    }
 }

@@ -115,7 +115,7 @@ impl Plateau {
         if self.is_better(loss) {
             (self.best, self.waited) = (Some(loss), 0);
         } else {
-            self.waited += 1;
+            self.waited = self.waited.saturating_add(1);
         }
         if self.rests > 0 {
             self.rests -= 1;
