@@ -189,7 +189,9 @@ impl Lbfgs {
             return Ok(first);
         };
         let ctx = one.context().clone();
-        let most = self.evaluations.unwrap_or(self.iterations * 5 / 4);
+        let most = self
+            .evaluations
+            .unwrap_or(self.iterations.saturating_mul(5) / 4);
         let (mut loss, mut asked) = (first, 1);
         for iteration in 1..=self.iterations {
             let is_flat = size(&ctx, &gradient, f64::INFINITY)? <= self.gradient_tolerance;
@@ -309,7 +311,7 @@ impl Lbfgs {
                 *along = along.zeros_like()?;
             }
         }
-        memory.iterations += 1;
+        memory.iterations = memory.iterations.saturating_add(1);
         // It stays where it is until it is told how far it went.
         (memory.direction, memory.step) = (direction, 0.0);
         memory.gradient.clone_from(gradient);
