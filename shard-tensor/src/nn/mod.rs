@@ -21,6 +21,7 @@ mod position;
 mod recurrent;
 mod sequential;
 mod spectral;
+mod transformer;
 mod tree;
 
 pub use attention::{MultiheadAttention, NeighborhoodAttention};
@@ -38,6 +39,9 @@ pub use position::{PositionEmbedding, Rotary, SinCos};
 pub use recurrent::{Gru, GruCell, Lstm, LstmCell, Recurrent, RecurrentCell, Rnn, RnnCell};
 pub use sequential::{Dropout, Map, Sequential};
 pub use spectral::SpectralConv;
+pub use transformer::{
+    TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
+};
 pub use tree::{Leaf, LeafMut, ModelExt, Training, Tree, under};
 
 use crate::{Mesh, Placements, Result, Shape, ShardTensor};

@@ -44,6 +44,7 @@ mod statistics;
 mod tensor_parallel;
 mod training;
 mod trajectories;
+mod transformers;
 mod trees;
 mod types;
 mod windows;

@@ -3,7 +3,7 @@
 use shard_tensor::checkpoint::{self, Checkpoint};
 use shard_tensor::nn::{
     BatchNorm, Conv, GroupNorm, LayerNorm, Linear, ModelExt, Module, MultiheadAttention, Strict,
-    load_state_with,
+    TransformerEncoderLayer, load_state_with,
 };
 use shard_tensor::{
     ConvTranspose, Launch, Mesh, Placements, Pool, Result, ShardTensor, replicate, shard, tree,
@@ -107,30 +107,6 @@ impl Module for Block {
     }
 }
 
-/// As PyTorch's `TransformerEncoderLayer` with `norm_first`.
-struct EncoderLayer {
-    self_attn: MultiheadAttention,
-    linear1: Linear,
-    linear2: Linear,
-    norm1: LayerNorm,
-    norm2: LayerNorm,
-}
-tree!(EncoderLayer {
-    self_attn,
-    linear1,
-    linear2,
-    norm1,
-    norm2
-});
-
-impl Module for EncoderLayer {
-    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        let x = x.add(&self.self_attn.forward(&self.norm1.forward(x)?)?)?;
-        let hidden = self.linear1.forward(&self.norm2.forward(&x)?)?.gelu()?;
-        x.add(&self.linear2.forward(&hidden)?)
-    }
-}
-
 struct ViT {
     patch: Conv,
     position: ShardTensor,
@@ -162,13 +138,9 @@ impl ViT {
             norm2: norm()?,
             mlp: vec![Box::new(up()?), Box::new(Gelu), Box::new(down()?)],
         };
-        let layer = EncoderLayer {
-            self_attn: attention()?,
-            linear1: up()?,
-            linear2: down()?,
-            norm1: norm()?,
-            norm2: norm()?,
-        };
+        let layer = TransformerEncoderLayer::new(mesh, WIDTH, HEADS, 2 * WIDTH)?
+            .norm_first()
+            .activation(ShardTensor::gelu);
         Ok(Self {
             patch: Conv::new(
                 mesh,
