@@ -69,7 +69,10 @@ pub trait RecurrentCell: Tree + Sized {
 }
 
 macro_rules! cells {
-    ($($(#[$doc:meta])* $cell:ident: $gates:literal, $state:ty, $output:expr, $held:expr;)*) => {$(
+    ($(
+        $(#[$doc:meta])*
+        $cell:ident $(with $(#[$about:meta])* $more:ident)?: $gates:literal, $state:ty, $output:expr, $held:expr;
+    )*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug)]
         pub struct $cell {
@@ -81,9 +84,10 @@ macro_rules! cells {
             pub bias_ih: Option<ShardTensor>,
             /// `[gates * hidden]`
             pub bias_hh: Option<ShardTensor>,
+            $($(#[$about])* pub $more: Option<ShardTensor>,)?
         }
 
-        tree!($cell { weight_ih, weight_hh, bias_ih, bias_hh });
+        tree!($cell { weight_ih, weight_hh, bias_ih, bias_hh $(, $more)? });
 
         impl RecurrentCell for $cell {
             type State = $state;
@@ -97,6 +101,7 @@ macro_rules! cells {
                     weight_hh: uniform(mesh, [rows, hidden], hidden)?,
                     bias_ih: Some(uniform(mesh, rows, hidden)?),
                     bias_hh: Some(uniform(mesh, rows, hidden)?),
+                    $($more: None,)?
                 })
             }
 
@@ -139,7 +144,10 @@ cells! {
     GruCell: 3, ShardTensor, |h| h, hold;
     /// A step of long short-term memory, with PyTorch's names and order of gates: input, forget, cell, output. Its state is what it puts
     /// out and what it remembers.
-    LstmCell: 4, (ShardTensor, ShardTensor), |state| &state.0, |valid, (h, c), before| {
+    LstmCell with
+        /// `[outputs, hidden]`: what projects the output, if it is [projected](Recurrent::projected).
+        weight_hr:
+        4, (ShardTensor, ShardTensor), |state| &state.0, |valid, (h, c), before| {
         let h = hold(valid, h, before.map(|before| &before.0))?;
         Ok((h, hold(valid, c, before.map(|before| &before.1))?))
     };
@@ -204,7 +212,13 @@ impl LstmCell {
         };
         let (h, c) = match state {
             Some(state) => state.clone(),
-            None => (cell.zeros_like()?, cell.zeros_like()?),
+            None => {
+                let h = match &self.weight_hr {
+                    Some(weight) => cell.narrow(-1, 0..weight.shape()[0])?,
+                    None => cell.clone(),
+                };
+                (h.zeros_like()?, cell.zeros_like()?)
+            }
         };
         let of_state = h
             .linear(&self.weight_hh, self.bias_hh.as_ref())?
@@ -214,7 +228,11 @@ impl LstmCell {
         let cell = cell.add(&of_state[2])?.tanh()?;
         let output = output.add(&of_state[3])?.sigmoid()?;
         let c = forget.mul(&c)?.add(&input.mul(&cell)?)?;
-        Ok((output.mul(&c.tanh()?)?, c))
+        let h = output.mul(&c.tanh()?)?;
+        Ok(match &self.weight_hr {
+            Some(weight) => (h.linear(weight, None)?, c),
+            None => (h, c),
+        })
     }
 }
 
@@ -490,6 +508,54 @@ fn along<C: RecurrentCell>(
     }
     let last = state.ok_or_else(|| not_a_sequence(x))?;
     Ok((ShardTensor::stack(&outputs, 1)?, last))
+}
+
+impl Recurrent<LstmCell> {
+    /// The layers with outputs of fewer features than what they remember, by a projection: PyTorch's `proj_size`. Draws the weights of what
+    /// outputs go to anew, which are narrower, and projections.
+    ///
+    /// ```
+    /// use shard_tensor::nn::{Lstm, Module};
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let lstm = Lstm::new(&mesh, 3, 8, 2)?.projected(4)?;
+    ///     let (y, states) = lstm.forward_from(&mesh.randn([5, 7, 3], shard(0))?, None)?;
+    ///     assert_eq!(y.shape(), [5, 7, 4]);
+    ///     assert_eq!((states[1].0.shape(), states[1].1.shape()), (&[5, 4][..], &[5, 8][..]));
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program: it draws random numbers.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) for no outputs, and not fewer than what is remembered.
+    #[track_caller]
+    pub fn projected(mut self, outputs: usize) -> Result<Self> {
+        let _call = Calling::of("Recurrent");
+        let directions = self.directions;
+        for (i, cell) in self.cells.iter_mut().enumerate() {
+            let (mesh, rows) = (cell.weight_hh.mesh(), cell.weight_hh.shape()[0]);
+            let hidden = rows / 4;
+            if outputs == 0 || outputs >= hidden {
+                return Err(Error::argument(
+                    "Recurrent",
+                    format!("from 1 to {} outputs", hidden.saturating_sub(1)),
+                    outputs.to_string(),
+                    "project to fewer features than are remembered",
+                ));
+            }
+            if i >= directions {
+                cell.weight_ih = uniform(&mesh, [rows, directions * outputs], hidden)?;
+            }
+            cell.weight_hh = uniform(&mesh, [rows, outputs], hidden)?;
+            cell.weight_hr = Some(uniform(&mesh, [outputs, hidden], hidden)?);
+        }
+        Ok(self)
+    }
 }
 
 impl<C: RecurrentCell> Recurrent<C> {

@@ -67,7 +67,25 @@ impl std::fmt::Debug for Sequential {
     }
 }
 
-/// A function as a layer, such as an activation: `Map::new(|x| x.gelu())`.
+/// A function as a layer: an activation, `Map::new(|x| x.gelu())`, and whatever else has no parameters and is the same in training, as
+/// PyTorch's `Flatten`, `Unflatten`, `PixelShuffle`, `PixelUnshuffle`, `Fold`, `Unfold`, `Upsample`, `ZeroPad2d`, `LocalResponseNorm`,
+/// `Softmax2d`, `CosineSimilarity` and `Identity`.
+///
+/// ```
+/// use shard_tensor::nn::{Map, Module, Sequential};
+/// use shard_tensor::{ResampleMode, launch, shard};
+/// launch(2, |ctx| {
+///     let layers = Sequential::new()
+///         .then(Map::new(|x| x.pixel_shuffle(2)))
+///         .then(Map::new(|x| x.interpolate_by(&[2.0, 2.0], ResampleMode::Nearest)))
+///         .then(Map::new(|x| x.softmax(1)))
+///         .then(Map::new(|x| x.flatten_dims(1, -1)));
+///     let y = layers.forward(&ctx.mesh_of(2)?.ones([3, 8, 5, 2], shard(0))?)?;
+///     assert_eq!(y.shape(), [3, 2 * 20 * 8]);
+///     Ok(())
+/// })?;
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Map<F>(F);
 
@@ -95,18 +113,40 @@ impl<F: Fn(&ShardTensor) -> Result<ShardTensor>> Module for Map<F> {
     }
 }
 
-/// While it [trains](super::ModelExt::train), sets elements to zero with a probability and scales the others up.
+/// While it [trains](super::ModelExt::train), sets elements to zero with a probability and scales the others up, or drops in [another
+/// way](Self::by).
 #[derive(Clone, Debug)]
 pub struct Dropout {
     p: f64,
+    how: fn(&ShardTensor, f64) -> Result<ShardTensor>,
     training: Training,
 }
 
 impl Dropout {
     /// A layer that drops with this probability.
     pub fn new(p: f64) -> Self {
+        Self::by(|x, p| x.dropout(p), p)
+    }
+
+    /// A layer that drops with this probability by one of the methods for that: `torch.nn.Dropout2d`, `AlphaDropout` and the like.
+    ///
+    /// ```
+    /// use shard_tensor::nn::{Dropout, ModelExt, Module};
+    /// use shard_tensor::{ShardTensor, launch, shard};
+    /// let kept = launch(2, |ctx| {
+    ///     let layer = Dropout::by(ShardTensor::dropout2d, 0.5);
+    ///     let x = ctx.mesh_of(2)?.ones([4, 8, 3, 3], shard(0))?;
+    ///     let channels = layer.forward(&x)?.sum([2, 3], false)?.to_array::<f32>()?;
+    ///     assert!(channels.iter().all(|&sum| sum == 0.0 || sum == 18.0));
+    ///     layer.eval();
+    ///     layer.forward(&x)?.mean_all()?.item()
+    /// })?;
+    /// assert_eq!(kept[0], 1.0);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    pub fn by(how: fn(&ShardTensor, f64) -> Result<ShardTensor>, p: f64) -> Self {
         let training = Training::default();
-        Self { p, training }
+        Self { p, how, training }
     }
 }
 
@@ -116,7 +156,7 @@ impl Module for Dropout {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         match self.training.is_on() && self.p != 0.0 {
-            true => x.dropout(self.p),
+            true => (self.how)(x, self.p),
             false => Ok(x.clone()),
         }
     }

@@ -17,12 +17,16 @@ fn close(got: &ShardTensor, expected: &[f64]) -> Result<()> {
 
 /// Weights number `p` of `0.8 sin(0.7 n + p)`, and an input of `cos(0.9 n)`.
 fn layer<C: RecurrentCell>(mesh: &Mesh) -> Result<Recurrent<C>> {
-    let made = Recurrent::<C>::bidirectional(mesh, 2, 2, 2)?;
+    waves(Recurrent::bidirectional(mesh, 2, 2, 2)?)
+}
+
+fn waves<C: RecurrentCell>(made: Recurrent<C>) -> Result<Recurrent<C>> {
     for (p, (_, weight)) in made.parameters().into_iter().enumerate() {
         let columns = weight.shape().get(1).copied().unwrap_or(1);
         let number = |i: &[usize]| (i[0] * columns + i.get(1).unwrap_or(&0)) as f64;
         let value = |i: &[usize]| 0.8 * (0.7 * number(i) + p as f64).sin();
-        weight.set(&mesh.from_fn(weight.shape(), replicate(), value)?)?;
+        let wave = weight.mesh().from_fn(weight.shape(), replicate(), value)?;
+        weight.set(&wave)?;
     }
     Ok(made)
 }
@@ -65,6 +69,104 @@ fn check<C: RecurrentCell>(of_state: fn(&C::State) -> &ShardTensor, expected: &E
         });
         checked.unwrap();
     }
+}
+
+#[test]
+fn projected_memory_is_pytorchs() {
+    for (ranks, at) in [
+        (1, replicate().into()),
+        (3, shard(0).sizes([4, 0, 1]).into()),
+    ] {
+        let at: Placements = at;
+        let checked = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let lstm = waves(Lstm::bidirectional(&mesh, 2, 3, 2)?.projected(2)?)?;
+            let x = input(&mesh, &at)?;
+            let (y, states) = lstm.forward_from(&x, None)?;
+            close(
+                &y.select(0, 4)?,
+                &[
+                    -0.508026466541,
+                    0.634061636901,
+                    -0.383058039422,
+                    0.091955398105,
+                    -0.797454039711,
+                    0.981645466095,
+                    -0.278396906478,
+                    0.08602153223,
+                    -0.929142922968,
+                    1.134284283677,
+                    -0.160577217226,
+                    0.058241858962,
+                ],
+            )?;
+            close(
+                &states[2].0,
+                &[
+                    -0.903471001906,
+                    1.09841918381,
+                    -0.905883969983,
+                    1.100954627082,
+                    -0.917260900173,
+                    1.113236157958,
+                    -0.934100338304,
+                    1.133267374171,
+                    -0.929142922968,
+                    1.134284283677,
+                ],
+            )?;
+            close(
+                &states[2].1.select(0, 4)?,
+                &[-0.96478600763, -1.151273118733, -1.345554410844],
+            )?;
+            let named = lstm.parameters();
+            let weight = |name: &str| &named.iter().find(|(n, _)| n == name).unwrap().1;
+            let of = [&x, weight("weight_hr_l0"), weight("weight_hh_l1")];
+            let found = y.square()?.sum_all()?.grad(&of, false)?;
+            let [sample, project, memory] = &found[..] else {
+                unreachable!("three")
+            };
+            close(
+                &sample.as_ref().unwrap().select(0, 4)?,
+                &[
+                    0.042364467312,
+                    0.008305469288,
+                    0.107875554459,
+                    0.008939263489,
+                    0.067534993601,
+                    -0.006771386792,
+                ],
+            )?;
+            close(
+                project.as_ref().unwrap(),
+                &[
+                    0.11449550482,
+                    0.064162842591,
+                    0.020834470318,
+                    -0.427337971365,
+                    -0.317864102538,
+                    -0.180210801572,
+                ],
+            )?;
+            close(
+                &memory.as_ref().unwrap().select(0, 0)?,
+                &[-0.940002071884, 1.171451119975],
+            )
+        });
+        checked.unwrap();
+    }
+    launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        for outputs in [0, 4] {
+            let refused = Lstm::new(&mesh, 3, 4, 1)?.projected(outputs).unwrap_err();
+            assert!(
+                refused.to_string().contains("from 1 to 3 outputs"),
+                "{refused}"
+            );
+        }
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]
