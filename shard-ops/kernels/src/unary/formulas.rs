@@ -403,6 +403,94 @@ trait Parts: Math {
         )
     }
 
+    /// The logarithm of the size of the gamma function.
+    #[inline(always)]
+    fn lgamma(x: f64) -> f64 {
+        libm::lgamma(x)
+    }
+
+    /// Derivative number `order + 1` of [`lgamma`](Self::lgamma), for orders up to 4: below 0 by reflection, then up to where the
+    /// asymptotic series is exact.
+    fn polygamma(order: i32, x: f64) -> f64 {
+        // B(2n) / (2n)!, of the Bernoulli numbers.
+        const SERIES: [f64; 9] = [
+            8.333333333333333e-2,
+            -1.388888888888889e-3,
+            3.306878306878307e-5,
+            -8.267195767195768e-7,
+            2.08767569878681e-8,
+            -5.284190138687493e-10,
+            1.3382536530684679e-11,
+            -3.3896802963225828e-13,
+            8.586062056277845e-15,
+        ];
+        let sign = if order % 2 == 0 { -1.0 } else { 1.0 };
+        if x == 0.0 && order == 0 {
+            // A pole, on the side of its sign.
+            return -1.0 / x;
+        }
+        if x < 0.0 {
+            if order == 0 && x == x.floor() {
+                return f64::NAN;
+            }
+            return -sign * Self::polygamma(order, 1.0 - x) - cotangent_slope(order, x);
+        }
+        let factorial: f64 = (1..=order).map(f64::from).product();
+        let (mut x, mut sum) = (x, 0.0);
+        while x < 14.0 {
+            sum += sign * factorial / x.powi(order + 1);
+            x += 1.0;
+        }
+        // (2n + order - 1)! / x^(2n + order), of n from 0 on.
+        let mut term = match order {
+            0 => 0.0,
+            _ => factorial / f64::from(order) / x.powi(order),
+        };
+        let mut series = match order {
+            0 => -Self::ln(x),
+            _ => term,
+        };
+        series += 0.5 * factorial / x.powi(order + 1);
+        for (n, c) in (1..).zip(SERIES) {
+            term = match (n, order) {
+                (1, _) => factorial * f64::from(order + 1) / x.powi(order + 2),
+                _ => term * f64::from((2 * n + order - 1) * (2 * n + order - 2)) / (x * x),
+            };
+            series += c * term;
+        }
+        sum + sign * series
+    }
+
+    /// Parts of `sin(πx) / (πx)`; near 0 by its series.
+    #[inline(always)]
+    fn sinc_parts(x: f64) -> [f64; 4] {
+        use core::f64::consts::PI;
+        let u = PI * x;
+        let [s, first, second, third] = if u.abs() < 1.5 {
+            let [mut s, mut first, mut second, mut third] = [0.0; 4];
+            // (-1)^n u^(2n) / (2n + 1)!, and what its successors leave of their powers.
+            let mut term = 1.0;
+            for n in 0..13 {
+                let n = f64::from(2 * n);
+                let next = -1.0 / ((n + 2.0) * (n + 3.0));
+                let after = -next / ((n + 4.0) * (n + 5.0));
+                s += term;
+                first += term * next * (n + 2.0);
+                second += term * next * (n + 2.0) * (n + 1.0);
+                third += term * after * (n + 4.0) * (n + 3.0) * (n + 2.0);
+                term *= next * u * u;
+            }
+            [s, first * u, second, third * u]
+        } else {
+            let angle = PI * (x - 2.0 * (0.5 * x).round_ties_even());
+            let s = Self::sin(angle) / u;
+            let first = (Self::cos(angle) - s) / u;
+            let second = -s - 2.0 * first / u;
+            [s, first, second, -first - 2.0 * (second - first / u) / u]
+        };
+        [s, PI * first, PI * PI * second, PI * PI * PI * third]
+    }
+
     /// Parts of `tanh(ln(1 + e^x))`.
     #[inline(always)]
     fn mish_parts(x: f64) -> [f64; 4] {
@@ -412,3 +500,19 @@ trait Parts: Math {
 }
 
 impl<M: Math> Parts for M {}
+
+/// A derivative of `π cot(πx)`.
+fn cotangent_slope(order: i32, x: f64) -> f64 {
+    use core::f64::consts::PI;
+    let angle = PI * (x - x.round_ties_even());
+    let c = angle.cos() / angle.sin();
+    let square = c * c;
+    let slope = match order {
+        0 => c,
+        1 => -(1.0 + square),
+        2 => 2.0 * c * (1.0 + square),
+        3 => -2.0 * (1.0 + square) * (1.0 + 3.0 * square),
+        _ => 8.0 * c * (1.0 + square) * (2.0 + 3.0 * square),
+    };
+    PI.powi(order + 1) * slope
+}

@@ -386,6 +386,35 @@ macro_rules! unary_table {
                 2 => 2.0 * y * squared(M::exp(y * y) / FRAC_2_SQRT_PI);
                 3 => (2.0 + 8.0 * y * y) * squared(M::exp(y * y) / FRAC_2_SQRT_PI) * (M::exp(y * y) / FRAC_2_SQRT_PI);
             }
+            /// The logarithm of the size of the gamma function, infinite at 0 and below it at whole numbers.
+            lgamma: Lgamma {
+                0 => M::lgamma(x);
+                1 => M::polygamma(0, x);
+                2 => M::polygamma(1, x);
+                3 => M::polygamma(2, x);
+            }
+            /// The derivative of `lgamma`, NaN below 0 at whole numbers.
+            digamma: Digamma {
+                0 => M::polygamma(0, x);
+                1 => M::polygamma(1, x);
+                2 => M::polygamma(2, x);
+                3 => M::polygamma(3, x);
+            }
+            /// The derivative of `digamma`, which is `torch.polygamma(1, x)`.
+            trigamma: Trigamma {
+                0 => M::polygamma(1, x);
+                1 => M::polygamma(2, x);
+                2 => M::polygamma(3, x);
+                3 => M::polygamma(4, x);
+            }
+            /// `sin(πx) / (πx)`, 1 at 0.
+            sinc: Sinc {
+                let s = M::sinc_parts(x);
+                0 => s[0];
+                1 => s[1];
+                2 => s[2];
+                3 => s[3];
+            }
             /// `x²`
             square: Square {
                 0 => x * x;

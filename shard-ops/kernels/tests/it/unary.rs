@@ -336,6 +336,26 @@ fn values_match_the_documented_forms() {
             std::f64::consts::SQRT_2,
             0.353_553_390_593_273_8,
         ),
+        (
+            Unary::Lgamma,
+            0.572_364_942_924_700_1,
+            0.860_047_015_376_481_1,
+        ),
+        (
+            Unary::Digamma,
+            -1.963_510_026_021_423_5,
+            0.703_156_640_645_243_1,
+        ),
+        (
+            Unary::Trigamma,
+            4.934_802_200_544_679,
+            9.379_246_644_989_124,
+        ),
+        (
+            Unary::Sinc,
+            std::f64::consts::FRAC_2_PI,
+            -0.212_206_590_789_193_78,
+        ),
         (Unary::Softshrink { lambd: 0.2 }, 0.3, -1.3),
         (Unary::Frac, 0.5, -0.5),
         (
@@ -353,6 +373,44 @@ fn values_match_the_documented_forms() {
             );
         }
     }
+}
+
+/// At the poles, at 0, at the ends of the line, and where numbers are small.
+#[test]
+fn gamma_functions_and_sinc_are_pytorchs_at_their_poles() {
+    let at = |op, x| one::<f64>(op, 0, x);
+    let infinity = f64::INFINITY;
+    for (op, x, expected) in [
+        (Unary::Lgamma, 0.0, infinity),
+        (Unary::Lgamma, -3.0, infinity),
+        (Unary::Lgamma, -infinity, infinity),
+        (Unary::Lgamma, 2.0, 0.0),
+        (Unary::Digamma, 0.0, -infinity),
+        (Unary::Digamma, -0.0, infinity),
+        (Unary::Digamma, infinity, infinity),
+        (Unary::Trigamma, 0.0, infinity),
+        (Unary::Trigamma, -2.0, infinity),
+        (Unary::Trigamma, infinity, 0.0),
+        (Unary::Sinc, 0.0, 1.0),
+        (Unary::Sinc, 3.0, 0.0),
+    ] {
+        let got = at(op, x);
+        let same = got == expected || (got - expected).abs() < 1e-16;
+        assert!(same, "{op:?} at {x}: {got} is not {expected}");
+    }
+    assert!(at(Unary::Digamma, -2.0).is_nan());
+    for op in [Unary::Lgamma, Unary::Digamma, Unary::Trigamma, Unary::Sinc] {
+        assert!(at(op, f64::NAN).is_nan(), "{op:?}");
+        // Both sides of where a series takes over agree.
+        for order in 0..=3 {
+            for x in [1.5 / std::f64::consts::PI, 14.0, 13.0] {
+                let [below, above] = [x - 1e-12, x + 1e-12].map(|x| one::<f64>(op, order, x));
+                let most = 1e-9 * below.abs().max(1e-3);
+                assert!((below - above).abs() < most, "{op:?} {order} at {x}");
+            }
+        }
+    }
+    assert_eq!(one::<f64>(Unary::Sinc, 1, 0.0), 0.0);
 }
 
 #[test]

@@ -20,7 +20,7 @@ static thread_local Dim3 threadIdx, blockIdx, blockDim, gridDim;
 OF_ONE(exp) OF_ONE(log) OF_ONE(sqrt) OF_ONE(fabs) OF_ONE(tanh) OF_ONE(erf) OF_ONE(floor) OF_ONE(ceil) OF_ONE(sin)
 OF_ONE(cos) OF_ONE(log1p) OF_ONE(expm1) OF_ONE(rint) OF_ONE(trunc) OF_ONE(tan) OF_ONE(cbrt) OF_ONE(asin) OF_ONE(acos)
 OF_ONE(atan) OF_ONE(sinh) OF_ONE(cosh) OF_ONE(asinh) OF_ONE(acosh) OF_ONE(atanh) OF_ONE(exp2) OF_ONE(log2) OF_ONE(log10)
-OF_ONE(erfc) OF_TWO(pow) OF_TWO(atan2) OF_TWO(hypot) OF_TWO(fmod) OF_TWO(copysign)
+OF_ONE(erfc) OF_ONE(lgamma) OF_TWO(pow) OF_TWO(atan2) OF_TWO(hypot) OF_TWO(fmod) OF_TWO(copysign)
 inline double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
 inline float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 template <typename T> inline bool isnan(T x) { return __builtin_isnan(x); }
