@@ -108,6 +108,8 @@ pub use shard_ops::attention::{Attention, Causal};
 pub use shard_ops::fft::FourierNorm;
 pub use shard_ops::grid::{SampleEdge, SampleMode, Sampling};
 pub use shard_ops::indexing::{BagReduce, ScatterReduce};
+#[cfg(feature = "linalg")]
+pub use shard_ops::linalg::MatrixNorm;
 pub use shard_ops::loss::LossReduction;
 pub use shard_ops::neighborhood::Neighborhood;
 pub use shard_ops::rng;

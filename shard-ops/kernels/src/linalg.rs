@@ -5,7 +5,11 @@
 
 use super::{Real, View, ViewMut};
 use faer::linalg::solvers::{DenseSolveCore, Solve};
-use faer::{Mat, MatRef, Scale, Side};
+use faer::linalg::triangular_solve::{
+    solve_lower_triangular_in_place, solve_unit_lower_triangular_in_place,
+    solve_unit_upper_triangular_in_place, solve_upper_triangular_in_place,
+};
+use faer::{Mat, MatRef, Par, Scale, Side};
 
 /// What is made of each matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +28,17 @@ pub enum Factors {
     Det,
     /// Its sign and the logarithm of its size.
     Slogdet,
+    /// `e^A`.
+    Exp,
+}
+
+/// A triangle of a matrix: what is outside of it is taken for zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Triangle {
+    /// Whether it is the upper one.
+    pub upper: bool,
+    /// Whether ones are taken for what is on the diagonal.
+    pub unit: bool,
 }
 
 /// Factors of every matrix of `x`, its last two dims. Outputs have the batch dims of `x` in front.
@@ -42,21 +57,111 @@ pub fn factors<T: Real>(kind: Factors, x: &View<'_, T>, outs: &mut [ViewMut<'_, 
     }
 }
 
-/// `A X = B` for every matrix of `a` and of `b`, their last two dims; the batch dims are those of `out`.
+/// `A X = B` for every matrix of `a`, or a triangle of it, and of `b`, their last two dims; the batch dims are those of `out`.
 ///
 /// # Panics
 /// When shapes do not belong together.
-pub fn solve<T: Real>(a: &View<'_, T>, b: &View<'_, T>, out: &mut ViewMut<'_, T>) {
+pub fn solve<T: Real>(
+    triangle: Option<Triangle>,
+    a: &View<'_, T>,
+    b: &View<'_, T>,
+    out: &mut ViewMut<'_, T>,
+) {
     let (batch, n, columns) = matrices(b.shape());
     for index in batches(batch) {
         let matrix = read(a, &index, n, n);
-        let right = read(b, &index, n, columns);
-        let found = match n {
-            0 => right,
-            _ => matrix.partial_piv_lu().solve(&right),
-        };
-        write(out, &index, Some(&found));
+        let mut right = read(b, &index, n, columns);
+        match triangle {
+            _ if n == 0 => {}
+            None => right = matrix.partial_piv_lu().solve(&right),
+            Some(Triangle { upper, unit }) => {
+                let (a, b, par) = (matrix.as_ref(), right.as_mut(), Par::Seq);
+                match (upper, unit) {
+                    (false, false) => solve_lower_triangular_in_place(a, b, par),
+                    (false, true) => solve_unit_lower_triangular_in_place(a, b, par),
+                    (true, false) => solve_upper_triangular_in_place(a, b, par),
+                    (true, true) => solve_unit_upper_triangular_in_place(a, b, par),
+                }
+            }
+        }
+        write(out, &index, Some(&right));
     }
+}
+
+/// The pseudo-inverse of every matrix of `x`, its last two dims: singular values are taken for zeros that are not above `rtol` times the
+/// greatest.
+///
+/// # Panics
+/// When shapes do not belong together.
+pub fn pseudo_inverse<T: Real>(rtol: f64, x: &View<'_, T>, out: &mut ViewMut<'_, T>) {
+    let (batch, m, n) = matrices(x.shape());
+    for index in batches(batch) {
+        let a = read(x, &index, m, n);
+        let found = of_matrix(Factors::Svd, a.as_ref()).map(|made| {
+            let [u, values, turned] = [&made[0], &made[1], &made[2]];
+            let values = (0..m.min(n)).map(|i| values[(i, 0)]);
+            let least = rtol * values.clone().fold(0.0, f64::max);
+            let scale: Vec<f64> = values
+                .map(|s| if s > least { 1.0 / s } else { 0.0 })
+                .collect();
+            let scaled = Mat::from_fn(n, scale.len(), |i, j| turned[(j, i)] * scale[j]);
+            scaled * u.transpose()
+        });
+        write(out, &index, found.as_ref());
+    }
+}
+
+/// `e^A`, by the approximation of order 13 of Padé and squaring (Higham, "The scaling and squaring method for the matrix exponential
+/// revisited", 2005); nothing of what is not finite.
+fn exponential(a: MatRef<'_, f64>) -> Option<Mat<f64>> {
+    const B: [f64; 14] = [
+        64764752532480000.0,
+        32382376266240000.0,
+        7771770303897600.0,
+        1187353796428800.0,
+        129060195264000.0,
+        10559470521600.0,
+        670442572800.0,
+        33522128640.0,
+        1323241920.0,
+        40840800.0,
+        960960.0,
+        16380.0,
+        182.0,
+        1.0,
+    ];
+    // Up to this norm the approximation is exact in double precision.
+    const WITHIN: f64 = 5.371920351148152;
+    let n = a.nrows();
+    let column = |j| (0..n).map(|i| a[(i, j)].abs()).sum::<f64>();
+    let norm = (0..n)
+        .map(column)
+        .fold(0.0, |most: f64, sum| match sum.is_nan() {
+            true => sum,
+            false => most.max(sum),
+        });
+    if !norm.is_finite() {
+        return None;
+    }
+    let halvings = (norm / WITHIN).log2().ceil().max(0.0) as i32;
+    let scale = 0.5_f64.powi(halvings);
+    let x = Mat::from_fn(n, n, |i, j| a[(i, j)] * scale);
+    let x2 = &x * &x;
+    let x4 = &x2 * &x2;
+    let x6 = &x4 * &x2;
+    let sum = |[c0, c2, c4, c6]: [f64; 4]| {
+        Mat::from_fn(n, n, |i, j| {
+            let one = if i == j { c0 } else { 0.0 };
+            c6 * x6[(i, j)] + c4 * x4[(i, j)] + c2 * x2[(i, j)] + one
+        })
+    };
+    let odd = &x * (&x6 * sum([0.0, B[9], B[11], B[13]]) + sum([B[1], B[3], B[5], B[7]]));
+    let even = &x6 * sum([0.0, B[8], B[10], B[12]]) + sum([B[0], B[2], B[4], B[6]]);
+    let mut found = (&even - &odd).partial_piv_lu().solve(&even + &odd);
+    for _ in 0..halvings {
+        found = &found * &found;
+    }
+    Some(found)
 }
 
 /// The factors of one matrix, in order; `None` where they do not exist.
@@ -83,6 +188,8 @@ fn of_matrix(kind: Factors, a: MatRef<'_, f64>) -> Option<Vec<Mat<f64>>> {
             let values = column(a.nrows(), &|i| eigen.S()[i] * scale);
             vec![values, eigen.U().to_owned()]
         }
+        Factors::Exp if a.nrows() == 0 => vec![a.to_owned()],
+        Factors::Exp => vec![exponential(a)?],
         Factors::Det | Factors::Slogdet => {
             let pivots = pivots(a);
             let number = |x: f64| Mat::from_fn(1, 1, |_, _| x);

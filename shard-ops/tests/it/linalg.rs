@@ -3,7 +3,10 @@
 use crate::applied::validated;
 use crate::ranks::on_ranks;
 use shard_comm::ErrorClass;
-use shard_ops::linalg::{cholesky, det, eigh, inv, qr, slogdet, solve, svd};
+use shard_ops::linalg::{
+    cholesky, det, eigh, inv, lstsq, matrix_exp, matrix_power, pinv, qr, slogdet, solve,
+    solve_triangular, svd,
+};
 use shard_ops::testing::Tensor;
 use shard_ops::{Exec, Result, Value};
 use shard_redistribute::Array;
@@ -24,7 +27,12 @@ fn positive(batch: usize, n: usize) -> Tensor {
 
 #[test]
 fn square_matrices_have_one_ranks_factors_under_all_layouts_of_the_batch() {
-    let all: [(&str, Of); 3] = [("inv", inv), ("det", det), ("slogdet", slogdet)];
+    let all: [(&str, Of); 4] = [
+        ("inv", inv),
+        ("det", det),
+        ("slogdet", slogdet),
+        ("matrix_exp", matrix_exp),
+    ];
     for (name, of) in all {
         let tried = validated(name, &[positive(5, 3)], &|e, v| of(e, &v[0]).map(drop));
         assert!(tried.slopes > 0, "{name}");
@@ -36,6 +44,26 @@ fn solutions_are_one_ranks_under_all_layouts_of_the_batch() {
     let operands = [positive(5, 3), Tensor::drawn([5, 3, 2], 4)];
     let tried = validated("solve", &operands, &|e, v| solve(e, &v[0], &v[1]).map(drop));
     assert!(tried.slopes > 0);
+}
+
+#[test]
+fn triangles_are_solved_under_all_layouts_of_the_batch() {
+    for (upper, unit) in [(false, false), (false, true), (true, false), (true, true)] {
+        let operands = [positive(5, 3), Tensor::drawn([5, 3, 2], 4)];
+        let tried = validated("solve_triangular", &operands, &|e, v| {
+            solve_triangular(e, &v[0], &v[1], upper, unit).map(drop)
+        });
+        assert!(tried.slopes > 0, "{upper} {unit}");
+    }
+}
+
+#[test]
+fn pseudo_inverses_are_one_ranks_under_all_layouts_of_the_batch() {
+    for [rows, columns] in [[5, 3], [3, 5], [4, 4]] {
+        let a = Tensor::drawn([4, rows, columns], 7);
+        let tried = validated("pinv", &[a], &|e, v| pinv(e, &v[0], None).map(drop));
+        assert!(tried.slopes > 0, "{rows} x {columns}");
+    }
 }
 
 #[test]
@@ -52,7 +80,11 @@ fn factors_of_any_matrix_have_the_slopes_of_their_vjps() {
 
 #[test]
 fn matrices_in_pieces_are_refused_on_all_ranks_with_the_fix_and_batches_are_not() {
-    let all: [Of; 7] = [inv, cholesky, qr, svd, eigh, det, slogdet];
+    let pseudo: Of = |e, x| pinv(e, x, None).map(|found| vec![found]);
+    let below: Of = |e, x| matrix_power(e, x, -1).map(|found| vec![found]);
+    let all: [Of; 10] = [
+        inv, cholesky, qr, svd, eigh, det, slogdet, matrix_exp, pseudo, below,
+    ];
     let told = on_ranks(&[2], |cx, engine| {
         let of = |placed: &str| {
             let layout = Layout::parse(cx.mesh(), &[3, 4, 4], placed).unwrap();
@@ -64,7 +96,12 @@ fn matrices_in_pieces_are_refused_on_all_ranks_with_the_fix_and_batches_are_not(
         for placed in ["S(1)", "S(2)"] {
             let x = of(placed);
             let errors = all.iter().map(|f| f(engine, &x).unwrap_err());
-            let solved = [solve(engine, &x, &of("R")), solve(engine, &of("R"), &x)];
+            let solved = [
+                solve(engine, &x, &of("R")),
+                solve(engine, &of("R"), &x),
+                solve_triangular(engine, &x, &of("R"), true, false),
+                lstsq(engine, &of("R"), &x),
+            ];
             for error in errors.chain(solved.map(Result::unwrap_err)) {
                 assert_eq!(error.class(), ErrorClass::Uniform);
                 told.push(error.to_string());

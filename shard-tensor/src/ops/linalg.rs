@@ -2,7 +2,7 @@
 
 use crate::{Result, ShardTensor};
 use shard_comm::Calling;
-use shard_ops::linalg as ops;
+use shard_ops::linalg::{self as ops, MatrixNorm};
 use shard_ops::{Exec, OpError, Value};
 
 /// Linear algebra, with the feature `linalg`. Matrices are the last two dims; each is whole on every rank that has it, and mesh axes
@@ -133,6 +133,157 @@ impl ShardTensor {
         let _call = Calling::of("slogdet");
         let [sign, log] = self.factors("slogdet", ops::slogdet)?;
         Ok((sign, log))
+    }
+
+    /// The matrices `X` with `A X = B`, for one triangle of this tensor as `A`: nothing else of it is read, and with `unit` not its diagonal,
+    /// where ones are taken. `B` is as that of [`solve`](Self::solve).
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, replicate};
+    /// let x = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let a = mesh.distribute(&array![[2.0_f64, 9.0], [1.0, 4.0]], replicate())?;
+    ///     let b = mesh.distribute(&array![2.0_f64, 9.0], replicate())?;
+    ///     a.solve_triangular(&b, false, false)?.to_array::<f64>()
+    /// })?;
+    /// assert_eq!(x[0], array![1.0, 2.0].into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`solve`](Self::solve).
+    ///
+    /// # Errors
+    /// As [`solve`](Self::solve).
+    #[track_caller]
+    pub fn solve_triangular(&self, b: &Self, upper: bool, unit: bool) -> Result<Self> {
+        let _call = Calling::of("solve_triangular");
+        self.run2(b, |exec, a, b| {
+            ops::solve_triangular(exec, a, b, upper, unit)
+        })
+    }
+
+    /// The `X` with the least `|A X - B|`, for this tensor as `A`, `[.., m, n]`, of full rank; of several the smallest, where there are more
+    /// columns than rows. `B` is `[.., m, k]` or `[.., m]`. Where the rank may not be full, multiply by [`pinv`](Self::pinv).
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let line = launch(2, |ctx| {
+    ///     // A line through three points of each of two sets.
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let a = mesh.from_fn([2, 3, 2], shard(0), |i| if i[2] == 0 { 1.0 } else { i[1] as f64 })?;
+    ///     let y = mesh.from_fn([2, 3], shard(0), |i| 1.0 + (i[0] * i[1]) as f64)?;
+    ///     a.lstsq(&y)?.to_array::<f32>()
+    /// })?;
+    /// assert!((line[0][[1, 0]] - 1.0).abs() < 1e-6 && (line[0][[1, 1]] - 1.0).abs() < 1e-6);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`solve`](Self::solve).
+    ///
+    /// # Errors
+    /// As [`solve`](Self::solve), of matrices of any extents.
+    #[track_caller]
+    pub fn lstsq(&self, b: &Self) -> Result<Self> {
+        let _call = Calling::of("lstsq");
+        self.run2(b, ops::lstsq)
+    }
+
+    /// The pseudo-inverses of matrices of any extents, `[.., n, m]` of `[.., m, n]`. Singular values up to `rtol` times the greatest are taken
+    /// for zeros; without it, up to the larger extent times the distance from 1 to the next number of the type.
+    ///
+    /// # Collective
+    /// As [`inv`](Self::inv).
+    ///
+    /// # Errors
+    /// As [`inv`](Self::inv), of matrices of any extents.
+    #[track_caller]
+    pub fn pinv(&self, rtol: Option<f64>) -> Result<Self> {
+        let _call = Calling::of("pinv");
+        self.run(|exec, x| ops::pinv(exec, x, rtol))
+    }
+
+    /// The exponentials `e^A` of square matrices.
+    ///
+    /// # Collective
+    /// As [`inv`](Self::inv).
+    ///
+    /// # Errors
+    /// As [`inv`](Self::inv).
+    #[track_caller]
+    pub fn matrix_exp(&self) -> Result<Self> {
+        let _call = Calling::of("matrix_exp");
+        let [found] = self.factors("matrix_exp", ops::matrix_exp)?;
+        Ok(found)
+    }
+
+    /// The powers of square matrices; negative ones are those of the [inverse](Self::inv), and power 0 has ones on the diagonal. Other
+    /// powers than negative ones do not need whole matrices.
+    ///
+    /// # Collective
+    /// All members of the mesh. As [`matmul`](Self::matmul) of a matrix by itself, at most twice the logarithm of the exponent times; as
+    /// [`inv`](Self::inv) for negative ones.
+    ///
+    /// # Errors
+    /// For matrices that are not square; as [`matmul`](Self::matmul), and as [`inv`](Self::inv) for negative exponents.
+    #[track_caller]
+    pub fn matrix_power(&self, exponent: i64) -> Result<Self> {
+        let _call = Calling::of("matrix_power");
+        self.run(|exec, x| ops::matrix_power(exec, x, exponent))
+    }
+
+    /// The singular values of matrices of any extents, falling.
+    ///
+    /// # Collective
+    /// As [`inv`](Self::inv).
+    ///
+    /// # Errors
+    /// As [`inv`](Self::inv), of matrices of any extents.
+    #[track_caller]
+    pub fn svdvals(&self) -> Result<Self> {
+        let _call = Calling::of("svdvals");
+        self.run(ops::svdvals)
+    }
+
+    /// The norms of matrices, the last two dims, which disappear, or stay with extent 1 if `keepdim`. Those that are made of singular
+    /// values (nuclear, 2 and -2) need whole matrices; others do not. That of vectors is [`norm`](Self::norm).
+    ///
+    /// ```
+    /// use shard_tensor::{MatrixNorm, launch, shard};
+    /// let norms = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.arange(4, shard(0))?.reshape([2, 2])?; // 0 1, 2 3
+    ///     Ok((x.matrix_norm(1.0, false)?.item()?, x.matrix_norm(MatrixNorm::Frobenius, false)?.item()?))
+    /// })?;
+    /// assert!(norms[0].0 == 4.0 && (norms[0].1 - 14_f64.sqrt()).abs() < 1e-6);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Where dims of the matrices are sharded, a number for each column or row; a partial tensor is reduced first.
+    ///
+    /// # Errors
+    /// For fewer than two dims, other orders, integers and truth values; as [`inv`](Self::inv) for norms of singular values.
+    #[track_caller]
+    pub fn matrix_norm(&self, order: impl Into<MatrixNorm>, keepdim: bool) -> Result<Self> {
+        let _call = Calling::of("matrix_norm");
+        let order: MatrixNorm = order.into();
+        self.run(|exec, x| ops::matrix_norm(exec, x, order, keepdim))
+    }
+
+    /// The condition numbers of matrices: the [norm](Self::matrix_norm) of each times that of its inverse. Of 2 and -2 matrices may have any
+    /// extents; of others they are square.
+    ///
+    /// # Collective
+    /// As [`inv`](Self::inv).
+    ///
+    /// # Errors
+    /// As [`matrix_norm`](Self::matrix_norm) and [`inv`](Self::inv).
+    #[track_caller]
+    pub fn cond(&self, order: impl Into<MatrixNorm>) -> Result<Self> {
+        let _call = Calling::of("cond");
+        let order: MatrixNorm = order.into();
+        self.run(|exec, x| ops::cond(exec, x, order))
     }
 
     #[track_caller]

@@ -117,3 +117,50 @@ fn what_is_no_number_has_no_factors() {
         assert!(!made(Factors::Eigh, &a, 3, &[&[3]])[0][0].is_nan());
     }
 }
+
+#[test]
+fn exponentials_of_large_and_of_no_numbers() {
+    // A rotation, squared several times.
+    let (sine, cosine) = 40f64.sin_cos();
+    let turned = &made(Factors::Exp, &[0.0, -40.0, 40.0, 0.0], 2, &[&[2, 2]])[0];
+    assert!(near(turned, &[cosine, -sine, sine, cosine]), "{turned:?}");
+    let one = &made(Factors::Exp, &[0.0; 4], 2, &[&[2, 2]])[0];
+    assert!(near(one, &[1.0, 0.0, 0.0, 1.0]), "{one:?}");
+    for entry in [f64::NAN, f64::INFINITY] {
+        let none = &made(Factors::Exp, &[entry, 0.0, 0.0, 1.0], 2, &[&[2, 2]])[0];
+        assert!(none.iter().all(|x| x.is_nan()), "{none:?}");
+    }
+    assert_eq!(made(Factors::Exp, &[], 0, &[&[0, 0]])[0].len(), 0);
+}
+
+#[test]
+fn pseudo_inverses_leave_out_what_is_no_rank() {
+    for (rtol, expected) in [(1e-12, [0.25; 4]), (2.0, [0.0; 4])] {
+        let mut found = [9.0; 4];
+        let x = View::contiguous(&[1.0; 4], &[2, 2]);
+        pseudo_inverse(rtol, &x, &mut ViewMut::contiguous(&mut found, &[2, 2]));
+        assert!(near(&found, &expected), "{found:?}");
+    }
+}
+
+#[test]
+fn triangles_are_all_that_is_read() {
+    let a = [2.0, 1.0, f64::NAN, 4.0];
+    let of = |upper, unit, a: &[f64]| {
+        let (mut found, b) = ([9.0; 2], [4.0, 8.0]);
+        let (a, b) = (View::contiguous(a, &[2, 2]), View::contiguous(&b, &[2, 1]));
+        let out = &mut ViewMut::contiguous(&mut found, &[2, 1]);
+        solve(Some(Triangle { upper, unit }), &a, &b, out);
+        found
+    };
+    assert_eq!(of(true, false, &a), [1.0, 2.0]);
+    assert_eq!(
+        of(true, true, &[f64::NAN, 1.0, f64::NAN, f64::NAN]),
+        [-4.0, 8.0]
+    );
+    assert_eq!(of(false, false, &[2.0, f64::NAN, 1.0, 4.0]), [2.0, 1.5]);
+    assert_eq!(
+        of(false, true, &[f64::NAN, f64::NAN, 1.0, f64::NAN]),
+        [4.0, 4.0]
+    );
+}

@@ -4,7 +4,7 @@ use super::{apply, apply_solve};
 use crate::families::elementwise::{
     add, cast, eq, le, masked_fill, mul, mul_scalar, neg, number, sub, unary,
 };
-use crate::families::index::{pad, slice};
+use crate::families::index::{cat, pad, slice};
 use crate::families::matmul::product;
 use crate::families::shape::{transpose, unsqueeze};
 use crate::families::triangle::{tril, triu};
@@ -38,6 +38,7 @@ pub(super) fn of(
         },
         (Factors::Qr, _) => qr(exec, y, given(0), given(1)).map(Some),
         (Factors::Svd, _) => svd(exec, y, [given(0), given(1), given(2)]).map(Some),
+        (Factors::Exp, Some(dy)) => exponential(exec, x, dy).map(Some),
         (Factors::Eigh, _) => eigh(exec, y, given(0), given(1)).map(Some),
         _ => Ok(None),
     }
@@ -78,6 +79,20 @@ fn sum_of(exec: &dyn Exec, terms: Vec<Value>) -> Result<Value> {
         operand: 0,
     })?;
     terms.try_fold(first, |all, term| add(exec, &all, &term))
+}
+
+/// The derivative of `exp` at `Aᵀ` in a direction is what stands beside `exp(Aᵀ)` in the exponential of both together.
+fn exponential(exec: &dyn Exec, x: &Value, dy: &Value) -> Result<Value> {
+    let (last, n) = (x.ndim() - 1, x.shape()[x.ndim() - 1]);
+    let turned = turned(exec, x)?;
+    let above = cat(exec, &[&turned, dy], last)?;
+    let mut pads = vec![(0, 0); x.ndim()];
+    pads[last].0 = n as isize;
+    let below = pad(exec, &turned, &pads, EdgeMap::Zeros, 0.0)?;
+    let both = cat(exec, &[&above, &below], last - 1)?;
+    let all = apply(exec, Factors::Exp, &both)?.swap_remove(0);
+    let above = slice(exec, &all, last - 1, 0, 1, n)?;
+    slice(exec, &above, last, n, 1, n)
 }
 
 /// `½ (S + Sᵀ)` with `S = L⁻ᵀ Φ(Lᵀ dL) L⁻¹`, where Φ takes the lower triangle and half of the diagonal.

@@ -3,15 +3,20 @@
 //! What does not exist is NaN, on every rank alike; the inverse of a singular matrix holds infinities or NaN.
 
 mod gradient;
+mod made;
+mod pseudo;
 
+pub use self::made::{MatrixNorm, cond, lstsq, matrix_norm, matrix_power, svdvals};
+pub use self::pseudo::pinv;
 use crate::families::shape::{reshape, unsqueeze};
+use crate::families::triangle::{tril, triu};
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
     Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved,
     Value, key_of,
 };
-use shard_kernels::linalg::{self as kernels, Factors};
+use shard_kernels::linalg::{self as kernels, Factors, Triangle};
 use shard_spec::Dims;
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -50,6 +55,8 @@ factors! {
     det => Det, true;
     /// The sign of the determinant, and the logarithm of its size.
     slogdet => Slogdet, true;
+    /// The exponential `e^A`.
+    matrix_exp => Exp, true;
 }
 
 /// `X` with `A X = B`; `b` is `[.., n, k]`, or a vector for each matrix if it has a dim less than `a`. Batch dims must be equal.
@@ -60,15 +67,46 @@ factors! {
 /// # Errors
 /// A sharded dim of the matrices; shapes that do not belong together; types that differ or are not f32 or f64.
 pub fn solve(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
-    whole("solve", a)?;
-    if b.ndim() + 1 == a.ndim() {
-        let columns = unsqueeze(exec, b, b.ndim())?;
-        whole("solve", &columns)?;
-        let x = apply_solve(exec, a, &columns)?;
-        return reshape(exec, &x, b.shape());
+    columns("solve", exec, a, b, &|b| apply_solve(exec, a, b))
+}
+
+/// [`solve`] with a triangle of each matrix, of which nothing else is read, and with `unit` not the diagonal, where ones are taken.
+///
+/// # Collective
+/// As [`solve`].
+///
+/// # Errors
+/// As [`solve`].
+pub fn solve_triangular(
+    exec: &dyn Exec,
+    a: &Value,
+    b: &Value,
+    upper: bool,
+    unit: bool,
+) -> Result<Value> {
+    let triangle = Some(Triangle { upper, unit });
+    columns("solve_triangular", exec, a, b, &|b| {
+        exec.apply1(Arc::new(SolveFor { triangle }), &[a, b])
+    })
+}
+
+/// What `f` makes of right-hand sides as columns, of which a vector for each matrix is one.
+fn columns(
+    op: &'static str,
+    exec: &dyn Exec,
+    a: &Value,
+    b: &Value,
+    f: &dyn Fn(&Value) -> Result<Value>,
+) -> Result<Value> {
+    whole(op, a)?;
+    if b.ndim() + 1 != a.ndim() {
+        whole(op, b)?;
+        return f(b);
     }
-    whole("solve", b)?;
-    apply_solve(exec, a, b)
+    let columns = unsqueeze(exec, b, b.ndim())?;
+    whole(op, &columns)?;
+    let x = f(&columns)?;
+    reshape(exec, &x, &x.shape()[..x.ndim() - 1])
 }
 
 /// Refuses matrices in pieces.
@@ -91,7 +129,7 @@ fn apply(exec: &dyn Exec, kind: Factors, x: &Value) -> Result<Vec<Value>> {
 }
 
 fn apply_solve(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
-    exec.apply1(Arc::new(SolveFor), &[a, b])
+    exec.apply1(Arc::new(SolveFor { triangle: None }), &[a, b])
 }
 
 /// Factors of matrices.
@@ -102,7 +140,10 @@ pub(crate) struct Decompose {
 
 /// Solutions of systems of equations.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SolveFor;
+pub(crate) struct SolveFor {
+    /// What of the matrices is read, if not all.
+    triangle: Option<Triangle>,
+}
 
 fn misfit(op: &'static str, problem: &str, inputs: &[Meta]) -> OpError {
     OpError::Shape {
@@ -131,6 +172,7 @@ impl Op for Decompose {
             Factors::Eigh => "eigh",
             Factors::Det => "det",
             Factors::Slogdet => "slogdet",
+            Factors::Exp => "matrix_exp",
         }
     }
 
@@ -155,7 +197,7 @@ impl Op for Decompose {
         let factors: Vec<usize> = batch.iter().map(|&n| rule.factor(n)).collect();
         let k = *m.min(n);
         let made: Vec<Vec<usize>> = match self.kind {
-            Factors::Inverse | Factors::Cholesky => vec![vec![*n, *n]],
+            Factors::Inverse | Factors::Cholesky | Factors::Exp => vec![vec![*n, *n]],
             Factors::Qr => vec![vec![*m, k], vec![k, *n]],
             Factors::Svd => vec![vec![*m, k], vec![k], vec![k, *n]],
             Factors::Eigh => vec![vec![*n], vec![*n, *n]],
@@ -198,7 +240,10 @@ impl Op for Decompose {
 
 impl Op for SolveFor {
     fn name(&self) -> &'static str {
-        "solve"
+        match self.triangle {
+            None => "solve",
+            Some(_) => "solve_triangular",
+        }
     }
 
     fn precision(&self) -> Precision {
@@ -206,25 +251,25 @@ impl Op for SolveFor {
     }
 
     fn key(&self) -> u128 {
-        key_of("solve", &())
+        key_of("solve", &self.triangle)
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let dtype = float_types("solve", inputs)?;
+        let dtype = float_types(self.name(), inputs)?;
         let fits = match (&inputs[0].shape[..], &inputs[1].shape[..]) {
             ([batch @ .., m, n], [others @ .., rows, _]) => m == n && n == rows && batch == others,
             _ => false,
         };
         if !fits {
             return Err(misfit(
-                "solve",
+                self.name(),
                 "matrices and right-hand sides do not fit",
                 inputs,
             ));
         }
         let shape = inputs[1].shape.clone();
         let batch = shape.len() - 2;
-        let mut rule = Rule::builder("solve", inputs).any_order();
+        let mut rule = Rule::builder(self.name(), inputs).any_order();
         let factors: Vec<usize> = shape[..batch].iter().map(|&n| rule.factor(n)).collect();
         let n = shape[batch];
         rule.input(dims(&factors, 2))
@@ -238,7 +283,7 @@ impl Op for SolveFor {
     fn host(&self, call: &mut HostCall<'_, '_>) {
         with_float!(call.dtype(), T => {
             let (a, b) = (call.input::<T>(0), call.input::<T>(1));
-            kernels::solve(&a, &b, &mut call.output::<T>(0));
+            kernels::solve(self.triangle, &a, &b, &mut call.output::<T>(0));
         });
     }
 
@@ -256,10 +301,22 @@ impl Op for SolveFor {
         let Some(dx) = &cotangents[0] else {
             return Ok(vec![None, None]);
         };
-        // Aᵀ dB = dX, and dA = -dB Xᵀ.
-        let db = apply_solve(exec, &gradient::turned(exec, a)?, dx)?;
+        // Aᵀ dB = dX, and dA = -dB Xᵀ, where A is read.
+        let turned = self.triangle.map(|t| Triangle {
+            upper: !t.upper,
+            ..t
+        });
+        let op = Self { triangle: turned };
+        let db = exec.apply1(Arc::new(op), &[&gradient::turned(exec, a)?, dx])?;
         let da = match saved.needs[0] {
-            true => Some(gradient::minus_product(exec, &db, x)?),
+            true => {
+                let all = gradient::minus_product(exec, &db, x)?;
+                Some(match self.triangle {
+                    None => all,
+                    Some(t) if t.upper => triu(exec, &all, i64::from(t.unit))?,
+                    Some(t) => tril(exec, &all, -i64::from(t.unit))?,
+                })
+            }
             false => None,
         };
         Ok(vec![da, Some(db).filter(|_| saved.needs[1])])

@@ -1,0 +1,228 @@
+//! What is made of factors: powers, norms, and least squares.
+
+use super::gradient::turned;
+use super::{columns, inv, qr, solve_triangular, svd};
+use crate::families::broadcast::expand_like;
+use crate::families::elementwise::{div, mul, number};
+use crate::families::full::{in_full, rounded_once};
+use crate::families::matmul::{matmul, product};
+use crate::families::reduce::{amax, amin, sum};
+use crate::families::shape::{squeeze, unsqueeze};
+use crate::families::statistics::{Order, norm};
+use crate::families::triangle::{tril, triu};
+use crate::{Exec, OpError, Result, Value};
+
+/// The norm of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MatrixNorm {
+    /// The root of the sum of squares of its elements.
+    Frobenius,
+    /// The sum of its singular values.
+    Nuclear,
+    /// Of 2 its greatest singular value, of 1 the largest sum of magnitudes of a column, and of infinity of a row; of their negatives the
+    /// smallest of these.
+    Of(Order),
+}
+
+impl From<f64> for MatrixNorm {
+    fn from(p: f64) -> Self {
+        Self::Of(p.into())
+    }
+}
+
+/// The singular values of matrices of any extents, falling.
+///
+/// # Collective
+/// As [`svd`].
+///
+/// # Errors
+/// As [`svd`].
+pub fn svdvals(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    // Numbers of results are checked where they are made.
+    Ok(svd(exec, x)?.swap_remove(1))
+}
+
+/// The norms of matrices, the last two dims, which disappear, or stay with extent 1 if `keepdim`.
+///
+/// # Collective
+/// All members of the mesh. As [`norm`] of elements, and as [`svd`] of singular values.
+///
+/// # Errors
+/// Fewer than two dims, an order without such a norm, integers and truth values; as [`svd`] of singular values, and of extremes of nothing.
+pub fn matrix_norm(
+    exec: &dyn Exec,
+    x: &Value,
+    order: impl Into<MatrixNorm>,
+    keepdim: bool,
+) -> Result<Value> {
+    let order = order.into();
+    let Some(rows) = x.ndim().checked_sub(2) else {
+        return Err(unfit("matrix_norm", "there are no matrices".into(), x));
+    };
+    in_full(exec, [x], |[x]| {
+        let (columns, both) = (rows + 1, [rows, rows + 1]);
+        // Sums along one dim, and an extreme of them along the other.
+        let extreme = |along: usize, of: usize, pick: Reduce| {
+            let sums = norm(exec, x, 1.0, &[along], true)?;
+            kept(exec, pick(exec, &sums, &[of], true)?, keepdim)
+        };
+        let singular = |pick: Reduce| {
+            let values = svdvals(exec, x)?;
+            let found = pick(exec, &values, &[rows], true)?;
+            let found = unsqueeze(exec, &found, columns)?;
+            kept(exec, found, keepdim)
+        };
+        match order {
+            MatrixNorm::Frobenius => norm(exec, x, 2.0, &both, keepdim),
+            MatrixNorm::Nuclear => singular(sum),
+            MatrixNorm::Of(Order::P(2.0)) => singular(amax),
+            MatrixNorm::Of(Order::P(-2.0)) => singular(amin),
+            MatrixNorm::Of(Order::P(1.0)) => extreme(rows, columns, amax),
+            MatrixNorm::Of(Order::P(-1.0)) => extreme(rows, columns, amin),
+            MatrixNorm::Of(Order::Infinity) => extreme(columns, rows, amax),
+            MatrixNorm::Of(Order::NegInfinity) => extreme(columns, rows, amin),
+            MatrixNorm::Of(order) => Err(unfit(
+                "matrix_norm",
+                format!("there is no norm of matrices of order {order:?}"),
+                x,
+            )),
+        }
+    })
+}
+
+type Reduce = fn(&dyn Exec, &Value, &[usize], bool) -> Result<Value>;
+
+/// Without the last two dims, unless they are kept.
+fn kept(exec: &dyn Exec, x: Value, keepdim: bool) -> Result<Value> {
+    match keepdim {
+        true => Ok(x),
+        false => {
+            let x = squeeze(exec, &x, x.ndim() - 1)?;
+            squeeze(exec, &x, x.ndim() - 1)
+        }
+    }
+}
+
+/// The condition numbers of matrices: the norm of each times that of its inverse. Of 2, and of -2, they are the ratio of the greatest to the
+/// least singular value, or the other way round, of matrices of any extents.
+///
+/// # Collective
+/// As [`matrix_norm`], and as [`inv`](fn@super::inv) for other orders than 2 and -2.
+///
+/// # Errors
+/// As [`matrix_norm`]; as [`inv`](fn@super::inv) for other orders than 2 and -2.
+pub fn cond(exec: &dyn Exec, x: &Value, order: impl Into<MatrixNorm>) -> Result<Value> {
+    let order = order.into();
+    let [most, least] = [2.0, -2.0].map(MatrixNorm::from);
+    in_full(exec, [x], |[x]| {
+        let of = |order| matrix_norm(exec, x, order, false);
+        if order == most || order == least {
+            let other = if order == most { least } else { most };
+            return div(exec, &of(order)?, &of(other)?);
+        }
+        let inverse = inv(exec, x)?.swap_remove(0);
+        mul(
+            exec,
+            &of(order)?,
+            &matrix_norm(exec, &inverse, order, false)?,
+        )
+    })
+}
+
+/// The powers of square matrices, by squaring; negative ones are those of the inverse, and of 0 there are ones on the diagonal.
+///
+/// # Collective
+/// All members of the mesh. As [`matmul`] of a matrix by itself, twice the logarithm of the exponent times at the most; as
+/// [`inv`](fn@super::inv) for negative exponents.
+///
+/// # Errors
+/// Matrices that are not square; as [`matmul`], and as [`inv`](fn@super::inv) for negative exponents.
+pub fn matrix_power(exec: &dyn Exec, x: &Value, exponent: i64) -> Result<Value> {
+    let n = x.ndim();
+    if n < 2 || x.shape()[n - 2] != x.shape()[n - 1] {
+        let problem = "the matrices are not square".into();
+        return Err(unfit("matrix_power", problem, x));
+    }
+    rounded_once(exec, [x], |[x]| {
+        let mut base = match exponent < 0 {
+            true => inv(exec, x)?.swap_remove(0),
+            false => x.clone(),
+        };
+        let mut rest = exponent.unsigned_abs();
+        let mut found: Option<Value> = None;
+        while rest > 0 {
+            if rest % 2 == 1 {
+                found = Some(match found {
+                    None => base.clone(),
+                    Some(found) => matmul(exec, &found, &base)?,
+                });
+            }
+            rest /= 2;
+            if rest > 0 {
+                base = matmul(exec, &base, &base)?;
+            }
+        }
+        match found {
+            Some(found) => Ok(found),
+            None => {
+                let ones = expand_like(exec, &number("matrix_power", x, 1.0)?, &x.detach())?;
+                tril(exec, &triu(exec, &ones, 0)?, 0)
+            }
+        }
+    })
+}
+
+/// The `X` with the least `|A X - B|`, for matrices `a`, `[.., m, n]`, of full rank, and `b`, `[.., m, k]` or `[.., m]`, with equal batch dims;
+/// of several the smallest, where there are more columns than rows. By orthogonal factors of `a`; where its rank is not full, they hold
+/// pivots near 0, and `pinv(a)` is for that.
+///
+/// # Collective
+/// As [`solve`](fn@super::solve), and as [`qr`](fn@super::qr).
+///
+/// # Errors
+/// As [`solve`](fn@super::solve), of matrices of any extents.
+pub fn lstsq(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
+    in_full(exec, [a, b], |[a, b]| least_squares(exec, a, b))
+}
+
+fn least_squares(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
+    const OP: &str = "lstsq";
+    let factors = |a: &Value| {
+        let mut made = qr(exec, a)?;
+        let r = made.swap_remove(1);
+        Ok::<_, OpError>((made.swap_remove(0), r))
+    };
+    columns(OP, exec, a, b, &|b| {
+        let fits = match (a.shape(), b.shape()) {
+            ([batch @ .., m, _], [others @ .., rows, _]) => m == rows && batch == others,
+            _ => false,
+        };
+        if !fits {
+            return Err(OpError::Shape {
+                op: OP,
+                problem: "matrices and right-hand sides do not fit".into(),
+                shapes: vec![a.shape().to_vec(), b.shape().to_vec()],
+                fix: "give batches of matrices with as many rows, the last two dims",
+            });
+        }
+        let &[.., m, n] = a.shape() else {
+            return Err(unfit(OP, "there are no matrices".into(), a));
+        };
+        if m < n {
+            let (q, r) = factors(&turned(exec, a)?)?;
+            let y = solve_triangular(exec, &turned(exec, &r)?, b, false, false)?;
+            return product(exec, &q, &y, false, false);
+        }
+        let (q, r) = factors(a)?;
+        solve_triangular(exec, &r, &product(exec, &q, b, true, false)?, true, false)
+    })
+}
+
+fn unfit(op: &'static str, problem: String, x: &Value) -> OpError {
+    OpError::Shape {
+        op,
+        problem,
+        shapes: vec![x.shape().to_vec()],
+        fix: "give batches of such matrices, the last two dims",
+    }
+}
