@@ -84,7 +84,7 @@ pub use gradients::{ClipNorm, Gradients};
 pub use launch::{Backend, Launch, RankProgram, Returned, launch};
 pub use mesh::{LocalSizes, Mesh, Steps};
 pub use operators::Operand;
-pub use ops::{Bins, Branch, ClassLoss, RadiusPairs, RadiusTable, Unique};
+pub use ops::{Bins, Branch, ClassLoss, RadiusPairs, RadiusTable, Stft, Unique};
 pub use options::{Conv, ConvTranspose, Pool, Unfold};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use processes::refuse_copies;

@@ -6,8 +6,10 @@
 
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod frames;
 mod product;
 
+pub use self::frames::{Frames, istft, stft};
 pub use self::product::{complex_einsum, complex_mul};
 use super::index::roll_dims;
 use super::types::float_types;
