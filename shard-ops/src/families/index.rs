@@ -5,7 +5,7 @@
 //! shifts them instead).
 
 use super::broadcast::expand;
-use super::shape::{extent, reshape, squeeze, unsqueeze};
+use super::shape::{extent, reshape, squeeze, transpose, unsqueeze};
 use super::types::same_types;
 use crate::error::InOp;
 use crate::{
@@ -317,6 +317,87 @@ pub fn split(exec: &dyn Exec, x: &Value, sizes: &[usize], dim: usize) -> Result<
             piece
         })
         .collect()
+}
+
+/// Dim `dim` in so many pieces, of which the first ones have an index more than the others where it does not divide.
+///
+/// # Collective
+/// As [`slice`](fn@slice).
+///
+/// # Errors
+/// No pieces, or more empty ones than a million; a dim out of range.
+pub fn tensor_split(exec: &dyn Exec, x: &Value, pieces: usize, dim: usize) -> Result<Vec<Value>> {
+    let n = extent("tensor_split", x, dim)?;
+    if pieces == 0 || pieces > n.max(1 << 20) {
+        return Err(OpError::Shape {
+            op: "tensor_split",
+            problem: format!("{pieces} pieces of {n} indices"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "ask for one at least, and not for a million empty ones",
+        });
+    }
+    let size = |i| n / pieces + usize::from(i < n % pieces);
+    split(exec, x, &(0..pieces).map(size).collect::<Vec<_>>(), dim)
+}
+
+/// `x` turned by so many quarters in the plane of two dims, from the first to the second; by negative numbers the other way.
+///
+/// # Collective
+/// All members of the mesh. Half a turn as [`flip`](fn@flip) of both; of a quarter one dim is flipped, and each lies where the other did.
+///
+/// # Errors
+/// Dims out of range, or one named twice.
+pub fn rot90(exec: &dyn Exec, x: &Value, quarters: i64, [from, to]: [usize; 2]) -> Result<Value> {
+    extent("rot90", x, from)?;
+    extent("rot90", x, to)?;
+    if from == to {
+        return Err(OpError::Shape {
+            op: "rot90",
+            problem: format!("dims {from} and {to} are no plane"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "name two dims",
+        });
+    }
+    match quarters.rem_euclid(4) {
+        0 => Ok(x.clone()),
+        1 => transpose(exec, &flip(exec, x, to)?, from, to),
+        2 => flip(exec, &flip(exec, x, from)?, to),
+        _ => transpose(exec, &flip(exec, x, from)?, from, to),
+    }
+}
+
+/// The matrix with these on its diagonal, one after the other, and zeros elsewhere. A list is a matrix of one row, and a number one of one
+/// element.
+///
+/// # Collective
+/// As [`pad`](fn@pad) of each, and [`cat`](fn@cat).
+///
+/// # Errors
+/// No operands, or one of more than two dims; types that differ.
+pub fn block_diag(exec: &dyn Exec, xs: &[&Value]) -> Result<Value> {
+    let blocks = xs.iter().map(|x| match *x.shape() {
+        [] => reshape(exec, x, &[1, 1]),
+        [n] => reshape(exec, x, &[1, n]),
+        [_, _] => Ok((*x).clone()),
+        _ => Err(OpError::Shape {
+            op: "block_diag",
+            problem: format!("an operand of {} dims", x.ndim()),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give matrices, lists and numbers",
+        }),
+    });
+    let blocks = blocks.collect::<Result<Vec<_>>>()?;
+    let all: usize = blocks.iter().map(|block| block.shape()[1]).sum();
+    let mut before = 0;
+    let rows = blocks.iter().map(|block| {
+        let columns = block.shape()[1];
+        let after = all - before - columns;
+        let pads = [(0, 0), (before as isize, after as isize)];
+        before += columns;
+        pad(exec, block, &pads, EdgeMap::Zeros, 0.0)
+    });
+    let rows = rows.collect::<Result<Vec<_>>>()?;
+    cat(exec, &rows.iter().collect::<Vec<_>>(), 0)
 }
 
 /// Dim `dim` in `chunks` pieces of equal size but for the last, which is shorter; as PyTorch has it, fewer than `chunks` if the

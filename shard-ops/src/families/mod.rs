@@ -12,6 +12,7 @@ pub mod grid;
 pub mod histogram;
 pub mod index;
 pub mod indexing;
+pub mod integral;
 #[cfg(feature = "linalg")]
 pub mod linalg;
 pub mod loss;

@@ -49,17 +49,24 @@ pub fn one_hot(exec: &dyn Exec, x: &Value, classes: Option<usize>) -> Result<Val
         });
     }
     decided::within(exec, NAME, x, classes)?;
+    cast(exec, &is_class(exec, NAME, x, classes)?, DType::I64)
+}
+
+/// Whether elements are each of so many classes, a new last dim; what is none of them is no class. No communication, but that partial
+/// operands are reduced first.
+pub(super) fn is_class(
+    exec: &dyn Exec,
+    op: &'static str,
+    x: &Value,
+    classes: usize,
+) -> Result<Value> {
     let layout = Layout::replicated(x.layout().mesh(), &[classes]);
     let cx = x.array().cx();
-    let class = match dtype {
+    let class = match x.dtype() {
         DType::U8 => Array::from_fn(cx, &layout, |i| i[0] as u8),
         DType::I32 => Array::from_fn(cx, &layout, |i| i[0] as i32),
         _ => Array::from_fn(cx, &layout, |i| i[0] as i64),
     };
-    let class = Value::new(class.in_op(NAME)?);
-    cast(
-        exec,
-        &eq(exec, &unsqueeze(exec, x, x.ndim())?, &class)?,
-        DType::I64,
-    )
+    let class = Value::new(class.in_op(op)?);
+    eq(exec, &unsqueeze(exec, x, x.ndim())?, &class)
 }

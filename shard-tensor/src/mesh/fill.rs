@@ -181,6 +181,55 @@ impl Mesh {
         self.wrap(Array::from_fn(&self.cx, &layout, number)?.with_number(known))
     }
 
+    /// `base` to the powers of [`linspace`](Self::linspace): `steps` numbers from `base^start` to `base^end`, each as many times the one before.
+    ///
+    /// # Collective
+    /// As [`linspace`](Self::linspace).
+    ///
+    /// # Errors
+    /// As [`linspace`](Self::linspace); [`Argument`](Error::Argument) for a base that is not finite.
+    ///
+    /// ```
+    /// let x = shard_tensor::launch(2, |ctx| {
+    ///     ctx.mesh_of(2)?.logspace(-1.0, 1.0, 3, 10.0, [shard_tensor::shard(0)])?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(x[0], ndarray::arr1(&[0.1, 1.0, 10.0]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn logspace(
+        &self,
+        start: f64,
+        end: f64,
+        steps: usize,
+        base: f64,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        const OP: &str = "logspace";
+        let _call = Calling::of(OP);
+        for value in [start, end, base] {
+            if !value.is_finite() {
+                return Err(Error::argument(
+                    OP,
+                    "ends and a base that are finite",
+                    format!("{base} to the powers of {start} to {end}"),
+                    "choose others",
+                ));
+            }
+        }
+        for value in [base.powf(start), base.powf(end)] {
+            self.check_holds(OP, value)?;
+        }
+        let call = [start, end, base]
+            .iter()
+            .fold(Call::new(OP).constant(), |call, value| {
+                call.with(value.to_bits().into())
+            });
+        self.filled(&call, &steps.into(), &placements.into(), &|i| {
+            base.powf(between(start, end, steps, i[0]))
+        })
+    }
+
     /// `steps` numbers from `start` to `end`, both included, as far from each other as the next; of integers, cut towards
     /// zero. As PyTorch's, they are counted from the nearer end.
     ///
@@ -217,25 +266,13 @@ impl Mesh {
             }
             self.check_holds("linspace", value)?;
         }
-        let parts = steps.saturating_sub(1).max(1) as f64;
-        // Ends may be further apart than any number is from 0.
-        let step = match (end - start).is_finite() {
-            true => (end - start) / parts,
-            false => end / parts - start / parts,
-        };
         let call = Call::new("linspace")
             .constant()
             .with(start.to_bits().into());
         let call = call.with(end.to_bits().into());
-        self.filled(
-            &call,
-            &steps.into(),
-            &placements.into(),
-            &|i| match i[0] < steps / 2 || steps == 1 {
-                true => start + i[0] as f64 * step,
-                false => end - (steps - 1 - i[0]) as f64 * step,
-            },
-        )
+        self.filled(&call, &steps.into(), &placements.into(), &|i| {
+            between(start, end, steps, i[0])
+        })
     }
 
     /// Matrices of this shape with ones on the main diagonal and zeros elsewhere: the identity, where they are square.
@@ -444,5 +481,19 @@ impl Mesh {
         let number = self.cx.record(call.constant().of(self.dtype, &layout));
         let drawn = random(&self.cx, &layout, self.dtype, &stream, how)?;
         self.wrap(drawn.with_number(number))
+    }
+}
+
+/// Number `i` of so many from `start` to `end`, counted from the nearer end.
+fn between(start: f64, end: f64, steps: usize, i: usize) -> f64 {
+    let parts = steps.saturating_sub(1).max(1) as f64;
+    // Ends may be further apart than any number is from 0.
+    let step = match (end - start).is_finite() {
+        true => (end - start) / parts,
+        false => end / parts - start / parts,
+    };
+    match i < steps / 2 || steps == 1 {
+        true => start + i as f64 * step,
+        false => end - (steps - 1 - i) as f64 * step,
     }
 }

@@ -110,6 +110,32 @@ impl ShardTensor {
         })
     }
 
+    /// The elements that an index of any shape names of all of this tensor, counted row-major, in the shape of the index; negative indices
+    /// count from the end.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.arange(6, shard(0))?.reshape([2, 3])?;
+    ///     x.take(&mesh.distribute(&array![[4_i64, -1]], shard(1))?)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0], array![[4.0, 5.0]].into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`reshape`](Self::reshape) to a list, which moves nothing where the first dim alone is sharded, and
+    /// [`index_select`](Self::index_select).
+    ///
+    /// # Errors
+    /// As [`index_select`](Self::index_select).
+    #[track_caller]
+    pub fn take(&self, index: &Self) -> Result<Self> {
+        let _call = Calling::of("take");
+        self.run2(index, indexing::take)
+    }
+
     /// The rows of this table that `indices` name, `[..indices, ..row]`. The row `padding` gets no gradient. Negative numbers name none, as in
     /// PyTorch: they are marks for what is missing, and a row from the end would stand in its place unseen.
     ///

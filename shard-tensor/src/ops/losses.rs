@@ -366,6 +366,82 @@ impl ShardTensor {
         })
     }
 
+    /// `ln(1 + exp(-target self))`, reduced, for targets of 1 and -1.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss).
+    ///
+    /// # Errors
+    /// As [`mse_loss`](Self::mse_loss).
+    #[track_caller]
+    pub fn soft_margin_loss(&self, target: &Self, reduction: LossReduction) -> Result<Self> {
+        let _call = Calling::of("soft_margin_loss");
+        self.run2(target, |exec, x, t| {
+            ops::soft_margin_loss(exec, x, t, reduction)
+        })
+    }
+
+    /// Of scores `[batch, classes]` the mean over all classes but the right one of how far they lack the margin from its score,
+    /// `max(0, margin - right + other)`, or of its square for a `power` of 2, times the weight of the right class; reduced. Targets are
+    /// integers, `[batch]`, and weights `[classes]`.
+    ///
+    /// ```
+    /// use shard_tensor::{LossReduction, launch, ndarray::array, shard};
+    /// let loss = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let scores = mesh.distribute(&array![[0.1_f64, 0.2, 0.4, 0.8]], shard(1))?;
+    ///     let target = mesh.distribute(&array![3_i64], shard(0))?;
+    ///     scores.multi_margin_loss(&target, 1, 1.0, None, LossReduction::Mean)?.item()
+    /// })?;
+    /// assert!((loss[0] - (0.3 + 0.4 + 0.6) / 4.0).abs() < 1e-12);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Where classes are sharded, the score of the right class and a number for each target; nothing but
+    /// misaligned operands moves otherwise.
+    ///
+    /// # Errors
+    /// If shapes or types do not fit, for another power than 1 and 2; on all ranks, for targets that are no class.
+    #[track_caller]
+    pub fn multi_margin_loss(
+        &self,
+        target: &Self,
+        power: u32,
+        margin: f64,
+        weight: Option<&Self>,
+        reduction: LossReduction,
+    ) -> Result<Self> {
+        let _call = Calling::of("multi_margin_loss");
+        let weight = weight.map(Self::value);
+        self.run2(target, |exec, x, t| {
+            ops::multi_margin_loss(exec, x, t, power, margin, weight.as_ref(), reduction)
+        })
+    }
+
+    /// Of scores and targets `[batch, classes]`, in which each class is a question of its own, the mean of
+    /// [`binary_cross_entropy_with_logits`](Self::binary_cross_entropy_with_logits) over classes, times their weights, `[classes]`;
+    /// reduced.
+    ///
+    /// # Collective
+    /// As [`mse_loss`](Self::mse_loss).
+    ///
+    /// # Errors
+    /// As [`mse_loss`](Self::mse_loss).
+    #[track_caller]
+    pub fn multilabel_soft_margin_loss(
+        &self,
+        target: &Self,
+        weight: Option<&Self>,
+        reduction: LossReduction,
+    ) -> Result<Self> {
+        let _call = Calling::of("multilabel_soft_margin_loss");
+        let weight = weight.map(Self::value);
+        self.run2(target, |exec, x, t| {
+            ops::multilabel_soft_margin_loss(exec, x, t, weight.as_ref(), reduction)
+        })
+    }
+
     /// How much farther than the negative these anchors are from the positive, and the margin, if that is above 0; of Euclidean distances
     /// along the last dim, reduced. With `swap` the negative's distance from the positive counts, if it is the shorter.
     ///

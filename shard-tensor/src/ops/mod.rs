@@ -3,6 +3,7 @@
 //! Methods add nothing to the functions of `shard_ops` but the tape and the error type. All of them are
 //! collective: every member of the tensors' mesh calls them alike, in the same order.
 
+mod blocks;
 mod compare;
 mod counts;
 mod edges;

@@ -827,7 +827,7 @@ impl ShardTensor {
     }
 
     #[track_caller]
-    fn apart(
+    pub(super) fn apart(
         &self,
         op: &'static str,
         f: impl FnOnce(&dyn Exec, &Value) -> shard_ops::Result<Vec<Value>>,
@@ -863,6 +863,6 @@ fn none(op: &'static str) -> crate::Error {
 }
 
 /// References to tensors, from a list of either.
-fn borrowed<T: Borrow<ShardTensor>>(tensors: &[T]) -> Vec<&ShardTensor> {
+pub(super) fn borrowed<T: Borrow<ShardTensor>>(tensors: &[T]) -> Vec<&ShardTensor> {
     tensors.iter().map(Borrow::borrow).collect()
 }

@@ -1,7 +1,8 @@
-//! Scans along a dim.
+//! Scans along a dim, and integrals.
 
 use crate::{Dim, Result, ShardTensor};
 use shard_comm::Calling;
+use shard_ops::integral::{self, Spacing};
 use shard_ops::scan;
 
 /// Scans along a dim, which stays as it is sharded: parts are scanned side by side, each from what the parts before it came
@@ -108,5 +109,100 @@ impl ShardTensor {
     #[track_caller]
     pub fn cummin(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
         self.two_along("cummin", dim, scan::cummin)
+    }
+}
+
+/// Integrals along a dim, by the trapezoidal rule, and powers.
+impl ShardTensor {
+    /// The integral along a dim of what is known at places that are `dx` apart: 0 of one place, or of none. The dim disappears.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let areas = launch(3, |ctx| {
+    ///     let x = ctx.mesh_of(3)?.linspace(0.0, 2.0, 5, shard(0))?;
+    ///     Ok((x.trapezoid(0.5, 0)?.item()?, x.trapezoid_at(&x, 0)?.item()?))
+    /// })?;
+    /// assert_eq!(areas[0], (2.0, 2.0));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Where the dim is sharded, ranks get what of neighbouring parts belongs to theirs, and the result is
+    /// partial; nothing moves otherwise.
+    ///
+    /// # Errors
+    /// For a dim out of range, integers and truth values; what the communicator reports.
+    #[track_caller]
+    pub fn trapezoid(&self, dx: f64, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("trapezoid");
+        let dim = self.dim("trapezoid", dim)?;
+        self.run(|exec, y| integral::trapezoid(exec, y, Spacing::Even(dx), dim))
+    }
+
+    /// As [`trapezoid`](Self::trapezoid), with the places: a list, or a tensor that broadcasts to this one.
+    ///
+    /// # Collective
+    /// As [`trapezoid`](Self::trapezoid); communicates to align misaligned operands.
+    ///
+    /// # Errors
+    /// As [`trapezoid`](Self::trapezoid); for places that do not fit, and types that differ.
+    #[track_caller]
+    pub fn trapezoid_at(&self, x: &Self, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("trapezoid_at");
+        let dim = self.dim("trapezoid_at", dim)?;
+        self.run2(x, |exec, y, x| {
+            integral::trapezoid(exec, y, Spacing::At(x), dim)
+        })
+    }
+
+    /// The integrals along a dim up to each place but the first: the dim is shorter by one, or empty.
+    ///
+    /// # Collective
+    /// As [`trapezoid`](Self::trapezoid) and [`cumsum`](Self::cumsum).
+    ///
+    /// # Errors
+    /// As [`trapezoid`](Self::trapezoid).
+    #[track_caller]
+    pub fn cumulative_trapezoid(&self, dx: f64, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("cumulative_trapezoid");
+        let dim = self.dim("cumulative_trapezoid", dim)?;
+        self.run(|exec, y| integral::cumulative_trapezoid(exec, y, Spacing::Even(dx), dim))
+    }
+
+    /// As [`cumulative_trapezoid`](Self::cumulative_trapezoid), with the places.
+    ///
+    /// # Collective
+    /// As [`trapezoid_at`](Self::trapezoid_at) and [`cumsum`](Self::cumsum).
+    ///
+    /// # Errors
+    /// As [`trapezoid_at`](Self::trapezoid_at).
+    #[track_caller]
+    pub fn cumulative_trapezoid_at(&self, x: &Self, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("cumulative_trapezoid_at");
+        let dim = self.dim("cumulative_trapezoid_at", dim)?;
+        self.run2(x, |exec, y, x| {
+            integral::cumulative_trapezoid(exec, y, Spacing::At(x), dim)
+        })
+    }
+
+    /// Powers of the elements of a list as rows, `[elements, columns]`: from 1 on if `increasing`, or down to 1 (a Vandermonde matrix). Of
+    /// integers they are `i64`, and wrap.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let powers = launch(2, |ctx| ctx.mesh_of(2)?.arange(3, shard(0))?.vander(3, true)?.to_array::<f32>())?;
+    /// assert_eq!(powers[0], ndarray::arr2(&[[1.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1.0, 2.0, 4.0]]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. No communication.
+    ///
+    /// # Errors
+    /// For another number of dims than one.
+    #[track_caller]
+    pub fn vander(&self, columns: usize, increasing: bool) -> Result<Self> {
+        let _call = Calling::of("vander");
+        self.run(|exec, x| scan::vander(exec, x, columns, increasing))
     }
 }

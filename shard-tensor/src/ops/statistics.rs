@@ -313,6 +313,138 @@ impl ShardTensor {
         self.run2(other, |exec, x, y| pairwise::cdist(exec, x, y, order))
     }
 
+    /// The distances between vectors along the last dim of this and of the other tensor, which broadcast: norms of some order of their
+    /// differences, each of which has `eps` added, as PyTorch has it.
+    ///
+    /// # Collective
+    /// As [`norm`](Self::norm); communicates to align misaligned operands.
+    ///
+    /// # Errors
+    /// As [`norm`](Self::norm); for tensors without dims, shapes that do not broadcast, and types that differ.
+    #[track_caller]
+    pub fn pairwise_distance(
+        &self,
+        other: &Self,
+        order: impl Into<Order>,
+        eps: f64,
+        keepdim: bool,
+    ) -> Result<Self> {
+        let _call = Calling::of("pairwise_distance");
+        let order: Order = order.into();
+        self.run2(other, |exec, x, y| {
+            pairwise::pairwise_distance(exec, x, y, order, eps, keepdim)
+        })
+    }
+
+    /// The distances between all pairs of these points `[n, coordinates]`, each pair once: `[n (n - 1) / 2]`, those from the first point to
+    /// the others first.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let apart = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.from_fn([3, 1], shard(0), |i| (i[0] * i[0]) as f64)?;
+    ///     x.pdist(2.0)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(apart[0], ndarray::arr1(&[1.0, 4.0, 3.0]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program, members of the mesh or not. As [`cdist`](Self::cdist), all of which is held meanwhile, and a number per
+    /// rank.
+    ///
+    /// # Errors
+    /// As [`cdist`](Self::cdist); for points that are not two dims.
+    #[track_caller]
+    pub fn pdist(&self, order: impl Into<Order>) -> Result<Self> {
+        let _call = Calling::of("pdist");
+        let order: Order = order.into();
+        self.run(|exec, x| pairwise::pdist(exec, x, order))
+    }
+
+    /// The covariances of variables, the rows, over observations, the columns: `[variables, variables]`; of a list the variance of its
+    /// elements. Sums of products are divided by the number of observations less `correction`. Weights, `[observations]`, say how often
+    /// each was seen, in whole numbers, and how much it counts: `fweights` and `aweights` of PyTorch.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.from_fn([2, 3], shard(1), |i| if i[0] == 0 { i[1] as f64 } else { 2.0 - i[1] as f64 })?;
+    ///     x.cov(1.0, [None, None])?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0], ndarray::arr2(&[[1.0, -1.0], [-1.0, 1.0]]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Where observations are sharded, a number per variable, and the result is partial; where variables are,
+    /// what [`matmul`](Self::matmul) of them moves.
+    ///
+    /// # Errors
+    /// For other numbers of dims than one and two, weights that are not one for each observation, integers and truth values.
+    #[track_caller]
+    pub fn cov(&self, correction: f64, weights: [Option<&Self>; 2]) -> Result<Self> {
+        let _call = Calling::of("cov");
+        let weights = weights.map(|weight| weight.map(Self::value));
+        self.run(|exec, x| ops::cov(exec, x, correction, weights.each_ref().map(Option::as_ref)))
+    }
+
+    /// Pearson's correlations of variables, the rows, over observations, the columns, from -1 to 1: of what does not vary they are NaN.
+    ///
+    /// # Collective
+    /// As [`cov`](Self::cov), whose sum over ranks is taken.
+    ///
+    /// # Errors
+    /// As [`cov`](Self::cov).
+    #[track_caller]
+    pub fn corrcoef(&self) -> Result<Self> {
+        let _call = Calling::of("corrcoef");
+        self.run(ops::corrcoef)
+    }
+
+    /// The tensor with all at an index of a dim scaled down where its norm of some order is above `most`.
+    ///
+    /// # Collective
+    /// As [`norm`](Self::norm) over the other dims.
+    ///
+    /// # Errors
+    /// As [`norm`](Self::norm); for a dim out of range, and a bound below 0.
+    #[track_caller]
+    pub fn renorm(&self, order: impl Into<Order>, dim: impl Into<Dim>, most: f64) -> Result<Self> {
+        let _call = Calling::of("renorm");
+        let (order, dim) = (order.into(), self.dim("renorm", dim)?);
+        self.run(|exec, x| ops::renorm(exec, x, order, dim, most))
+    }
+
+    /// The [quantiles](Self::quantile) of what is not NaN in a dim: NaN where nothing is.
+    ///
+    /// ```
+    /// use shard_tensor::{Interpolation, launch, ndarray::array, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.distribute(&array![3.0_f32, f32::NAN, 1.0], shard(0))?;
+    ///     x.nanquantile(&[0.5], 0, Interpolation::Linear)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0], array![2.0].into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`sort`](Self::sort) of the dim, and [`gather`](Self::gather) of one or two elements for each quantile.
+    ///
+    /// # Errors
+    /// As [`quantile`](Self::quantile).
+    #[track_caller]
+    pub fn nanquantile(
+        &self,
+        q: &[f64],
+        dim: impl Into<Dim>,
+        interpolation: Interpolation,
+    ) -> Result<Self> {
+        let _call = Calling::of("nanquantile");
+        let (x, dim) = self.line("nanquantile", dim)?;
+        x.run(|exec, x| ops::nanquantile(exec, x, q, dim, interpolation))
+    }
+
     /// The quantiles `q` of a dim, each from 0 to 1, which take its place; of a line with NaN they are NaN, and between an infinity and a
     /// number they are the infinity.
     ///

@@ -35,6 +35,7 @@ mod profiling;
 mod random;
 mod reading;
 mod recurrent;
+mod reference;
 mod scans;
 mod shapes;
 mod shared_factors;

@@ -21,6 +21,14 @@ pub(crate) const TABLE: &[Entry] = &[
         let dim = args.dim("dim", x.ndim())?;
         Ok(vec![indexing::gather(exec, x, dim, index)?])
     }),
+    built("take", |exec, case, values| {
+        let args = Args::new(case, values);
+        Ok(vec![indexing::take(
+            exec,
+            args.need("input")?,
+            args.need("index")?,
+        )?])
+    }),
     built("take_along_dim", |exec, case, values| {
         let args = Args::new(case, values);
         let (x, index) = (args.need("input")?, args.need("index")?);

@@ -2,7 +2,7 @@
 
 use super::{Applied, Args, Entry, built, unfit};
 use crate::case::Case;
-use shard_ops::{Exec, Value, broadcast, index, shape};
+use shard_ops::{Exec, Value, broadcast, index, scan, shape};
 use shard_spec::EdgeMap;
 
 pub(crate) const TABLE: &[Entry] = &[
@@ -71,6 +71,34 @@ pub(crate) const TABLE: &[Entry] = &[
             .map(|o| o.shape.get(dim).copied().unwrap_or(0))
             .collect();
         Ok(index::split(exec, x, &sizes, dim)?)
+    }),
+    built("tensor_split", |exec, case, values| {
+        let args = Args::new(case, values);
+        let x = args.need("input")?;
+        let pieces = case.attributes.size("sections", 1)?;
+        Ok(index::tensor_split(
+            exec,
+            x,
+            pieces,
+            args.dim("dim", x.ndim())?,
+        )?)
+    }),
+    built("rot90", |exec, case, values| {
+        let args = Args::new(case, values);
+        let x = args.need("input")?;
+        let dims = args.dims("dims", x.ndim())?;
+        let quarters = case.attributes.int("k", 1)?;
+        Ok(vec![index::rot90(exec, x, quarters, [dims[0], dims[1]])?])
+    }),
+    built("block_diag", |exec, _, values| {
+        let xs: Vec<&Value> = values.iter().collect();
+        Ok(vec![index::block_diag(exec, &xs)?])
+    }),
+    built("vander", |exec, case, values| {
+        let x = Args::new(case, values).need("input")?;
+        let columns = case.attributes.size("n", x.shape()[0])?;
+        let increasing = case.attributes.bool("increasing", false)?;
+        Ok(vec![scan::vander(exec, x, columns, increasing)?])
     }),
     built("chunk_short", chunk),
     built("chunk", chunk),

@@ -2,9 +2,10 @@
 
 use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::{Attributes, Case, CaseError};
+use shard_ops::integral::{self, Spacing};
 use shard_ops::loss::{self, Classes, Labels, LossReduction};
 use shard_ops::statistics::{self, Interpolation, Order};
-use shard_ops::{Exec, OpError, Value, reduce, shape, softmax as soft};
+use shard_ops::{Exec, OpError, Value, pairwise, reduce, shape, softmax as soft};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("softmax", |e, c, v| over_one(e, c, v, soft::softmax)),
@@ -131,6 +132,96 @@ pub(crate) const TABLE: &[Entry] = &[
         let made = loss::ctc_loss(e, args.need("log_probs")?, labels, reduction(c)?)?;
         Ok(vec![made])
     }),
+    built("soft_margin_loss", |e, c, v| {
+        distance(e, c, v, loss::soft_margin_loss)
+    }),
+    built("multi_margin_loss", |e, c, v| {
+        let args = Args::new(c, v);
+        let (x, t, weight) = (
+            args.need("input")?,
+            args.need("target")?,
+            args.get("weight"),
+        );
+        let power = c.attributes.size("p", 1)? as u32;
+        let margin = c.attributes.float("margin", 1.0)?;
+        let made = loss::multi_margin_loss(e, x, t, power, margin, weight, reduction(c)?)?;
+        Ok(vec![made])
+    }),
+    built("multilabel_soft_margin_loss", |e, c, v| {
+        let args = Args::new(c, v);
+        let (x, t, weight) = (
+            args.need("input")?,
+            args.need("target")?,
+            args.get("weight"),
+        );
+        let made = loss::multilabel_soft_margin_loss(e, x, t, weight, reduction(c)?)?;
+        Ok(vec![made])
+    }),
+    built("pairwise_distance", |e, c, v| {
+        let args = Args::new(c, v);
+        let (x, y) = (args.need("x1")?, args.need("x2")?);
+        let (eps, keepdim) = (
+            c.attributes.float("eps", 1e-6)?,
+            c.attributes.bool("keepdim", false)?,
+        );
+        Ok(vec![pairwise::pairwise_distance(
+            e,
+            x,
+            y,
+            order(c, "p")?,
+            eps,
+            keepdim,
+        )?])
+    }),
+    built("pdist", |e, c, v| {
+        let x = Args::new(c, v).need("input")?;
+        Ok(vec![pairwise::pdist(e, x, order(c, "p")?)?])
+    }),
+    built("cov", |e, c, v| {
+        let args = Args::new(c, v);
+        let weights = [args.get("fweights"), args.get("aweights")];
+        let correction = c.attributes.float("correction", 1.0)?;
+        Ok(vec![statistics::cov(
+            e,
+            args.need("input")?,
+            correction,
+            weights,
+        )?])
+    }),
+    built("corrcoef", |e, c, v| {
+        Ok(vec![statistics::corrcoef(
+            e,
+            Args::new(c, v).need("input")?,
+        )?])
+    }),
+    built("renorm", |e, c, v| {
+        let args = Args::new(c, v);
+        let x = args.need("input")?;
+        let (dim, most) = (
+            args.dim("dim", x.ndim())?,
+            c.attributes.float("maxnorm", 1.0)?,
+        );
+        Ok(vec![statistics::renorm(e, x, order(c, "p")?, dim, most)?])
+    }),
+    built("nanquantile", |e, c, v| {
+        let args = Args::new(c, v);
+        let x = args.need("input")?;
+        let q = c.attributes.floats("q")?.unwrap_or_default();
+        let dim = args.dim("dim", x.ndim())?;
+        Ok(vec![statistics::nanquantile(
+            e,
+            x,
+            &q,
+            dim,
+            interpolation(c)?,
+        )?])
+    }),
+    built("trapezoid", |e, c, v| {
+        over_places(e, c, v, integral::trapezoid)
+    }),
+    built("cumulative_trapezoid", |e, c, v| {
+        over_places(e, c, v, integral::cumulative_trapezoid)
+    }),
     built("aminmax", |e, c, v| {
         let (x, dims, keepdim) = over(c, v)?;
         let (least, most) = reduce::aminmax(e, x, &dims, keepdim)?;
@@ -204,15 +295,7 @@ pub(crate) const TABLE: &[Entry] = &[
                 0,
             ),
         };
-        let how = match c.attributes.text("interpolation", "linear")?.as_str() {
-            "linear" => Interpolation::Linear,
-            "lower" => Interpolation::Lower,
-            "higher" => Interpolation::Higher,
-            "nearest" => Interpolation::Nearest,
-            "midpoint" => Interpolation::Midpoint,
-            other => return Err(unfit("interpolation", "an interpolation", &other).into()),
-        };
-        let found = statistics::quantile(e, &x, &q, dim, how)?;
+        let found = statistics::quantile(e, &x, &q, dim, interpolation(c)?)?;
         // PyTorch has the quantiles in front, and no dim for a single one.
         let mut order: Vec<usize> = (0..x.ndim()).filter(|&d| d != dim).collect();
         order.insert(0, dim);
@@ -255,6 +338,32 @@ fn over_one(e: &dyn Exec, c: &Case, v: &[Value], f: OverDims) -> Applied {
         n => vec![args.index("dim", -1, n)?],
     };
     Ok(vec![f(e, x, &dims)?])
+}
+
+fn interpolation(c: &Case) -> Result<Interpolation, CaseError> {
+    Ok(
+        match c.attributes.text("interpolation", "linear")?.as_str() {
+            "linear" => Interpolation::Linear,
+            "lower" => Interpolation::Lower,
+            "higher" => Interpolation::Higher,
+            "nearest" => Interpolation::Nearest,
+            "midpoint" => Interpolation::Midpoint,
+            other => return Err(unfit("interpolation", "an interpolation", &other)),
+        },
+    )
+}
+
+type Integral = fn(&dyn Exec, &Value, Spacing<'_>, usize) -> Result<Value, OpError>;
+
+/// An integral over places, or over ones that are as far apart as an attribute says.
+fn over_places(e: &dyn Exec, c: &Case, v: &[Value], f: Integral) -> Applied {
+    let args = Args::new(c, v);
+    let y = args.need("y")?;
+    let spacing = match args.get("x") {
+        Some(places) => Spacing::At(places),
+        None => Spacing::Even(c.attributes.float("dx", 1.0)?),
+    };
+    Ok(vec![f(e, y, spacing, args.index("dim", -1, y.ndim())?)?])
 }
 
 fn reduction(c: &Case) -> Result<LossReduction, CaseError> {

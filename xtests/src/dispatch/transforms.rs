@@ -2,8 +2,9 @@
 
 use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::Case;
-use shard_ops::fft::{self, FourierNorm};
+use shard_ops::fft::{self, FourierNorm, Frames};
 use shard_ops::{Exec, OpError, Value};
+use shard_spec::EdgeMap;
 
 pub(crate) const TABLE: &[Entry] = &[
     built("fft", |e, c, v| one(e, c, v, 1, fft::fft)),
@@ -28,6 +29,23 @@ pub(crate) const TABLE: &[Entry] = &[
         let x = args.need("input")?;
         Ok(vec![fft::ifftshift(e, x, &args.dims("dim", x.ndim())?)?])
     }),
+    built("stft", |e, c, v| {
+        let args = Args::new(c, v);
+        Ok(vec![fft::stft(e, args.need("input")?, frames(c, &args)?)?])
+    }),
+    built("istft", |e, c, v| {
+        let args = Args::new(c, v);
+        let length = match c.attributes.has("length") {
+            true => Some(c.attributes.size("length", 0)?),
+            false => None,
+        };
+        Ok(vec![fft::istft(
+            e,
+            args.need("input")?,
+            frames(c, &args)?,
+            length,
+        )?])
+    }),
     built("complex_mul", |e, c, v| {
         let args = Args::new(c, v);
         Ok(vec![fft::complex_mul(e, args.need("a")?, args.need("b")?)?])
@@ -38,6 +56,19 @@ pub(crate) const TABLE: &[Entry] = &[
         Ok(vec![fft::complex_einsum(e, &equation, &operands)?])
     }),
 ];
+
+fn frames<'a>(c: &Case, args: &Args<'a>) -> Result<Frames<'a>, ApplyError> {
+    let size = c.attributes.size("n_fft", 1)?;
+    Ok(Frames {
+        size,
+        hop: c.attributes.size("hop_length", (size / 4).max(1))?,
+        window: args.get("window"),
+        center: c.attributes.bool("center", true)?,
+        edge: EdgeMap::Reflect,
+        norm: norm(c)?,
+        onesided: c.attributes.bool("onesided", true)?,
+    })
+}
 
 type One = fn(&dyn Exec, &Value, Option<usize>, usize, FourierNorm) -> Result<Value, OpError>;
 

@@ -1,7 +1,7 @@
 //! Softmax, losses and statistics with the arguments that the reference files lack: what one rank gives. That it is right on one rank
 //! is for the tests of the ops to say.
 
-use super::types::Kind::{Class, Float, Odd, Once, Share, Small, Truth};
+use super::types::Kind::{Class, Float, Large, Odd, Once, Rising, Share, Small, Truth};
 use super::types::{Add, case};
 use crate::case::Case;
 use serde_json::{Value as Json, json};
@@ -21,6 +21,9 @@ pub fn cases() -> Vec<Case> {
     classes(&mut add);
     margins(&mut add);
     labels_and_ends(&mut add);
+    classes_apart(&mut add);
+    together(&mut add);
+    pieces(&mut add);
     all
 }
 
@@ -193,4 +196,133 @@ fn labels_and_ends(add: Add<'_>) {
         let how = json!({"blank": 4, "zero_infinity": true, "reduction": reduction});
         add("ctc_loss", how, &operands);
     }
+}
+
+fn classes_apart(add: Add<'_>) {
+    let (x, target) = (("input", Float, &[7, 5][..]), ("target", Class, &[7][..]));
+    let weight = ("weight", Share, &[5][..]);
+    for reduction in ["mean", "none"] {
+        let how = json!({"reduction": reduction});
+        add("soft_margin_loss", how.clone(), &[x, ("target", Odd, x.2)]);
+        add(
+            "multilabel_soft_margin_loss",
+            how.clone(),
+            &[x, ("target", Share, x.2), weight],
+        );
+        add("multi_margin_loss", how, &[x, target]);
+        let squares = json!({"p": 2, "margin": 0.3, "reduction": reduction});
+        add("multi_margin_loss", squares, &[x, target, weight]);
+    }
+    add(
+        "multi_margin_loss",
+        json!({}),
+        &[("input", Float, &[5]), ("target", Class, &[])],
+    );
+    let pairs = [("x1", Odd, &[7, 3][..]), ("x2", Float, &[3][..])];
+    for p in [json!(2.0), json!(1.0), json!("inf")] {
+        add(
+            "pairwise_distance",
+            json!({"p": p, "keepdim": true}),
+            &pairs,
+        );
+    }
+    for p in [json!(2.0), json!(1.0)] {
+        add("pdist", json!({"p": p}), &[("input", Odd, &[7, 3])]);
+    }
+}
+
+fn together(add: Add<'_>) {
+    let (x, much) = (("input", Odd, &[3, 7][..]), ("aweights", Share, &[7][..]));
+    let often = ("fweights", Class, &[7][..]);
+    add("cov", json!({}), &[x]);
+    add("cov", json!({"correction": 0}), &[("input", Odd, &[8])]);
+    add("cov", json!({}), &[x, often]);
+    add("cov", json!({"correction": 0.5}), &[x, much]);
+    add("cov", json!({"correction": 0}), &[x, often, much]);
+    add("corrcoef", json!({}), &[x]);
+    add(
+        "renorm",
+        json!({"p": 2.0, "dim": 0, "maxnorm": 2.5}),
+        &[("input", Odd, &[7, 3, 2])],
+    );
+    add(
+        "renorm",
+        json!({"p": 1.0, "dim": -1, "maxnorm": 3.0}),
+        &[("input", Odd, &[7, 3])],
+    );
+    for how in ["linear", "lower", "higher", "nearest", "midpoint"] {
+        let attributes = json!({"q": [0.3, 1.0], "dim": 0, "interpolation": how});
+        add("nanquantile", attributes, &[("input", Float, &[9, 2])]);
+    }
+    let y = ("y", Float, &[7, 3][..]);
+    for op in ["trapezoid", "cumulative_trapezoid"] {
+        add(op, json!({"dx": 0.5, "dim": 0}), &[y]);
+        add(op, json!({"dim": 1}), &[y, ("x", Rising, &[3])]);
+        add(op, json!({"dim": 0}), &[y, ("x", Odd, &[7, 1])]);
+        add(op, json!({}), &[("y", Float, &[4, 1])]);
+        add(op, json!({}), &[("y", Float, &[4, 0])]);
+    }
+}
+
+fn pieces(add: Add<'_>) {
+    add(
+        "tensor_split",
+        json!({"sections": 3, "dim": 0}),
+        &[("input", Float, &[7, 2])],
+    );
+    add(
+        "tensor_split",
+        json!({"sections": 4, "dim": 1}),
+        &[("input", Small, &[3, 2])],
+    );
+    for k in [1, 2, 3] {
+        add(
+            "rot90",
+            json!({"k": k, "dims": [0, 2]}),
+            &[("input", Float, &[5, 2, 3])],
+        );
+    }
+    add(
+        "rot90",
+        json!({"k": -1, "dims": [1, 0]}),
+        &[("input", Large, &[4, 7])],
+    );
+    let blocks = [
+        ("a", Float, &[3, 2][..]),
+        ("b", Float, &[4]),
+        ("c", Float, &[]),
+        ("d", Float, &[2, 0]),
+    ];
+    add("block_diag", json!({}), &blocks);
+    for kind in [Float, Small] {
+        add(
+            "vander",
+            json!({"n": 4, "increasing": true}),
+            &[("input", kind, &[7])],
+        );
+        add("vander", json!({"n": 1}), &[("input", kind, &[3])]);
+        add("vander", json!({"n": 0}), &[("input", kind, &[3])]);
+    }
+    add(
+        "take",
+        json!({}),
+        &[("input", Float, &[4, 3]), ("index", Class, &[2, 5])],
+    );
+    add(
+        "take",
+        json!({}),
+        &[("input", Large, &[5, 1]), ("index", Class, &[7])],
+    );
+    let window = ("window", Share, &[5][..]);
+    add(
+        "stft",
+        json!({"n_fft": 6, "hop_length": 2}),
+        &[("input", Float, &[2, 13]), window],
+    );
+    let whole =
+        json!({"n_fft": 5, "hop_length": 3, "center": false, "onesided": false, "norm": "ortho"});
+    add("stft", whole.clone(), &[("input", Float, &[17])]);
+    let back = json!({"n_fft": 6, "hop_length": 2, "length": 11});
+    add("istft", back, &[("input", Float, &[2, 4, 6, 2]), window]);
+    add("istft", whole, &[("input", Float, &[5, 4, 2])]);
 }

@@ -35,11 +35,11 @@ pub use self::segments::{
 use self::take::Take;
 use super::broadcast::expand;
 use super::index;
-use super::shape::extent;
+use super::shape::{extent, reshape};
 use crate::elementwise::mul_scalar;
 use crate::families::full::rounded_once;
 use crate::{Exec, OpError, Result, RouteBy, Value};
-use shard_spec::ReduceOp;
+use shard_spec::{ReduceOp, numel};
 use std::sync::Arc;
 
 /// The indices `index` of dim `dim`, in its order: whole rows, columns, and so on. The dims of an index of several take that
@@ -78,6 +78,19 @@ pub fn index_select_by(
         by,
     };
     exec.apply1(Arc::new(take), &[x, &index.detach()])
+}
+
+/// The elements that an index of any shape names of all of `x`, counted row-major, in the shape of the index. Negative indices count from
+/// the end.
+///
+/// # Collective
+/// As [`reshape`](fn@crate::shape::reshape) of `x` to a list, which moves nothing where its first dim alone is sharded, and
+/// [`index_select`].
+///
+/// # Errors
+/// As [`index_select`].
+pub fn take(exec: &dyn Exec, x: &Value, index: &Value) -> Result<Value> {
+    index_select(exec, &reshape(exec, x, &[numel(x.shape())])?, 0, index)
 }
 
 /// The rows of `weight` that `indices` name: `[..indices, ..row]`. The row `padding` gets no gradient. Negative numbers name none, as in

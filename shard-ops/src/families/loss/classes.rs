@@ -210,7 +210,7 @@ fn weighted(
 }
 
 /// The dim of classes: the second, or the only one.
-fn class_dim(name: &'static str, x: &Value, target: &Value) -> Result<usize> {
+pub(super) fn class_dim(name: &'static str, x: &Value, target: &Value) -> Result<usize> {
     match x.ndim() {
         0 => Err(unfit(
             name,
@@ -224,7 +224,12 @@ fn class_dim(name: &'static str, x: &Value, target: &Value) -> Result<usize> {
     }
 }
 
-fn check_weight(name: &'static str, weight: &Value, x: &Value, count: usize) -> Result<()> {
+pub(super) fn check_weight(
+    name: &'static str,
+    weight: &Value,
+    x: &Value,
+    count: usize,
+) -> Result<()> {
     match weight.shape() == [count] {
         true => Ok(()),
         false => Err(unfit(
@@ -237,7 +242,7 @@ fn check_weight(name: &'static str, weight: &Value, x: &Value, count: usize) -> 
     }
 }
 
-fn unfit(
+pub(super) fn unfit(
     op: &'static str,
     problem: String,
     x: &Value,

@@ -1,13 +1,19 @@
 //! Losses that end where things are far enough from each other.
 
-use super::{LossReduction, reduced};
+use super::classes::{check_weight, class_dim, unfit};
+use super::{LossReduction, binary_cross_entropy_with_logits, reduced};
 use crate::families::elementwise::{
-    add, add_scalar, div, eq, masked_fill, minimum, mul, mul_scalar, ne, number, sub, unary,
+    add, add_scalar, cast, div, eq, masked_fill, minimum, mul, mul_scalar, ne, neg, number, sub,
+    unary,
 };
-use crate::families::full::{in_full, sums};
-use crate::families::reduce::sum;
-use crate::families::statistics::norm;
+use crate::families::full::{in_full, in_full_with, sums};
+use crate::families::indexing::pick;
+use crate::families::one_hot::is_class;
+use crate::families::pairwise::pairwise_distance;
+use crate::families::reduce::{mean, sum};
+use crate::families::shape::unsqueeze;
 use crate::{Exec, OpError, Result, Value};
+use shard_comm::DType;
 use shard_kernels::unary::Unary;
 
 /// `max(0, margin - target (a - b))`: zero where `a` is above `b` by the margin, for targets of 1, or below, for -1. Shapes broadcast.
@@ -127,11 +133,8 @@ pub fn triplet_margin_loss(
 ) -> Result<Value> {
     in_full(exec, [anchor, positive, negative], |operands| {
         let [anchor, positive, negative] = &sums(exec, operands)?;
-        let distance = |a: &Value, b: &Value| {
-            let apart = add_scalar(exec, &sub(exec, a, b)?, 1e-6)?;
-            let dim = last_dim("triplet_margin_loss", &apart)?;
-            norm(exec, &apart, 2.0, &[dim], false)
-        };
+        last_dim("triplet_margin_loss", anchor)?;
+        let distance = |a: &Value, b: &Value| pairwise_distance(exec, a, b, 2.0, 1e-6, false);
         let near = distance(anchor, positive)?;
         let mut far = distance(anchor, negative)?;
         if swap {
@@ -139,6 +142,100 @@ pub fn triplet_margin_loss(
         }
         let lacks = add_scalar(exec, &sub(exec, &near, &far)?, margin)?;
         reduced(exec, not_below_zero(exec, &lacks)?, None, reduction)
+    })
+}
+
+/// `ln(1 + exp(-target x))`, for targets of 1 and -1. Shapes broadcast.
+///
+/// # Collective
+/// As [`margin_ranking_loss`].
+///
+/// # Errors
+/// As [`margin_ranking_loss`].
+pub fn soft_margin_loss(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Value,
+    reduction: LossReduction,
+) -> Result<Value> {
+    in_full(exec, [x, target], |operands| {
+        let [x, target] = &sums(exec, operands)?;
+        let log = unary(exec, &mul(exec, x, target)?, Unary::LogSigmoid)?;
+        reduced(exec, neg(exec, &log)?, None, reduction)
+    })
+}
+
+/// How far classes of scores `[classes]` or `[batch, classes]` come to the right one: the mean over all classes of
+/// `max(0, margin - x[right] + x[class])`, of its square for a `power` of 2, but for the right class itself; times the weight of the right
+/// class, `[classes]`.
+///
+/// # Collective
+/// All members of the mesh. Where classes are sharded, what [`gather`](fn@crate::indexing::gather) of one element per target takes, and a
+/// number per target; targets that are no class are found out at the first use of the targets. Else nothing moves but to align the
+/// operands. A mean or sum is partial over the axes that shard the batch.
+///
+/// # Errors
+/// Shapes or types that do not belong together, another power than 1 and 2; on all ranks, targets that are no class.
+pub fn multi_margin_loss(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Value,
+    power: u32,
+    margin: f64,
+    weight: Option<&Value>,
+    reduction: LossReduction,
+) -> Result<Value> {
+    const NAME: &str = "multi_margin_loss";
+    in_full_with(exec, [x], [weight], |[x], [weight]| {
+        let [x] = &sums(exec, [x])?;
+        let dim = class_dim(NAME, x, target)?;
+        let mut one_each = x.shape().to_vec();
+        let classes = one_each.remove(dim);
+        if x.ndim() > 2 || target.shape() != one_each {
+            let fix = "give scores of [batch, classes] and a class for each of the batch";
+            return Err(unfit(NAME, "targets do not fit".into(), x, target, fix));
+        }
+        if !matches!(power, 1 | 2) {
+            let problem = format!("a power of {power}");
+            return Err(unfit(NAME, problem, x, target, "give 1 or 2"));
+        }
+        let target = cast(exec, &target.detach(), DType::I64)?;
+        let right = pick(exec, x, dim, &unsqueeze(exec, &target, dim)?)?;
+        let mut errors = not_below_zero(exec, &add_scalar(exec, &sub(exec, x, &right)?, margin)?)?;
+        if power == 2 {
+            errors = unary(exec, &errors, Unary::Square)?;
+        }
+        let own = is_class(exec, NAME, &target, classes)?;
+        errors = masked_fill(exec, &errors, &own, 0.0)?;
+        let mut errors = mean(exec, &errors, &[dim], false)?;
+        if let Some(weight) = weight {
+            check_weight(NAME, weight, x, classes)?;
+            errors = mul(exec, &errors, &pick(exec, weight, 0, &target)?)?;
+        }
+        reduced(exec, errors, None, reduction)
+    })
+}
+
+/// The mean over classes, the last dim, of how wrong each is as a question of its own: [`binary_cross_entropy_with_logits`] of scores and
+/// targets of one shape, each times the weight of its class, which broadcasts.
+///
+/// # Collective
+/// As [`margin_ranking_loss`].
+///
+/// # Errors
+/// As [`margin_ranking_loss`]; operands without dims.
+pub fn multilabel_soft_margin_loss(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Value,
+    weight: Option<&Value>,
+    reduction: LossReduction,
+) -> Result<Value> {
+    in_full_with(exec, [x, target], [weight], |[x, target], [weight]| {
+        let dim = last_dim("multilabel_soft_margin_loss", x)?;
+        let none = LossReduction::None;
+        let each = binary_cross_entropy_with_logits(exec, x, target, weight, None, none)?;
+        reduced(exec, mean(exec, &each, &[dim], false)?, None, reduction)
     })
 }
 

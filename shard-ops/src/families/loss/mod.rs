@@ -15,7 +15,8 @@ pub use self::likelihoods::{
     poisson_nll_loss,
 };
 pub use self::margins::{
-    cosine_embedding_loss, hinge_embedding_loss, margin_ranking_loss, triplet_margin_loss,
+    cosine_embedding_loss, hinge_embedding_loss, margin_ranking_loss, multi_margin_loss,
+    multilabel_soft_margin_loss, soft_margin_loss, triplet_margin_loss,
 };
 
 use super::elementwise::{div_scalar, mul, mul_scalar};

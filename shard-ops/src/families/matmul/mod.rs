@@ -129,7 +129,6 @@ pub fn dot(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
 ///
 /// # Errors
 /// As [`matmul`].
-#[cfg(feature = "linalg")]
 pub(crate) fn product(exec: &dyn Exec, a: &Value, b: &Value, ta: bool, tb: bool) -> Result<Value> {
     exec.apply1(Arc::new(MatMul::of(ta, tb)), &[a, b])
 }

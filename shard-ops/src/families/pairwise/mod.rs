@@ -6,12 +6,14 @@
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 
-use super::broadcast::sum_to;
-use super::elementwise::{mul, mul_scalar, sub, unary};
+use super::broadcast::{expand_like, sum_to};
+use super::elementwise::{add_scalar, cast, mul, mul_scalar, number, sub, unary};
 use super::full::in_full;
 use super::reduce::sum;
+use super::select::masked_select;
 use super::shape::{transpose, unsqueeze};
 use super::statistics::{Order, norm, power, square_root};
+use super::triangle::triu;
 use super::types::float_types;
 use crate::host::with_float;
 use crate::rule::broadcast;
@@ -67,6 +69,58 @@ fn distances(exec: &dyn Exec, x: &Value, y: &Value, order: Order) -> Result<Valu
         2.0 => square_root(exec, &powers),
         p => power(exec, &powers, 1.0 / p),
     }
+}
+
+/// The distances between vectors along the last dim of `x` and of `y`, which broadcast: norms of some order of their differences, each of
+/// which has `eps` added, as PyTorch has it.
+///
+/// # Collective
+/// As [`norm`]; communicates to align misaligned operands.
+///
+/// # Errors
+/// As [`norm`]; operands without dims, shapes that do not broadcast, and types that differ.
+pub fn pairwise_distance(
+    exec: &dyn Exec,
+    x: &Value,
+    y: &Value,
+    order: impl Into<Order>,
+    eps: f64,
+    keepdim: bool,
+) -> Result<Value> {
+    let order = order.into();
+    in_full(exec, [x, y], |[x, y]| {
+        let apart = add_scalar(exec, &sub(exec, x, y)?, eps)?;
+        let dim = apart.ndim().checked_sub(1).ok_or_else(|| OpError::Shape {
+            op: "pairwise_distance",
+            problem: "there is no dim of coordinates".into(),
+            shapes: vec![x.shape().to_vec(), y.shape().to_vec()],
+            fix: "give vectors along the last dim",
+        })?;
+        norm(exec, &apart, order, &[dim], keepdim)
+    })
+}
+
+/// The distances between all pairs of the points `x`, `[n, m]`, each pair once: `[n (n - 1) / 2]`, in the order of the first point and then of
+/// the second. All of [`cdist`] is held meanwhile, and a mask of it.
+///
+/// # Collective
+/// All ranks of the program, members of the mesh or not: [`cdist`] and [`masked_select`].
+///
+/// # Errors
+/// As [`cdist`]; points that are not two dims.
+pub fn pdist(exec: &dyn Exec, x: &Value, order: impl Into<Order>) -> Result<Value> {
+    if x.ndim() != 2 {
+        return Err(OpError::Shape {
+            op: "pdist",
+            problem: format!("{} dims", x.ndim()),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give points as [points, coordinates]",
+        });
+    }
+    let all = cdist(exec, x, x, order)?;
+    let ones = expand_like(exec, &number("pdist", &all, 1.0)?, &all.detach())?;
+    let later = triu(exec, &cast(exec, &ones, DType::Bool)?, 1)?;
+    masked_select(exec, &all, &later)
 }
 
 const NAME: &str = "cdist";

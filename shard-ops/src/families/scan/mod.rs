@@ -13,7 +13,11 @@ mod parts;
 
 pub use self::extreme::{cummax, cummin};
 use self::parts::{Parts, line_shape};
+use super::broadcast::{expand, expand_like};
+use super::elementwise::{cast, number};
 use super::full::{rounded_once, sums};
+use super::index::{cat, flip};
+use super::shape::unsqueeze;
 use super::types::number_types;
 use crate::host::{is_whole, with_float, with_whole};
 use crate::{
@@ -50,6 +54,44 @@ scans! {
     cumprod => Prod;
     /// The logarithms of the sums of the exponentials of the elements of a dim up to each, of floats.
     logcumsumexp => LogSumExp;
+}
+
+/// Powers of the elements of a list as the rows of a matrix, `[elements, columns]`: from 1 on, or, if not `increasing`, down to 1 (a
+/// Vandermonde matrix). Of integers they are `i64`, and wrap.
+///
+/// # Collective
+/// All members of the mesh. No communication: rows lie as the list.
+///
+/// # Errors
+/// Another number of dims than one; a type that has no products.
+pub fn vander(exec: &dyn Exec, x: &Value, columns: usize, increasing: bool) -> Result<Value> {
+    let &[n] = x.shape() else {
+        return Err(OpError::Shape {
+            op: "vander",
+            problem: format!("{} dims", x.ndim()),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give a list",
+        });
+    };
+    rounded_once(exec, [x], |[x]| {
+        let copies = [n, columns.saturating_sub(1)];
+        let copies = expand(exec, &unsqueeze(exec, x, 1)?, &copies)?;
+        let powers = cumprod(exec, &copies, 1)?;
+        if columns == 0 {
+            return Ok(powers);
+        }
+        let one = number("vander", &powers, 1.0)?;
+        let ones = expand_like(
+            exec,
+            &one,
+            &cast(exec, &unsqueeze(exec, x, 1)?, powers.dtype())?,
+        )?;
+        let all = cat(exec, &[&ones, &powers], 1)?;
+        match increasing {
+            true => Ok(all),
+            false => flip(exec, &all, 1),
+        }
+    })
 }
 
 /// A scan in one direction.

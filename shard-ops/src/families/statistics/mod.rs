@@ -4,16 +4,20 @@
 //! A rank finds the state of its part of every cell, (count, mean, M2), (maximum, sum of exponentials) or (value, index), in double
 //! precision, and states are merged at once: one reduction of a few numbers per cell, whatever the sharding.
 
+mod covariance;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod extreme;
 mod moments;
+mod nanquantile;
 mod norms;
 mod quantile;
 mod states;
 
+pub use self::covariance::{corrcoef, cov, renorm};
 pub use self::extreme::{argmax, argmin, max, min};
 pub use self::moments::{std, std_mean, var, var_mean};
+pub use self::nanquantile::nanquantile;
 pub(super) use self::norms::power;
 pub use self::norms::{Order, cosine_similarity, norm, normalize};
 pub use self::quantile::{Interpolation, quantile};

@@ -39,7 +39,7 @@ pub fn quantile(
 ) -> Result<Value> {
     let x = &exec.in_full(x)?;
     let n = extent(NAME, x, dim)?;
-    check(x, q, n)?;
+    check(NAME, x, q, n)?;
     let (sorted, _) = sort(exec, x, dim, false)?;
     let at = |place: usize| slice(exec, &sorted, dim, place, 1, 1);
     // NaN stands behind all numbers.
@@ -92,10 +92,11 @@ fn between(exec: &dyn Exec, low: &Value, high: &Value, weight: f64) -> Result<Va
 
 const NAME: &str = "quantile";
 
-fn check(x: &Value, q: &[f64], n: usize) -> Result<()> {
+/// Refuses what has no quantiles.
+pub(super) fn check(op: &'static str, x: &Value, q: &[f64], n: usize) -> Result<()> {
     if !x.dtype().is_float() {
         return Err(OpError::DType {
-            op: NAME,
+            op,
             operand: 0,
             expected: "f32 or f64".into(),
             got: x.dtype(),
@@ -110,7 +111,7 @@ fn check(x: &Value, q: &[f64], n: usize) -> Result<()> {
         None => return Ok(()),
     };
     Err(OpError::Shape {
-        op: NAME,
+        op,
         problem,
         shapes: vec![x.shape().to_vec()],
         fix,
