@@ -55,45 +55,45 @@ DEVICE Parts mish_parts(T x) {
     return tanh_of(softplus(x), s.f, s.d1, s.d2);
 }
 // A derivative of pi cot(pi x).
-DEVICE T cotangent_slope(int order, T x) {
-    const T pi = T(3.14159265358979323846);
-    const T angle = pi * (x - rint(x)), c = cos(angle) / sin(angle), c2 = c * c;
-    T scale = pi;
+DEVICE f64 cotangent_slope(int order, f64 x) {
+    const f64 pi = 3.14159265358979323846, angle = pi * (x - rint(x)), c = cos(angle) / sin(angle), c2 = c * c;
+    f64 scale = pi;
     for (int i = 0; i < order; i++) scale *= pi;
     switch (order) {
         case 0: return scale * c;
-        case 1: return -scale * (T(1) + c2);
-        case 2: return scale * T(2) * c * (T(1) + c2);
-        case 3: return -scale * T(2) * (T(1) + c2) * (T(1) + T(3) * c2);
-        default: return scale * T(8) * c * (T(1) + c2) * (T(2) + T(3) * c2);
+        case 1: return -scale * (1 + c2);
+        case 2: return scale * 2 * c * (1 + c2);
+        case 3: return -scale * 2 * (1 + c2) * (1 + 3 * c2);
+        default: return scale * 8 * c * (1 + c2) * (2 + 3 * c2);
     }
 }
 // 1 / x^n
-DEVICE T falling_power(T x, int n) {
-    T power = T(1);
+DEVICE f64 falling_power(f64 x, int n) {
+    f64 power = 1;
     for (int i = 0; i < n; i++) power /= x;
     return power;
 }
 // Derivative number order + 1 of lgamma, for orders up to 4: below 0 by reflection, then up to where the asymptotic series is exact.
-DEVICE T polygamma(int order, T x) {
+// Terms nearly cancel each other there, of which single precision would leave few digits.
+DEVICE f64 polygamma(int order, f64 x) {
     // B(2n) / (2n)!, of the Bernoulli numbers.
     const f64 series[9] = {8.333333333333333e-2, -1.388888888888889e-3, 3.306878306878307e-5, -8.267195767195768e-7, 2.08767569878681e-8,
         -5.284190138687493e-10, 1.3382536530684679e-11, -3.3896802963225828e-13, 8.586062056277845e-15};
-    const T sign = order % 2 == 0 ? T(-1) : T(1);
+    const f64 sign = order % 2 == 0 ? -1 : 1;
     const bool reflects = x < 0;
-    if (x == 0 && order == 0) return T(-1) / x;
-    if (x < 0 && order == 0 && x == floor(x)) return (x - x) / (x - x);
-    T at = reflects ? T(1) - x : x, sum = T(0), factorial = T(1);
-    for (int i = 2; i <= order; i++) factorial *= T(i);
-    for (; at < T(14); at += T(1)) sum += sign * factorial * falling_power(at, order + 1);
-    T rest = order == 0 ? -log(at) : factorial / T(order) * falling_power(at, order);
-    rest += T(0.5) * factorial * falling_power(at, order + 1);
-    T term = factorial * T(order + 1) * falling_power(at, order + 2);
+    if (x == 0 && order == 0) return -1 / x;
+    if (reflects && order == 0 && x == floor(x)) return (x - x) / (x - x);
+    f64 at = reflects ? 1 - x : x, sum = 0, factorial = 1;
+    for (int i = 2; i <= order; i++) factorial *= i;
+    for (; at < 14; at += 1) sum += sign * factorial * falling_power(at, order + 1);
+    f64 rest = order == 0 ? -log(at) : factorial / order * falling_power(at, order);
+    rest += 0.5 * factorial * falling_power(at, order + 1);
+    f64 term = factorial * (order + 1) * falling_power(at, order + 2);
     for (int n = 1; n <= 9; n++) {
-        rest += T(series[n - 1]) * term;
-        term *= T((2 * n + order + 1) * (2 * n + order)) / (at * at);
+        rest += series[n - 1] * term;
+        term *= (2 * n + order + 1) * (2 * n + order) / (at * at);
     }
-    const T found = sum + sign * rest;
+    const f64 found = sum + sign * rest;
     return reflects ? -sign * found - cotangent_slope(order, x) : found;
 }
 // sin(pi x) / (pi x), near 0 by its series.

@@ -1,6 +1,6 @@
 //! Rows of a table that are combined in bags.
 
-use super::{Resolve, bincount_within, embedding, segment_max, segment_sum};
+use super::{bincount_within, embedding, segment_max, segment_sum};
 use crate::error::InOp;
 use crate::families::decided::within;
 use crate::families::elementwise::{
@@ -80,10 +80,7 @@ pub fn embedding_bag(
     }
     let rows = embedding(exec, indices, table, bags.padding)?;
     let padding = match bags.padding {
-        Some(padding) => {
-            let named = Resolve::apply(exec, indices, table.shape()[0])?;
-            Some(eq(exec, &named, &number(OP, &named, padding as f64)?)?)
-        }
+        Some(padding) => Some(eq(exec, indices, &number(OP, indices, padding as f64)?)?),
         None => None,
     };
     let ids = match bags.offsets {
