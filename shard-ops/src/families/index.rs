@@ -387,7 +387,16 @@ pub fn block_diag(exec: &dyn Exec, xs: &[&Value]) -> Result<Value> {
         }),
     });
     let blocks = blocks.collect::<Result<Vec<_>>>()?;
-    let all: usize = blocks.iter().map(|block| block.shape()[1]).sum();
+    let widths = blocks.iter().map(|block| block.shape()[1]);
+    let all = widths.fold(0, usize::saturating_add);
+    if isize::try_from(all).is_err() {
+        return Err(OpError::Shape {
+            op: "block_diag",
+            problem: "more columns than can be counted".into(),
+            shapes: blocks.iter().map(|block| block.shape().to_vec()).collect(),
+            fix: "give smaller matrices",
+        });
+    }
     let mut before = 0;
     let rows = blocks.iter().map(|block| {
         let columns = block.shape()[1];

@@ -1,6 +1,9 @@
 //! Calls with whatever arguments chance gives them, as a careless user might: on any number of ranks the same comes out, or an error
 //! of the same class, and never a panic.
 
+mod everyday;
+#[cfg(feature = "linalg")]
+mod factors;
 mod more;
 
 use shard_tensor::ndarray::SliceInfoElem;
@@ -652,10 +655,11 @@ fn same(a: &Found, b: &Found) -> bool {
 
 /// All calls, each with some seeds.
 fn each(seeds: std::ops::Range<u64>, mut visit: impl FnMut(&str, Call, u64)) {
-    let more = [more::MOVES, more::FOLDS, more::PICKS, more::LAYERS];
-    let all = [&[MOVES, FOLDS, PICKS, LAYERS][..], &more]
-        .concat()
-        .concat();
+    let mut all = [MOVES, FOLDS, PICKS, LAYERS].concat();
+    all.extend([more::MOVES, more::FOLDS, more::PICKS, more::LAYERS].concat());
+    all.extend(everyday::ALL);
+    #[cfg(feature = "linalg")]
+    all.extend(factors::ALL);
     for (number, (name, call)) in all.into_iter().enumerate() {
         for seed in seeds.clone() {
             visit(
@@ -721,10 +725,12 @@ fn no_sum_is_taken_where_moves_are_explicit() {
                 Ok(moved && !made.iter().all(is_sum))
             });
             let taken = taken.unwrap_or_else(|e| panic!("{name} on {mesh:?}: {e}"));
-            // A move that is asked for is not implicit, and what is counted without weights has no sums.
+            // A move that is asked for is not implicit, as gradients' to their parameters, and what is counted without weights has no sums.
             let others = [
                 "redistribute,",
                 "factors,",
+                "backward_to,",
+                "Lbfgs,",
                 "bincount,",
                 "bincount of any,",
                 "one_hot,",

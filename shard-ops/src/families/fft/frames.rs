@@ -183,14 +183,12 @@ fn signal_of(
 impl Frames<'_> {
     /// The window, as long as a stretch, if there is one.
     fn check(&self, exec: &dyn Exec, op: &'static str, x: &Value) -> Result<Option<Value>> {
-        if self.size == 0 || self.hop == 0 {
+        // Positions are signed.
+        let most = isize::MAX as usize / 2;
+        if [self.size, self.hop].iter().any(|&n| n == 0 || n > most) {
             let problem = format!("stretches of {} elements, {} apart", self.size, self.hop);
-            return Err(unfit(
-                op,
-                &problem,
-                &[x],
-                "give one element of each at least",
-            ));
+            let fix = "give one element of each at least, and no more than can be counted";
+            return Err(unfit(op, &problem, &[x], fix));
         }
         let Some(window) = self.window else {
             return Ok(None);

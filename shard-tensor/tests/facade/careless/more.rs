@@ -7,21 +7,6 @@ use shard_tensor::{
     Result, ScatterReduce, ShardTensor, Unfold, replicate,
 };
 
-/// Whole matrices, of which those that are square are positive definite.
-fn matrices(c: &mut Chance, m: &Mesh) -> Result<ShardTensor> {
-    let [rows, columns] = [c.extent(), c.extent()];
-    let columns = if c.below(4) == 0 { columns } else { rows };
-    let x = c.tensor(m, &[2, rows, columns])?;
-    let x = x.redistribute(vec![replicate(); m.shape().len()])?;
-    match rows == columns {
-        true => x.matmul(&x.transpose(1, 2)?)?.add(
-            &x.mesh()
-                .eye([rows, rows], vec![replicate(); m.shape().len()])?,
-        ),
-        false => Ok(x),
-    }
-}
-
 /// A loss of two tensors.
 fn loss(
     c: &mut Chance,
@@ -311,24 +296,6 @@ pub(super) const PICKS: &[(&str, Call)] = &[
 
 /// Products, windows, layers.
 pub(super) const LAYERS: &[(&str, Call)] = &[
-    ("factors", |c, m| {
-        let x = matrices(c, m)?;
-        match c.below(8) {
-            0 => one(x.inv()),
-            1 => one(x.cholesky()),
-            2 => two(x.qr()),
-            // Vectors of equal values are any.
-            3 => one(x.svd().map(|(_, s, _)| s)),
-            4 => one(x.eigh().map(|(w, _)| w)),
-            5 => one(x.det()),
-            6 => two(x.slogdet()),
-            _ => {
-                let b = c.of(m, 3)?;
-                let b = b.redistribute(vec![replicate(); m.shape().len()])?;
-                one(x.solve(&b))
-            }
-        }
-    }),
     ("kron", |c, m| {
         let [x, y] = [c.any(m)?, c.any(m)?];
         one(x.kron(&y))
