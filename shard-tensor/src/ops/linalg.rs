@@ -197,7 +197,7 @@ impl ShardTensor {
     /// As [`inv`](Self::inv).
     ///
     /// # Errors
-    /// As [`inv`](Self::inv), of matrices of any extents.
+    /// As [`inv`](Self::inv), of matrices of any extents; for an `rtol` below 0, or NaN.
     #[track_caller]
     pub fn pinv(&self, rtol: Option<f64>) -> Result<Self> {
         let _call = Calling::of("pinv");

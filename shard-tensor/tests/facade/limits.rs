@@ -82,6 +82,9 @@ fn factors_of_no_matrices_are_no_reason_to_panic() {
         ("inv", |mesh| {
             mesh.zeros([0, 1 << 22, 1 << 22], shard(0))?.inv()
         }),
+        ("pinv", |mesh| {
+            mesh.zeros([0, 1 << 22, 1 << 22], shard(0))?.pinv(None)
+        }),
         ("solve", |mesh| {
             let a = mesh.zeros([0, 1 << 22, 1 << 22], shard(0))?;
             a.solve(&mesh.zeros([0, 1 << 22, 1], shard(0))?)

@@ -7,7 +7,8 @@ use crate::families::matmul::product;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Exec, HostCall, Keeps, Linearity, Meta, Op, Precision, Result, Rule, Saved, Value, key_of,
+    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved, Value,
+    key_of,
 };
 use shard_comm::DType;
 use shard_kernels::linalg as kernels;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 /// As [`inv`](fn@super::inv).
 ///
 /// # Errors
-/// As [`inv`](fn@super::inv), of matrices of any extents.
+/// As [`inv`](fn@super::inv), of matrices of any extents; an `rtol` below 0, or NaN.
 pub fn pinv(exec: &dyn Exec, x: &Value, rtol: Option<f64>) -> Result<Value> {
     whole(NAME, x)?;
     let larger = x.shape().iter().rev().take(2).max().copied();
@@ -31,6 +32,14 @@ pub fn pinv(exec: &dyn Exec, x: &Value, rtol: Option<f64>) -> Result<Value> {
         _ => f64::from(f32::EPSILON),
     };
     let rtol = rtol.unwrap_or_else(|| larger.unwrap_or_default() as f64 * step);
+    if rtol.is_nan() || rtol < 0.0 {
+        return Err(OpError::Shape {
+            op: NAME,
+            problem: format!("singular values up to {rtol} of the greatest as zeros"),
+            shapes: vec![x.shape().to_vec()],
+            fix: "give a share of 0 or above",
+        });
+    }
     exec.apply1(Arc::new(PseudoInverse { rtol }), &[x])
 }
 
@@ -64,7 +73,7 @@ impl Op for PseudoInverse {
         let shape: Dims = batch.iter().chain([n, m]).copied().collect();
         rule.input(dims(&factors, 2))
             .output(dims(&factors, 2), shape, dtype)
-            .flops((m * n * m.min(n)) as f64)
+            .flops(*m as f64 * *n as f64 * *m.min(n) as f64)
             .linearity(Linearity::None)
             .build()
     }
