@@ -54,7 +54,52 @@ OPTIMIZERS = {
     "adamw": lambda ps: torch.optim.AdamW(ps, lr=0.05),
     "adamw_amsgrad": lambda ps: torch.optim.AdamW(ps, lr=0.05, weight_decay=0.2, amsgrad=True),
     "lion": lambda ps: Lion(ps, lr=0.02, betas=(0.9, 0.95), weight_decay=0.3),
+    "rms_prop": lambda ps: torch.optim.RMSprop(ps, lr=0.05, alpha=0.8, weight_decay=0.1),
+    "rms_prop_momentum": lambda ps: torch.optim.RMSprop(ps, lr=0.02, momentum=0.7),
+    "rms_prop_centered": lambda ps: torch.optim.RMSprop(ps, lr=0.02, eps=1e-3, centered=True),
+    "rms_prop_both": lambda ps: torch.optim.RMSprop(ps, lr=0.02, momentum=0.7, centered=True),
+    "adagrad": lambda ps: torch.optim.Adagrad(ps, lr=0.1),
+    "adagrad_decay": lambda ps: torch.optim.Adagrad(
+        ps, lr=0.1, lr_decay=0.2, weight_decay=0.1, initial_accumulator_value=0.3, eps=1e-3
+    ),
+    "adadelta": lambda ps: torch.optim.Adadelta(ps, lr=1.0),
+    "adadelta_decay": lambda ps: torch.optim.Adadelta(ps, lr=0.5, rho=0.6, eps=1e-3, weight_decay=0.1),
+    "adamax": lambda ps: torch.optim.Adamax(ps, lr=0.05),
+    "adamax_decay": lambda ps: torch.optim.Adamax(ps, lr=0.05, betas=(0.7, 0.9), eps=1e-2, weight_decay=0.1),
+    "nadam": lambda ps: torch.optim.NAdam(ps, lr=0.05),
+    "nadam_decay": lambda ps: torch.optim.NAdam(ps, lr=0.05, betas=(0.7, 0.9), eps=1e-3, weight_decay=0.1, momentum_decay=0.1),
+    "nadam_decoupled": lambda ps: torch.optim.NAdam(ps, lr=0.05, weight_decay=0.1, decoupled_weight_decay=True),
+    "radam": lambda ps: torch.optim.RAdam(ps, lr=0.05),
+    # Enough is known from the third step on.
+    "radam_decay": lambda ps: torch.optim.RAdam(ps, lr=0.05, betas=(0.7, 0.9), eps=1e-3, weight_decay=0.1),
+    "radam_decoupled": lambda ps: torch.optim.RAdam(ps, lr=0.05, betas=(0.9, 0.99), weight_decay=0.1, decoupled_weight_decay=True),
 }
+
+# Of a tall matrix, as it is, and of a wide one, its transpose.
+MUON = {
+    "plain": dict(lr=0.05),
+    "options": dict(lr=0.05, weight_decay=0.3, momentum=0.6, nesterov=False, ns_coefficients=(2.0, -1.5, 0.5), ns_steps=3),
+    "like_adamw": dict(lr=0.05, adjust_lr_fn="match_rms_adamw"),
+    "spectral": dict(lr=0.05, adjust_lr_fn="spectral_unclamped"),
+}
+
+
+def orthogonal(options):
+    """In double precision, where PyTorch multiplies in bf16."""
+    ends, states = {}, {}
+    to = torch.Tensor.to
+    torch.Tensor.to = lambda self, *args, dtype=None, **named: self.clone() if dtype is torch.bfloat16 else to(self, *args, dtype=dtype, **named)
+    for name, turned in {"tall": lambda x: x, "wide": lambda x: x.T}.items():
+        p = turned(start["body.weight"]).clone().contiguous().requires_grad_()
+        optimizer = torch.optim.Muon([p], **options)
+        for step in slopes:
+            p.grad = turned(step["body.weight"]).clone().contiguous()
+            optimizer.step()
+        ends[name] = p.detach().flatten().tolist()
+        states[name] = optimizer.state[p]["momentum_buffer"].flatten().tolist()
+    torch.Tensor.to = to
+    return {"end": ends, "state": states}
+
 
 
 def trained(make, clip=None):
@@ -138,12 +183,21 @@ def warm_cosine(optimizer):
     return sched.SequentialLR(optimizer, [first, rest], milestones=[8])
 
 
+def stable_and_down(optimizer):
+    first = sched.LinearLR(optimizer, start_factor=1 / 6, total_iters=5)
+    second = sched.ConstantLR(optimizer, factor=1.0, total_iters=0)
+    last = sched.LinearLR(optimizer, start_factor=1.0, end_factor=0.1, total_iters=10)
+    return sched.SequentialLR(optimizer, [first, second, last], milestones=[5, 25])
+
+
 losses = [3.0 / (1 + step) + 0.3 * math.sin(2.0 * step) for step in range(SCHEDULED)]
 SCHEDULES = {
     "cosine": rates(lambda o: sched.CosineAnnealingLR(o, T_max=SCHEDULED, eta_min=0.02)),
     "cosine_restarts": rates(lambda o: sched.CosineAnnealingWarmRestarts(o, T_0=5, T_mult=2, eta_min=0.02)),
     "cosine_restarts_even": rates(lambda o: sched.CosineAnnealingWarmRestarts(o, T_0=7)),
     "warm_cosine": rates(warm_cosine),
+    "polynomial": rates(lambda o: sched.PolynomialLR(o, total_iters=30, power=1.7)),
+    "then": rates(stable_and_down),
     "linear": rates(lambda o: sched.LinearLR(o, start_factor=1.0, end_factor=0.2, total_iters=30)),
     "step": rates(lambda o: sched.StepLR(o, step_size=7, gamma=0.3)),
     "milestones": rates(lambda o: sched.MultiStepLR(o, milestones=[4, 11, 30], gamma=0.2)),
@@ -223,6 +277,7 @@ print(
             "start": flat(start),
             "slopes": [flat(step) for step in slopes],
             "optimizers": {name: trained(lambda ps, make=make: (make(ps.values()), None)) for name, make in OPTIMIZERS.items()},
+            "muon": {name: orthogonal(options) for name, options in MUON.items()},
             "lbfgs": {name: fitted(options) for name, options in LBFGS.items()},
             "groups": trained(groups, clip=2.0),
             "clip_norm": [clipped(order, limit) for order, limit in [(2.0, 1.0), (1.0, 2.5), (3.5, 0.1), (math.inf, 0.5), (2.0, 1e3)]],

@@ -3,6 +3,14 @@
 //! Formulas are PyTorch's; arithmetic is in the parameter's own type, and no product is fused with a sum, so that a step has the
 //! same bits with vectors of any length.
 
+mod adam;
+mod descent;
+mod squares;
+
+pub use adam::{Adam, Adamax, NAdam, RAdam};
+pub use descent::{Lion, Sgd};
+pub use squares::{Adadelta, Adagrad, RmsProp};
+
 use super::Real;
 use super::pointwise::vectorized;
 use crate::compiled::compiled;
@@ -11,47 +19,24 @@ use pulp::{Simd, WithSimd};
 /// The numbers of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Update {
-    /// Gradient descent; its state is a velocity, if it has momentum.
-    Sgd {
-        /// The learning rate.
-        rate: f64,
-        /// The share of the velocity that stays; without any there is no state.
-        momentum: f64,
-        /// The share of the gradient that does not join the velocity.
-        dampening: f64,
-        /// The share of the parameter that is added to its gradient.
-        decay: f64,
-        /// Whether the step looks ahead along the velocity (Nesterov).
-        nesterov: bool,
-        /// Whether this is the parameter's first step, which sets the velocity to the gradient itself.
-        first: bool,
-    },
-    /// Adam (Kingma and Ba, 2015); its state is the means of the gradient and of its square.
-    Adam {
-        /// The share of the parameter that stays: one minus rate times decoupled decay (Loshchilov and Hutter, 2019).
-        keep: f64,
-        /// The share of the parameter that is added to its gradient.
-        decay: f64,
-        /// How slowly the two means forget.
-        betas: [f64; 2],
-        /// The learning rate divided by the first mean's correction, `1 - beta1^step`.
-        size: f64,
-        /// The root of the second mean's correction, `1 - beta2^step`.
-        root: f64,
-        /// The number that is added to the denominator.
-        eps: f64,
-        /// Whether the largest second mean so far divides, which is a third state (Reddi, Kale and Kumar, 2018).
-        amsgrad: bool,
-    },
-    /// Steps along the sign of a mean (Chen and others, 2023); its state is the mean of the gradient.
-    Lion {
-        /// The learning rate.
-        rate: f64,
-        /// The share of the parameter that stays: one minus rate times decay.
-        keep: f64,
-        /// The share of the mean in the direction, and how slowly the mean forgets.
-        betas: [f64; 2],
-    },
+    /// Along the gradient, or a velocity.
+    Sgd(Sgd),
+    /// By means of the gradient and of its square.
+    Adam(Adam),
+    /// The same, looking ahead.
+    NAdam(NAdam),
+    /// The same, once enough is known.
+    RAdam(RAdam),
+    /// The same, by the largest gradient.
+    Adamax(Adamax),
+    /// Along the sign of a mean.
+    Lion(Lion),
+    /// By a mean of squares.
+    RmsProp(RmsProp),
+    /// By the sum of all squares.
+    Adagrad(Adagrad),
+    /// By means of squares of gradients and of steps.
+    Adadelta(Adadelta),
     /// A mean that follows values: it stands in the parameter's place, and the next value in the gradient's. No state.
     Average {
         /// How slowly the mean forgets.
@@ -63,59 +48,58 @@ impl Update {
     /// How many arrays its state has.
     pub fn state(self) -> usize {
         match self {
-            Self::Sgd { momentum, .. } => usize::from(momentum != 0.0),
-            Self::Adam { amsgrad, .. } => 2 + usize::from(amsgrad),
-            Self::Lion { .. } => 1,
+            Self::Sgd(step) => usize::from(step.momentum != 0.0),
+            Self::Adam(step) => 2 + usize::from(step.amsgrad),
+            Self::RmsProp(step) => {
+                1 + usize::from(step.momentum != 0.0) + usize::from(step.centered)
+            }
+            Self::NAdam(_) | Self::RAdam(_) | Self::Adamax(_) | Self::Adadelta(_) => 2,
+            Self::Lion(_) | Self::Adagrad(_) => 1,
             Self::Average { .. } => 0,
         }
     }
 
     /// Its numbers in the order of the kernel for GPUs, with switches as 0 or 1.
-    pub fn numbers(self) -> [f64; 7] {
-        let switch = |on| f64::from(u8::from(on));
-        let mut numbers = [0.0; 7];
+    pub fn numbers(self) -> [f64; 8] {
         match self {
-            Self::Sgd {
-                rate,
-                momentum,
-                dampening,
-                decay,
-                nesterov,
-                first,
-            } => {
-                let all = [rate, momentum, dampening, decay];
-                numbers[..4].copy_from_slice(&all);
-                numbers[4..6].copy_from_slice(&[nesterov, first].map(switch));
-            }
-            Self::Adam {
-                keep,
-                decay,
-                betas: [first, second],
-                size,
-                root,
-                eps,
-                amsgrad: _,
-            } => numbers = [keep, decay, first, second, size, root, eps],
-            Self::Lion {
-                rate,
-                keep,
-                betas: [first, second],
-            } => numbers[..4].copy_from_slice(&[rate, keep, first, second]),
-            Self::Average { keep } => numbers[0] = keep,
+            Self::Sgd(step) => step.numbers(),
+            Self::Adam(step) => step.numbers(),
+            Self::NAdam(step) => step.numbers(),
+            Self::RAdam(step) => step.numbers(),
+            Self::Adamax(step) => step.numbers(),
+            Self::Lion(step) => step.numbers(),
+            Self::RmsProp(step) => step.numbers(),
+            Self::Adagrad(step) => step.numbers(),
+            Self::Adadelta(step) => step.numbers(),
+            Self::Average { keep } => [keep, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
         }
-        numbers
     }
 }
+
+/// A step that is an [`Update`] of its own.
+macro_rules! updates {
+    ($($name:ident),*) => { $(
+        impl From<$name> for Update {
+            fn from(step: $name) -> Self {
+                Self::$name(step)
+            }
+        }
+    )* };
+}
+
+updates!(
+    Sgd, Adam, NAdam, RAdam, Adamax, Lion, RmsProp, Adagrad, Adadelta
+);
 
 compiled! { trait Compiled for Real: f32 f64; {
     /// Writes the new parameter and the new state of a step.
     ///
     /// ```
-    /// use shard_kernels::optimize::{Update, update};
+    /// use shard_kernels::optimize::{Sgd, update};
     ///
-    /// let step = Update::Sgd { rate: 0.1, momentum: 0.9, dampening: 0.0, decay: 0.0, nesterov: false, first: false };
+    /// let step = Sgd { rate: 0.1, momentum: 0.9, dampening: 0.0, decay: 0.0, nesterov: false, first: false };
     /// let (mut parameter, mut velocity) = ([0.0], [0.0]);
-    /// update(step, &[1.0f64], &[0.5], &[&[1.0]], &mut parameter, &mut [&mut velocity]);
+    /// update(step.into(), &[1.0f64], &[0.5], &[&[1.0]], &mut parameter, &mut [&mut velocity]);
     /// assert_eq!(velocity, [0.9 + 0.5]);
     /// assert_eq!(parameter, [1.0 - 0.1 * 1.4]);
     /// ```
@@ -147,95 +131,19 @@ fn update_here<T: Real>(
         new_parameter,
         new_state,
     };
-    let n = T::of;
     match update {
-        Update::Sgd {
-            rate,
-            momentum: 0.0,
-            decay,
-            ..
-        } => {
-            let (rate, decay) = (n(rate), n(decay));
-            pass::<T, 0>(all, |p, g, []| (p - rate * (g + decay * p), []));
-        }
-        Update::Sgd {
-            rate,
-            momentum,
-            dampening,
-            decay,
-            nesterov,
-            first,
-        } => {
-            let [rate, decay] = [rate, decay].map(n);
-            let (keep, join) = match first {
-                true => (T::zero(), T::one()),
-                false => (n(momentum), n(1.0 - dampening)),
-            };
-            // The direction is `ahead` of the gradient and `along` of the velocity.
-            let (ahead, along) = match nesterov {
-                true => (T::one(), n(momentum)),
-                false => (T::zero(), T::one()),
-            };
-            pass::<T, 1>(all, |p, g, [velocity]| {
-                let g = g + decay * p;
-                let velocity = keep * velocity + join * g;
-                (p - rate * (ahead * g + along * velocity), [velocity])
-            });
-        }
-        Update::Adam {
-            amsgrad: false,
-            keep,
-            decay,
-            betas: [beta1, beta2],
-            size,
-            root,
-            eps,
-        } => {
-            let [keep, decay, size, root, eps] = [keep, decay, size, root, eps].map(n);
-            let ([forget1, forget2], beta2) = ([1.0 - beta1, 1.0 - beta2].map(n), n(beta2));
-            pass::<T, 2>(all, |p, g, [mean, square]| {
-                let g = g + decay * p;
-                let mean = mean + (g - mean) * forget1;
-                let square = square * beta2 + forget2 * g * g;
-                let denominator = square.sqrt() / root + eps;
-                (p * keep - size * (mean / denominator), [mean, square])
-            });
-        }
-        Update::Adam {
-            amsgrad: true,
-            keep,
-            decay,
-            betas: [beta1, beta2],
-            size,
-            root,
-            eps,
-        } => {
-            let [keep, decay, size, root, eps] = [keep, decay, size, root, eps].map(n);
-            let ([forget1, forget2], beta2) = ([1.0 - beta1, 1.0 - beta2].map(n), n(beta2));
-            pass::<T, 3>(all, |p, g, [mean, square, most]| {
-                let g = g + decay * p;
-                let mean = mean + (g - mean) * forget1;
-                let square = square * beta2 + forget2 * g * g;
-                let most = larger(most, square);
-                let denominator = most.sqrt() / root + eps;
-                (p * keep - size * (mean / denominator), [mean, square, most])
-            });
-        }
-        Update::Lion {
-            rate,
-            keep,
-            betas: [beta1, beta2],
-        } => {
-            let [rest1, rest2] = [1.0 - beta1, 1.0 - beta2].map(n);
-            let [rate, keep, beta1, beta2] = [rate, keep, beta1, beta2].map(n);
-            pass::<T, 1>(all, |p, g, [mean]| {
-                let direction = sign(mean * beta1 + g * rest1);
-                (p * keep - rate * direction, [mean * beta2 + g * rest2])
-            });
-        }
+        Update::Sgd(step) => step.take(all),
+        Update::Adam(step) => step.take(all),
+        Update::NAdam(step) => step.take(all),
+        Update::RAdam(step) => step.take(all),
+        Update::Adamax(step) => step.take(all),
+        Update::Lion(step) => step.take(all),
+        Update::RmsProp(step) => step.take(all),
+        Update::Adagrad(step) => step.take(all),
+        Update::Adadelta(step) => step.take(all),
         Update::Average { keep } => {
-            let rest = n(1.0 - keep);
-            pass::<T, 0>(all, |mean, next, []| (mean + rest * (next - mean), []));
+            let rest = T::of(1.0 - keep);
+            all.pass(|mean, next, []| (mean + rest * (next - mean), []));
         }
     }
 }
@@ -244,18 +152,6 @@ fn update_here<T: Real>(
 #[inline(always)]
 fn larger<T: Real>(a: T, b: T) -> T {
     if a.is_nan() || a > b { a } else { b }
-}
-
-/// Zero of zero, NaN of NaN.
-#[inline(always)]
-fn sign<T: Real>(x: T) -> T {
-    if x > T::zero() {
-        T::one()
-    } else if x < T::zero() {
-        -T::one()
-    } else {
-        x
-    }
 }
 
 /// The arrays of a step.
@@ -267,37 +163,36 @@ struct All<'a, 'b, T> {
     new_state: &'a mut [&'b mut [T]],
 }
 
-/// One pass over all elements of a step with `N` arrays of state.
-fn pass<T: Real, const N: usize>(
-    all: All<'_, '_, T>,
-    element: impl Fn(T, T, [T; N]) -> (T, [T; N]),
-) {
-    let All {
-        parameter,
-        gradient,
-        state,
-        new_parameter,
-        new_state,
-    } = all;
-    assert!(
-        [state.len(), new_state.len()] == [N; 2],
-        "optimize: {} and {} arrays of state, not {N}",
-        state.len(),
-        new_state.len()
-    );
-    let count = parameter.len();
-    let mut new_state = new_state.iter_mut();
-    vectorized(Pass {
-        parameter,
-        gradient: &gradient[..count],
-        state: std::array::from_fn(|k| &state[k][..count]),
-        new_parameter: &mut new_parameter[..count],
-        new_state: std::array::from_fn(|_| match new_state.next() {
-            Some(new) => &mut new[..count],
-            None => unreachable!("their number has been asserted"),
-        }),
-        element,
-    });
+impl<T: Real> All<'_, '_, T> {
+    /// One pass over all elements of a step with `N` arrays of state.
+    fn pass<const N: usize>(self, element: impl Fn(T, T, [T; N]) -> (T, [T; N])) {
+        let Self {
+            parameter,
+            gradient,
+            state,
+            new_parameter,
+            new_state,
+        } = self;
+        assert!(
+            [state.len(), new_state.len()] == [N; 2],
+            "optimize: {} and {} arrays of state, not {N}",
+            state.len(),
+            new_state.len()
+        );
+        let count = parameter.len();
+        let mut new_state = new_state.iter_mut();
+        vectorized(Pass {
+            parameter,
+            gradient: &gradient[..count],
+            state: std::array::from_fn(|k| &state[k][..count]),
+            new_parameter: &mut new_parameter[..count],
+            new_state: std::array::from_fn(|_| match new_state.next() {
+                Some(new) => &mut new[..count],
+                None => unreachable!("their number has been asserted"),
+            }),
+            element,
+        });
+    }
 }
 
 struct Pass<'a, T, F, const N: usize> {

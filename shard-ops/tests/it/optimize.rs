@@ -1,13 +1,15 @@
 //! Steps of optimizers, and the sums of powers that norms are made of.
 
 use crate::applied::validated;
-use shard_ops::optimize::{Update, power_sum, update};
+use shard_ops::optimize::{
+    Adadelta, Adagrad, Adam, Adamax, Lion, NAdam, RAdam, RmsProp, Sgd, Update, power_sum, update,
+};
 use shard_ops::testing::Tensor;
 
 /// One of each kind, and the name of its op.
 fn updates() -> Vec<(&'static str, Update)> {
     let sgd = |momentum, nesterov, first| {
-        let update = Update::Sgd {
+        let step = Sgd {
             rate: 0.1,
             momentum,
             dampening: 0.25,
@@ -15,25 +17,72 @@ fn updates() -> Vec<(&'static str, Update)> {
             nesterov,
             first,
         };
-        ("sgd", update)
+        ("sgd", step.into())
     };
-    let betas = [0.9, 0.99];
+    let (betas, keep, decay, eps) = ([0.9, 0.99], 0.75, 0.125, 1e-3);
     let adam = |amsgrad| {
-        let update = Update::Adam {
-            keep: 0.75,
-            decay: 0.125,
+        let step = Adam {
+            keep,
+            decay,
             betas,
             size: 0.5,
             root: 0.3,
             eps: 1e-6,
             amsgrad,
         };
-        ("adam", update)
+        ("adam", step.into())
     };
-    let lion = Update::Lion {
+    let lion = Lion {
         rate: 0.1,
         keep: 0.9,
         betas,
+    };
+    let nadam = NAdam {
+        keep,
+        decay,
+        betas,
+        sizes: [0.25, 0.5],
+        root: 0.3,
+        eps,
+    };
+    let radam = |adapts| {
+        let step = RAdam {
+            keep,
+            decay,
+            betas,
+            size: 0.5,
+            eps,
+            adapts,
+        };
+        ("radam", step.into())
+    };
+    let adamax = Adamax {
+        size: 0.5,
+        decay,
+        betas,
+        eps,
+    };
+    let rms = |momentum, centered| {
+        let step = RmsProp {
+            rate: 0.1,
+            keep,
+            decay,
+            eps,
+            momentum,
+            centered,
+        };
+        ("rms_prop", step.into())
+    };
+    let adagrad = Adagrad {
+        rate: 0.1,
+        decay,
+        eps,
+    };
+    let adadelta = Adadelta {
+        rate: 0.5,
+        keep,
+        decay,
+        eps,
     };
     vec![
         sgd(0.0, false, false),
@@ -42,7 +91,17 @@ fn updates() -> Vec<(&'static str, Update)> {
         sgd(0.9, true, false),
         adam(false),
         adam(true),
-        ("lion", lion),
+        ("lion", lion.into()),
+        ("nadam", nadam.into()),
+        radam(false),
+        radam(true),
+        ("adamax", adamax.into()),
+        rms(0.0, false),
+        rms(0.5, false),
+        rms(0.0, true),
+        rms(0.5, true),
+        ("adagrad", adagrad.into()),
+        ("adadelta", adadelta.into()),
         ("average", Update::Average { keep: 0.9 }),
     ]
 }

@@ -2,7 +2,7 @@
 
 use super::options::optimizer;
 use super::slots::{Formula, Named, Slots};
-use shard_ops::optimize::Update;
+use shard_ops::optimize::{self, Update};
 
 /// Adam (Kingma and Ba, 2015), as `torch.optim.Adam`: weight decay is added to the gradient.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl<const DECOUPLED: bool> Formula for Options<DECOUPLED> {
             true => (1.0 - self.rate * self.decay, 0.0),
             false => (1.0, self.decay),
         };
-        Update::Adam {
+        let step = optimize::Adam {
             keep,
             decay,
             betas: self.betas,
@@ -120,6 +120,7 @@ impl<const DECOUPLED: bool> Formula for Options<DECOUPLED> {
             root: (1.0 - beta2.powf(step)).sqrt(),
             eps: self.eps,
             amsgrad: self.amsgrad,
-        }
+        };
+        step.into()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::options::optimizer;
 use super::slots::{Formula, Named, Slots};
-use shard_ops::optimize::Update;
+use shard_ops::optimize::{self, Update};
 
 /// Lion (Chen and others, 2023): every element moves by the rate, along the sign of a mean of gradients. Decay is decoupled. Its
 /// rates are some three to ten times smaller, and its decay as much larger, than those of [`AdamW`](super::AdamW).
@@ -61,10 +61,11 @@ impl Formula for LionOptions {
     }
 
     fn update(&self, _step: u64) -> Update {
-        Update::Lion {
+        let step = optimize::Lion {
             rate: self.rate,
             keep: 1.0 - self.rate * self.decay,
             betas: self.betas,
-        }
+        };
+        step.into()
     }
 }

@@ -1,5 +1,5 @@
-//! Optimizers: one local update per parameter, no communication (but of [`Lbfgs`], which compares vectors over ranks); and what goes
-//! with them.
+//! Optimizers: one local update per parameter, no communication; and what goes with them. [`Lbfgs`], which compares vectors over ranks,
+//! and [`Muon`], which multiplies matrices, do communicate.
 //!
 //! A parameter and its gradient have the same layout, so every rank updates its own piece; replicas have equal
 //! pieces and compute equal updates, which [`check_replicas`] checks. Formulas and defaults are PyTorch's.
@@ -31,26 +31,40 @@
 //! # Ok::<(), shard_tensor::Error>(())
 //! ```
 
+mod adadelta;
+mod adagrad;
 mod adam;
+mod adamax;
 mod ema;
 mod lbfgs;
 mod lion;
 mod loss_scale;
+mod muon;
+mod nadam;
 mod options;
+mod radam;
 mod replicas;
+mod rms_prop;
 mod schedules;
 mod sgd;
 mod slots;
 
+pub use adadelta::{Adadelta, AdadeltaOptions};
+pub use adagrad::{Adagrad, AdagradOptions};
 pub use adam::{Adam, AdamOptions, AdamW, AdamWOptions};
+pub use adamax::{Adamax, AdamaxOptions};
 pub use ema::Ema;
 pub use lbfgs::Lbfgs;
 pub use lion::{Lion, LionOptions};
 pub use loss_scale::LossScale;
+pub use muon::{Muon, MuonOptions, MuonScale};
+pub use nadam::{NAdam, NAdamOptions};
+pub use radam::{RAdam, RAdamOptions};
 pub use replicas::check_replicas;
+pub use rms_prop::{RmsProp, RmsPropOptions};
 pub use schedules::{
-    Constant, Cosine, Exponential, Lambda, Linear, Milestones, OneCycle, Plateau, Schedule,
-    StepDecay, Warmup,
+    Constant, Cosine, Exponential, Lambda, Linear, Milestones, OneCycle, Plateau, Polynomial,
+    Schedule, StepDecay, Then, Warmup,
 };
 pub use sgd::{Sgd, SgdOptions};
 

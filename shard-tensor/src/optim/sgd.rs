@@ -2,7 +2,7 @@
 
 use super::options::optimizer;
 use super::slots::{Formula, Named, Slots};
-use shard_ops::optimize::Update;
+use shard_ops::optimize::{self, Update};
 
 /// `p -= rate * (g + decay * p)`, with optional momentum, as `torch.optim.SGD`.
 ///
@@ -84,13 +84,14 @@ impl Formula for SgdOptions {
     }
 
     fn update(&self, step: u64) -> Update {
-        Update::Sgd {
+        let step = optimize::Sgd {
             rate: self.rate,
             momentum: self.momentum,
             dampening: self.dampening,
             decay: self.decay,
             nesterov: self.nesterov,
             first: step == 1,
-        }
+        };
+        step.into()
     }
 }

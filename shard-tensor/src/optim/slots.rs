@@ -26,11 +26,34 @@ pub(super) trait Formula: Copy + Debug {
         None
     }
 
+    /// What is wrong with a parameter of this shape: what it should be, and the fix.
+    fn refused(_shape: &[usize]) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
     /// The names of what is remembered.
     fn states(&self) -> &'static [&'static str];
 
+    /// What all that is remembered is at first.
+    fn start(&self) -> f64 {
+        0.0
+    }
+
     /// The numbers of a step, of which the first is 1.
     fn update(&self, step: u64) -> Update;
+
+    /// The new parameter, and what is remembered then: in one pass, where a step needs no more.
+    #[track_caller]
+    fn take(
+        &self,
+        step: u64,
+        parameter: &ShardTensor,
+        gradient: &Value,
+        state: &[Value],
+    ) -> Result<Vec<Value>> {
+        let (update, old) = (self.update(step), parameter.value());
+        apply(parameter, update, &old, gradient, state)
+    }
 }
 
 /// A number among the options, and its name.
@@ -65,6 +88,10 @@ impl<F: Formula> Slots<F> {
         let mut slots = Vec::with_capacity(parameters.len());
         for (name, parameter) in parameters {
             check_parameter(F::NAME, &name, &parameter)?;
+            if let Some((expected, fix)) = F::refused(parameter.shape()) {
+                let got = format!("{name:?} of shape {:?}", parameter.shape());
+                return Err(Error::argument(F::NAME, expected, got, fix));
+            }
             if !seen.insert(parameter.context().tape().id(&parameter.value())) {
                 continue;
             }
@@ -185,7 +212,7 @@ impl<F: Formula> Slots<F> {
             for (k, kind) in slot.options.states().iter().enumerate() {
                 let value = match slot.state.get(k) {
                     Some(value) => value.clone(),
-                    None => zeros_like(slot.parameter.value().array())?,
+                    None => slot.start()?,
                 };
                 let tensor = slot.parameter.lift(value);
                 state
@@ -224,12 +251,11 @@ impl<F: Formula> Slot<F> {
     fn step(&mut self, gradient: &ShardTensor) -> Result<()> {
         // A file may say any count.
         let steps = self.steps.saturating_add(1);
-        let step = self.options.update(steps);
-        let old = self.parameter.value();
-        while self.state.len() < step.state() {
-            self.state.push(zeros_like(old.array())?);
+        while self.state.len() < self.options.states().len() {
+            self.state.push(self.start()?);
         }
-        let new = apply(&self.parameter, step, &old, &gradient.value(), &self.state)?;
+        let (options, gradient) = (&self.options, gradient.value());
+        let new = options.take(steps, &self.parameter, &gradient, &self.state)?;
         let mut new = new.into_iter();
         if let Some(new) = new.next() {
             self.parameter.set_array(new.into_array())?;
@@ -237,6 +263,23 @@ impl<F: Formula> Slot<F> {
         self.state = new.collect();
         self.steps = steps;
         Ok(())
+    }
+
+    /// What is remembered before the first step, laid out as the parameter.
+    fn start(&self) -> Result<Value> {
+        let (value, start) = (self.parameter.value(), self.options.start());
+        let (array, device) = (value.array(), value.array().cx().device());
+        let buffer = match array.buffer() {
+            Some(buffer) => {
+                let mut all = device.alloc(array.dtype(), buffer.len())?;
+                let every = Strided::contiguous(&[buffer.len()]);
+                device.fill(&mut all, &every, Scalar::F64(start))?;
+                Some(all.freeze())
+            }
+            None => None,
+        };
+        let array = Array::from_parts(array.cx(), array.layout(), buffer, array.dtype())?;
+        Ok(Value::new(array))
     }
 }
 
@@ -374,19 +417,4 @@ fn no_number(kind: &str, name: &str, found: Option<Number>) -> Error {
         found.map_or_else(|| "nothing".to_owned(), |n| format!("{n:?}")),
         "give the state of the same kind of thing",
     )
-}
-
-fn zeros_like(array: &Array) -> Result<Value> {
-    let device = array.cx().device();
-    let zeros = match array.buffer() {
-        Some(buffer) => {
-            let mut zeros = device.alloc(array.dtype(), buffer.len())?;
-            let all = Strided::contiguous(&[buffer.len()]);
-            device.fill(&mut zeros, &all, Scalar::ZERO)?;
-            Some(zeros.freeze())
-        }
-        None => None,
-    };
-    let zeros = Array::from_parts(array.cx(), array.layout(), zeros, array.dtype())?;
-    Ok(Value::new(zeros))
 }

@@ -24,6 +24,7 @@ mod limits;
 mod local;
 mod margins;
 mod models;
+mod muon;
 mod noise;
 mod numbers;
 mod operators;

@@ -4,8 +4,9 @@ use crate::training::{close, read};
 use serde_json::Value;
 use shard_tensor::nn::ModelExt;
 use shard_tensor::optim::{
-    Adam, AdamW, AdamWOptions, Cosine, Ema, Exponential, Linear, Lion, LossScale, Milestones,
-    OneCycle, Optimizer, Plateau, Schedule, Sgd, StepDecay,
+    Adadelta, Adagrad, Adam, AdamW, AdamWOptions, Adamax, Constant, Cosine, Ema, Exponential,
+    Linear, Lion, LossScale, Milestones, NAdam, OneCycle, Optimizer, Plateau, Polynomial, RAdam,
+    RmsProp, Schedule, Sgd, StepDecay,
 };
 use shard_tensor::{
     ClipNorm, Context, DType, Error, Gradients, Launch, Mesh, Number, Placements, Result,
@@ -173,6 +174,53 @@ fn optimizers() -> Vec<(&'static str, Make)> {
             let lion = Lion::new(p, 0.02)?.betas(0.9, 0.95);
             Ok(Box::new(lion.weight_decay(0.3)))
         }),
+        ("rms_prop", |p| {
+            let rms = RmsProp::new(p, 0.05)?.alpha(0.8);
+            Ok(Box::new(rms.weight_decay(0.1)))
+        }),
+        ("rms_prop_momentum", |p| {
+            Ok(Box::new(RmsProp::new(p, 0.02)?.momentum(0.7)))
+        }),
+        ("rms_prop_centered", |p| {
+            Ok(Box::new(RmsProp::new(p, 0.02)?.eps(1e-3).centered(true)))
+        }),
+        ("rms_prop_both", |p| {
+            let rms = RmsProp::new(p, 0.02)?.momentum(0.7);
+            Ok(Box::new(rms.centered(true)))
+        }),
+        ("adagrad", |p| Ok(Box::new(Adagrad::new(p, 0.1)?))),
+        ("adagrad_decay", |p| {
+            let adagrad = Adagrad::new(p, 0.1)?.rate_decay(0.2).weight_decay(0.1);
+            Ok(Box::new(adagrad.initial(0.3).eps(1e-3)))
+        }),
+        ("adadelta", |p| Ok(Box::new(Adadelta::new(p, 1.0)?))),
+        ("adadelta_decay", |p| {
+            let adadelta = Adadelta::new(p, 0.5)?.rho(0.6).eps(1e-3);
+            Ok(Box::new(adadelta.weight_decay(0.1)))
+        }),
+        ("adamax", |p| Ok(Box::new(Adamax::new(p, 0.05)?))),
+        ("adamax_decay", |p| {
+            let adamax = Adamax::new(p, 0.05)?.betas(0.7, 0.9).eps(1e-2);
+            Ok(Box::new(adamax.weight_decay(0.1)))
+        }),
+        ("nadam", |p| Ok(Box::new(NAdam::new(p, 0.05)?))),
+        ("nadam_decay", |p| {
+            let nadam = NAdam::new(p, 0.05)?.betas(0.7, 0.9).eps(1e-3);
+            Ok(Box::new(nadam.weight_decay(0.1).momentum_decay(0.1)))
+        }),
+        ("nadam_decoupled", |p| {
+            let nadam = NAdam::new(p, 0.05)?.weight_decay(0.1);
+            Ok(Box::new(nadam.decoupled(true)))
+        }),
+        ("radam", |p| Ok(Box::new(RAdam::new(p, 0.05)?))),
+        ("radam_decay", |p| {
+            let radam = RAdam::new(p, 0.05)?.betas(0.7, 0.9).eps(1e-3);
+            Ok(Box::new(radam.weight_decay(0.1)))
+        }),
+        ("radam_decoupled", |p| {
+            let radam = RAdam::new(p, 0.05)?.betas(0.9, 0.99).weight_decay(0.1);
+            Ok(Box::new(radam.decoupled(true)))
+        }),
     ]
 }
 
@@ -322,8 +370,17 @@ fn schedules_are_pytorchs() {
     let all = fixture();
     let losses = numbers(&all["losses"]);
     let heard = |mut plateau: Plateau| losses.iter().map(|&loss| plateau.observe(loss)).collect();
-    let tables: [(&str, Vec<f64>); 13] = [
+    let tables: [(&str, Vec<f64>); 15] = [
         ("cosine", table(&Cosine::new(0.5, 40).minimum(0.02))),
+        ("polynomial", table(&Polynomial::new(0.5, 30).power(1.7))),
+        (
+            "then",
+            table(
+                &Constant::new(0.5)
+                    .then(25, Linear::new(0.5, 0.05, 10))
+                    .warmup(5),
+            ),
+        ),
         (
             "cosine_restarts",
             table(&Cosine::new(0.5, 5).minimum(0.02).restarts(2)),
@@ -470,11 +527,12 @@ fn an_optimizer_goes_on_from_its_state() {
                 let parameters = case.parameters(mesh, &all)?;
                 let mut optimizer = make(parameters.clone())?;
                 let fresh = optimizer.state()?;
-                let zeros = |t: &ShardTensor| Ok::<_, Error>(read(t)?.iter().all(|&x| x == 0.0));
+                let start = if name == "adagrad_decay" { 0.3 } else { 0.0 };
+                let starts = |t: &ShardTensor| Ok::<_, Error>(read(t)?.iter().all(|&x| x == start));
                 for (name, tensor) in &fresh.tensors {
                     let parameter = usize::from(name.ends_with(BIAS));
                     assert_eq!(tensor.layout(), parameters[parameter].1.layout());
-                    assert!(zeros(tensor)?, "{name}");
+                    assert!(starts(tensor)?, "{name}");
                 }
                 for slopes in &slopes[..3] {
                     optimizer.step(&case.gradients(mesh, &parameters, slopes, true)?)?;

@@ -1,6 +1,8 @@
-use shard_kernels::optimize::{Update, update};
+use shard_kernels::optimize::{
+    Adadelta, Adagrad, Adam, Adamax, Lion, NAdam, RAdam, RmsProp, Sgd, Update, update,
+};
 
-const ADAM: Update = Update::Adam {
+const ADAM: Adam = Adam {
     keep: 0.99,
     decay: 0.125,
     betas: [0.9, 0.99],
@@ -13,14 +15,14 @@ const ADAM: Update = Update::Adam {
 /// The new value and state of one element, by PyTorch's formulas in `f64`.
 fn plainly(step: Update, p: f64, g: f64, old: &[f64]) -> (f64, Vec<f64>) {
     match step {
-        Update::Sgd {
+        Update::Sgd(Sgd {
             rate,
             momentum,
             dampening,
             decay,
             nesterov,
             first,
-        } => {
+        }) => {
             let g = g + decay * p;
             if momentum == 0.0 {
                 return (p - rate * g, vec![]);
@@ -35,7 +37,7 @@ fn plainly(step: Update, p: f64, g: f64, old: &[f64]) -> (f64, Vec<f64>) {
             };
             (p - rate * direction, vec![velocity])
         }
-        Update::Adam {
+        Update::Adam(Adam {
             keep,
             decay,
             betas: [b1, b2],
@@ -43,7 +45,7 @@ fn plainly(step: Update, p: f64, g: f64, old: &[f64]) -> (f64, Vec<f64>) {
             root,
             eps,
             amsgrad,
-        } => {
+        }) => {
             let g = g + decay * p;
             let mean = b1 * old[0] + (1.0 - b1) * g;
             let square = b2 * old[1] + (1.0 - b2) * g * g;
@@ -55,47 +57,162 @@ fn plainly(step: Update, p: f64, g: f64, old: &[f64]) -> (f64, Vec<f64>) {
             }
             (keep * p - size * mean / (divides.sqrt() / root + eps), new)
         }
-        Update::Lion {
+        Update::Lion(Lion {
             rate,
             keep,
             betas: [b1, b2],
-        } => {
+        }) => {
             let along = b1 * old[0] + (1.0 - b1) * g;
             let sign = if along == 0.0 { 0.0 } else { along.signum() };
             (keep * p - rate * sign, vec![b2 * old[0] + (1.0 - b2) * g])
+        }
+        Update::NAdam(step) => {
+            let g = g + step.decay * p;
+            let ([b1, b2], [along, ahead]) = (step.betas, step.sizes);
+            let mean = b1 * old[0] + (1.0 - b1) * g;
+            let square = b2 * old[1] + (1.0 - b2) * g * g;
+            let root = square.sqrt() / step.root + step.eps;
+            let new = step.keep * p - along * g / root - ahead * mean / root;
+            (new, vec![mean, square])
+        }
+        Update::RAdam(step) => {
+            let g = g + step.decay * p;
+            let [b1, b2] = step.betas;
+            let mean = b1 * old[0] + (1.0 - b1) * g;
+            let square = b2 * old[1] + (1.0 - b2) * g * g;
+            let divides = match step.adapts {
+                true => square.sqrt() + step.eps,
+                false => 1.0,
+            };
+            (
+                step.keep * p - step.size * mean / divides,
+                vec![mean, square],
+            )
+        }
+        Update::Adamax(step) => {
+            let g = g + step.decay * p;
+            let [b1, b2] = step.betas;
+            let mean = b1 * old[0] + (1.0 - b1) * g;
+            let most = (b2 * old[1]).max(g.abs() + step.eps);
+            (p - step.size * mean / most, vec![mean, most])
+        }
+        Update::RmsProp(step) => {
+            let g = g + step.decay * p;
+            let square = step.keep * old[0] + (1.0 - step.keep) * g * g;
+            let (mut kept, mut variance) = (vec![square], square);
+            let mean = (step.centered).then(|| {
+                let old = old[1 + usize::from(step.momentum != 0.0)];
+                step.keep * old + (1.0 - step.keep) * g
+            });
+            if let Some(mean) = mean {
+                variance = (square - mean * mean).max(0.0);
+            }
+            let mut along = g / (variance.sqrt() + step.eps);
+            if step.momentum != 0.0 {
+                along += step.momentum * old[1];
+                kept.push(along);
+            }
+            kept.extend(mean);
+            (p - step.rate * along, kept)
+        }
+        Update::Adagrad(step) => {
+            let g = g + step.decay * p;
+            let sum = old[0] + g * g;
+            (p - step.rate * g / (sum.sqrt() + step.eps), vec![sum])
+        }
+        Update::Adadelta(step) => {
+            let g = g + step.decay * p;
+            let square = step.keep * old[0] + (1.0 - step.keep) * g * g;
+            let along = g * ((old[1] + step.eps) / (square + step.eps)).sqrt();
+            let steps = step.keep * old[1] + (1.0 - step.keep) * along * along;
+            (p - step.rate * along, vec![square, steps])
         }
         Update::Average { keep } => (keep * p + (1.0 - keep) * g, vec![]),
     }
 }
 
 fn steps() -> Vec<Update> {
-    let sgd = |momentum, nesterov, first| Update::Sgd {
-        rate: 0.25,
-        momentum,
-        dampening: 0.125,
-        decay: 0.5,
-        nesterov,
-        first,
+    let sgd = |momentum, nesterov, first| {
+        let step = Sgd {
+            rate: 0.25,
+            momentum,
+            dampening: 0.125,
+            decay: 0.5,
+            nesterov,
+            first,
+        };
+        step.into()
     };
-    let mut amsgrad = ADAM;
-    if let Update::Adam { amsgrad, .. } = &mut amsgrad {
-        *amsgrad = true;
-    }
-    let lion = Update::Lion {
+    let amsgrad = Adam {
+        amsgrad: true,
+        ..ADAM
+    };
+    let (keep, decay, betas, eps) = (0.875, 0.125, [0.9, 0.75], 1e-3);
+    let lion = Lion {
         rate: 0.25,
-        keep: 0.875,
+        keep,
         betas: [0.9, 0.99],
     };
-    vec![
+    let mut all = vec![
         sgd(0.0, false, false),
         sgd(0.75, false, true),
         sgd(0.75, false, false),
         sgd(0.75, true, false),
-        ADAM,
-        amsgrad,
-        lion,
+        ADAM.into(),
+        amsgrad.into(),
+        lion.into(),
         Update::Average { keep: 0.75 },
-    ]
+    ];
+    let nadam = NAdam {
+        keep,
+        decay,
+        betas,
+        sizes: [0.125, 0.5],
+        root: 0.75,
+        eps,
+    };
+    let adamax = Adamax {
+        size: 0.25,
+        decay,
+        betas,
+        eps,
+    };
+    let adagrad = Adagrad {
+        rate: 0.5,
+        decay,
+        eps,
+    };
+    let adadelta = Adadelta {
+        rate: 0.5,
+        keep,
+        decay,
+        eps,
+    };
+    let updates: [Update; 4] = [nadam.into(), adamax.into(), adagrad.into(), adadelta.into()];
+    all.extend(updates);
+    for adapts in [false, true] {
+        let step = RAdam {
+            keep,
+            decay,
+            betas,
+            size: 0.25,
+            eps,
+            adapts,
+        };
+        all.push(step.into());
+    }
+    for (momentum, centered) in [(0.0, false), (0.5, false), (0.0, true), (0.5, true)] {
+        let step = RmsProp {
+            rate: 0.25,
+            keep,
+            decay,
+            eps,
+            momentum,
+            centered,
+        };
+        all.push(step.into());
+    }
+    all
 }
 
 /// Lengths on both sides of vectors of any size.
@@ -109,11 +226,16 @@ fn every_step_follows_its_formula() {
                     .collect()
             };
             let (p, g) = (of(0), of(1));
-            // Squares are not negative.
+            // Squares are not negative, and come first in some.
+            let first = matches!(
+                step,
+                Update::RmsProp(_) | Update::Adagrad(_) | Update::Adadelta(_)
+            );
             let old: Vec<Vec<f64>> = (0..step.state())
                 .map(|k| {
                     let of = of(k + 2).into_iter();
-                    of.map(|v| if k == 0 { v } else { v * v }).collect()
+                    of.map(|v| if k == 0 && !first { v } else { v * v })
+                        .collect()
                 })
                 .collect();
             let old: Vec<&[f64]> = old.iter().map(Vec::as_slice).collect();
@@ -178,5 +300,12 @@ fn nan_and_zero_pass_through() {
 #[test]
 #[should_panic(expected = "arrays of state")]
 fn too_little_state_is_refused() {
-    update(ADAM, &[1.0f64], &[1.0], &[&[0.0]], &mut [0.0], &mut []);
+    update(
+        ADAM.into(),
+        &[1.0f64],
+        &[1.0],
+        &[&[0.0]],
+        &mut [0.0],
+        &mut [],
+    );
 }

@@ -1,7 +1,7 @@
 //! Steps of optimizers on GPUs.
 
 use super::powers::PowerSum;
-use super::{Step, Update};
+use super::{Adam, Sgd, Step, Update};
 use crate::Result;
 use crate::cuda::view::define;
 use crate::cuda::{CudaCall, CudaKernel};
@@ -14,6 +14,10 @@ const SOURCE: KernelSource = cuda_source!("optimize", include_str!("optimize.cu"
 pub(crate) const TRIED: &[(KernelSource, &str)] = &[
     (SOURCE, "#define T f32\n#define ADAM\n#define AMSGRAD\n"),
     (
+        SOURCE,
+        "#define T f32\n#define RMS_PROP\n#define MOMENTUM\n#define CENTERED\n",
+    ),
+    (
         POWERS,
         "#define T f32\n#define TERM(x) (x * x)\n#define JOIN(a, b) (a + b)\n",
     ),
@@ -25,7 +29,7 @@ struct Params {
     old: [u64; 5],
     new: [u64; 4],
     count: i64,
-    numbers: [f64; 7],
+    numbers: [f64; 8],
 }
 
 impl CudaKernel for Step {
@@ -38,11 +42,22 @@ impl CudaKernel for Step {
             *address = call.output(o)?.data;
         }
         let name = match self.0 {
-            Update::Sgd { momentum: 0.0, .. } => "SGD",
-            Update::Sgd { .. } => "SGD\n#define MOMENTUM",
-            Update::Adam { amsgrad: false, .. } => "ADAM",
-            Update::Adam { amsgrad: true, .. } => "ADAM\n#define AMSGRAD",
-            Update::Lion { .. } => "LION",
+            Update::Sgd(Sgd { momentum: 0.0, .. }) => "SGD",
+            Update::Sgd(_) => "SGD\n#define MOMENTUM",
+            Update::Adam(Adam { amsgrad: false, .. }) => "ADAM",
+            Update::Adam(_) => "ADAM\n#define AMSGRAD",
+            Update::NAdam(_) => "NADAM",
+            Update::RAdam(_) => "RADAM",
+            Update::Adamax(_) => "ADAMAX",
+            Update::Lion(_) => "LION",
+            Update::RmsProp(step) => match (step.momentum != 0.0, step.centered) {
+                (false, false) => "RMS_PROP",
+                (true, false) => "RMS_PROP\n#define MOMENTUM",
+                (false, true) => "RMS_PROP\n#define CENTERED",
+                (true, true) => "RMS_PROP\n#define MOMENTUM\n#define CENTERED",
+            },
+            Update::Adagrad(_) => "ADAGRAD",
+            Update::Adadelta(_) => "ADADELTA",
             Update::Average { .. } => "AVERAGE",
         };
         let count = call.input(0)?.numel();

@@ -7,7 +7,9 @@ pub(crate) mod cuda;
 mod powers;
 
 pub use powers::power_sum;
-pub use shard_kernels::optimize::Update;
+pub use shard_kernels::optimize::{
+    Adadelta, Adagrad, Adam, Adamax, Lion, NAdam, RAdam, RmsProp, Sgd, Update,
+};
 
 use crate::families::types::float_types;
 use crate::host::with_float;
@@ -28,7 +30,7 @@ use std::sync::Arc;
 /// # use shard_redistribute::{Array, MeshComm};
 /// # use shard_spec::{DeviceMesh, Layout};
 /// # use std::rc::Rc;
-/// use shard_ops::{Engine, EngineOptions, Value, optimize::{Update, update}};
+/// use shard_ops::{Engine, EngineOptions, Value, optimize::{Sgd, update}};
 /// # let moved = local::run(2, |comm| {
 /// #     let world: Rc<dyn Communicator> = Rc::new(comm);
 /// #     let mesh = DeviceMesh::new(&[2]).unwrap();
@@ -37,8 +39,8 @@ use std::sync::Arc;
 /// #     let of = |v: f64| Value::new(Array::from_fn(&cx, &layout, |_| v).unwrap());
 /// let engine = Engine::new(EngineOptions::default());
 /// let (parameter, gradient, velocity) = (of(1.0), of(0.5), of(0.0));
-/// let step = Update::Sgd { rate: 0.1, momentum: 0.9, dampening: 0.0, decay: 0.0, nesterov: false, first: true };
-/// let new = update(&*engine, step, &parameter, &gradient, &[velocity]).unwrap();
+/// let step = Sgd { rate: 0.1, momentum: 0.9, dampening: 0.0, decay: 0.0, nesterov: false, first: true };
+/// let new = update(&*engine, step.into(), &parameter, &gradient, &[velocity]).unwrap();
 /// # new[0].array().buffer().unwrap().to_vec::<f64>().unwrap()
 /// # }).unwrap();
 /// assert_eq!(moved[0], [0.95]);
@@ -68,9 +70,15 @@ pub(crate) struct Step(pub(crate) Update);
 impl Op for Step {
     fn name(&self) -> &'static str {
         match self.0 {
-            Update::Sgd { .. } => "sgd",
-            Update::Adam { .. } => "adam",
-            Update::Lion { .. } => "lion",
+            Update::Sgd(_) => "sgd",
+            Update::Adam(_) => "adam",
+            Update::NAdam(_) => "nadam",
+            Update::RAdam(_) => "radam",
+            Update::Adamax(_) => "adamax",
+            Update::Lion(_) => "lion",
+            Update::RmsProp(_) => "rms_prop",
+            Update::Adagrad(_) => "adagrad",
+            Update::Adadelta(_) => "adadelta",
             Update::Average { .. } => "average",
         }
     }

@@ -1,4 +1,4 @@
-//! Rates that stay, fall in a straight line, in steps, or by a factor.
+//! Rates that stay, fall in a straight line, along a power, in steps, or by a factor.
 
 use super::{Schedule, progress};
 
@@ -44,6 +44,48 @@ impl Linear {
 impl Schedule for Linear {
     fn at(&self, step: usize) -> f64 {
         self.from + (self.to - self.from) * progress(step, self.steps)
+    }
+
+    fn shortened(mut self, steps: usize) -> Self {
+        self.steps = self.steps.saturating_sub(steps);
+        self
+    }
+}
+
+/// Falls to nothing as a power of the steps that are left, as `PolynomialLR`, and stays there.
+///
+/// ```
+/// use shard_tensor::optim::{Polynomial, Schedule};
+/// assert_eq!([0, 5, 10, 11].map(|step| Polynomial::new(1.0, 10).power(2.0).at(step)), [1.0, 0.25, 0.0, 0.0]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Polynomial {
+    rate: f64,
+    steps: usize,
+    power: f64,
+}
+
+impl Polynomial {
+    /// From this rate to nothing in so many steps.
+    pub fn new(rate: f64, steps: usize) -> Self {
+        Self {
+            rate,
+            steps,
+            power: 1.0,
+        }
+    }
+
+    /// The power; 1 at first, a straight line.
+    #[must_use]
+    pub fn power(mut self, power: f64) -> Self {
+        self.power = power;
+        self
+    }
+}
+
+impl Schedule for Polynomial {
+    fn at(&self, step: usize) -> f64 {
+        self.rate * (1.0 - progress(step, self.steps)).powf(self.power)
     }
 
     fn shortened(mut self, steps: usize) -> Self {

@@ -10,7 +10,7 @@ mod one_cycle;
 mod plateau;
 
 pub use cosine::Cosine;
-pub use decay::{Constant, Exponential, Linear, Milestones, StepDecay};
+pub use decay::{Constant, Exponential, Linear, Milestones, Polynomial, StepDecay};
 pub use lambda::Lambda;
 pub use one_cycle::OneCycle;
 pub use plateau::Plateau;
@@ -50,6 +50,25 @@ pub trait Schedule {
             schedule: self.shortened(steps),
             steps,
             from: 1.0 / (steps as f64 + 1.0),
+        }
+    }
+
+    /// This for so many steps, and then another from its own first step on, as PyTorch's `SequentialLR`.
+    ///
+    /// ```
+    /// use shard_tensor::optim::{Constant, Linear, Schedule};
+    /// // Rises for 10 steps, stays for 70 and falls for 20.
+    /// let rates = Constant::new(1e-3).then(80, Linear::new(1e-3, 0.0, 20)).warmup(10);
+    /// assert_eq!([10, 79, 80, 90, 100].map(|step| rates.at(step)), [1e-3, 1e-3, 1e-3, 5e-4, 0.0]);
+    /// ```
+    fn then<S: Schedule>(self, steps: usize, next: S) -> Then<Self, S>
+    where
+        Self: Sized,
+    {
+        Then {
+            first: self,
+            steps,
+            next,
         }
     }
 }
@@ -93,6 +112,31 @@ impl<S: Schedule> Schedule for Warmup<S> {
     fn shortened(mut self, steps: usize) -> Self {
         self.schedule = self.schedule.shortened(steps);
         self
+    }
+}
+
+/// A schedule and what comes after it; see [`Schedule::then`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Then<A, B> {
+    first: A,
+    steps: usize,
+    next: B,
+}
+
+impl<A: Schedule, B: Schedule> Schedule for Then<A, B> {
+    fn at(&self, step: usize) -> f64 {
+        match step.checked_sub(self.steps) {
+            Some(step) => self.next.at(step),
+            None => self.first.at(step),
+        }
+    }
+
+    fn shortened(self, steps: usize) -> Self {
+        Self {
+            first: self.first.shortened(steps.min(self.steps)),
+            next: self.next.shortened(steps.saturating_sub(self.steps)),
+            steps: self.steps.saturating_sub(steps),
+        }
     }
 }
 
