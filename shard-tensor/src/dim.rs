@@ -2,6 +2,7 @@
 
 use crate::{Error, Result};
 use ndarray::SliceInfoElem;
+use std::ops::RangeFull;
 
 /// A dim of a tensor: 0 is the first, -1 the last.
 ///
@@ -19,9 +20,22 @@ use ndarray::SliceInfoElem;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dim(isize);
 
-/// Several dims: `[0, -1]`, `0`, a slice or a vector of them.
+/// Several dims: `[0, -1]`, `0`, a slice or a vector of them, or `..` for all.
+///
+/// ```
+/// use shard_tensor::{launch, shard};
+/// let largest = launch(2, |ctx| ctx.mesh_of(2)?.arange(6, shard(0))?.reshape([2, 3])?.amax(.., false)?.item())?;
+/// assert_eq!(largest[0], 5.0);
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct DimList(Vec<Dim>);
+pub struct DimList(Listed);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Listed {
+    All,
+    These(Vec<Dim>),
+}
 
 impl Dim {
     /// Whether it is the first or the last, which a tensor of one dim has.
@@ -53,12 +67,15 @@ impl Dim {
 impl DimList {
     /// Whether it is the first or the last dim alone, which a tensor of one dim has.
     pub(crate) fn is_first(&self) -> bool {
-        matches!(self.0[..], [dim] if dim.is_first())
+        matches!(&self.0, Listed::These(dims) if matches!(dims[..], [dim] if dim.is_first()))
     }
 
     /// Their indices among `ndim` dims.
     pub(crate) fn of(&self, op: &'static str, ndim: usize) -> Result<Vec<usize>> {
-        self.0.iter().map(|dim| dim.of(op, ndim)).collect()
+        match &self.0 {
+            Listed::All => Ok((0..ndim).collect()),
+            Listed::These(dims) => dims.iter().map(|dim| dim.of(op, ndim)).collect(),
+        }
     }
 }
 
@@ -85,7 +102,7 @@ macro_rules! one {
     ($($kind:ty)*) => {$(
         impl From<$kind> for DimList {
             fn from(dim: $kind) -> Self {
-                Self(vec![dim.into()])
+                Self(Listed::These(vec![dim.into()]))
             }
         }
     )*};
@@ -93,9 +110,15 @@ macro_rules! one {
 
 one!(Dim usize isize i32);
 
+impl From<RangeFull> for DimList {
+    fn from(_all: RangeFull) -> Self {
+        Self(Listed::All)
+    }
+}
+
 impl<D: Into<Dim>, const N: usize> From<[D; N]> for DimList {
     fn from(dims: [D; N]) -> Self {
-        Self(dims.into_iter().map(Into::into).collect())
+        Self(Listed::These(dims.into_iter().map(Into::into).collect()))
     }
 }
 
@@ -107,13 +130,13 @@ impl<D: Copy + Into<Dim>, const N: usize> From<&[D; N]> for DimList {
 
 impl<D: Copy + Into<Dim>> From<&[D]> for DimList {
     fn from(dims: &[D]) -> Self {
-        Self(dims.iter().map(|&dim| dim.into()).collect())
+        Self(Listed::These(dims.iter().map(|&dim| dim.into()).collect()))
     }
 }
 
 impl<D: Into<Dim>> From<Vec<D>> for DimList {
     fn from(dims: Vec<D>) -> Self {
-        Self(dims.into_iter().map(Into::into).collect())
+        Self(Listed::These(dims.into_iter().map(Into::into).collect()))
     }
 }
 

@@ -75,6 +75,67 @@ use crate::{Gradients, Result, Stateful};
 /// What it keeps of a parameter is laid out as the parameter, and as [`Stateful`] has the parameter's name behind its own, as
 /// `exp_avg.head.weight`; the numbers are `learning_rate`, and for every parameter its `step`. Options are the program's,
 /// and in no state. Parameters of one name cannot be told apart in a state, and are an error there.
+///
+/// # An optimizer of your own
+/// is ops on tensors, whatever their layout, and what it keeps of them:
+///
+/// ```
+/// use shard_tensor::nn::Parameters;
+/// use shard_tensor::optim::Optimizer;
+/// use shard_tensor::{Gradients, Result, ShardTensor, State, Stateful, launch, shard};
+///
+/// /// Steps of one length for each parameter, along its momentum.
+/// struct Normed {
+///     rate: f64,
+///     parameters: Parameters,
+///     momenta: Vec<ShardTensor>,
+/// }
+///
+/// impl Optimizer for Normed {
+///     fn step(&mut self, gradients: &Gradients) -> Result<()> {
+///         for ((_, p), momentum) in self.parameters.iter().zip(&mut self.momenta) {
+///             let Some(g) = gradients.get(p)? else { continue };
+///             p.context().no_grad(|| {
+///                 *momentum = momentum.mul_scalar(0.9)?.add(&g)?;
+///                 let along = momentum.normalize(2.0, .., 1e-12)?;
+///                 p.set(&p.sub(&along.mul_scalar(self.rate)?)?)
+///             })?;
+///         }
+///         Ok(())
+///     }
+///
+///     fn learning_rate(&self) -> f64 {
+///         self.rate
+///     }
+///
+///     fn set_learning_rate(&mut self, rate: f64) {
+///         self.rate = rate;
+///     }
+/// }
+///
+/// /// For checkpoints: momenta under the names of their parameters.
+/// impl Stateful for Normed {
+///     fn state(&self) -> Result<State> {
+///         let names = self.parameters.iter().map(|(name, _)| format!("momentum.{name}"));
+///         Ok(State { tensors: names.zip(self.momenta.iter().cloned()).collect(), numbers: Vec::new() })
+///     }
+///
+///     fn load_state(&mut self, state: &State) -> Result<()> {
+///         self.momenta = state.tensors.iter().map(|(_, momentum)| momentum.clone()).collect();
+///         Ok(())
+///     }
+/// }
+///
+/// let moved = launch(2, |ctx| {
+///     let w = ctx.mesh_of(2)?.ones([4], shard(0))?.requires_grad()?;
+///     let (parameters, momenta) = (vec![("w".to_owned(), w.clone())], vec![w.zeros_like()?]);
+///     let mut optimizer = Normed { rate: 0.5, parameters, momenta };
+///     optimizer.step(&w.square()?.sum_all()?.backward()?)?;
+///     w.mean_all()?.item()
+/// })?;
+/// assert!((moved[0] - 0.75).abs() < 1e-6); // half a step of one in each of four elements
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
 pub trait Optimizer: Stateful {
     /// One step. Parameters without a gradient stay as they are.
     ///

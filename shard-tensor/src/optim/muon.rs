@@ -18,8 +18,8 @@ use shard_spec::Placement;
 /// use shard_tensor::{launch, shard};
 /// let losses = launch(2, |ctx| {
 ///     let mesh = ctx.mesh_of(2)?;
-///     let model = Sequential::new().with(Linear::new(&mesh, 6, 8)?).with(Linear::new(&mesh, 8, 1)?);
-///     model.place(|_, _| shard(0).into())?;
+///     let model = Sequential::new().then(Linear::new(&mesh, 6, 8)?).then(Linear::new(&mesh, 8, 1)?);
+///     let model = model.place(|_, _| shard(0).into())?;
 ///     let (matrices, rest) = model.parameters().into_iter().partition(|(_, p)| p.ndim() == 2);
 ///     let (mut muon, mut adam) = (Muon::new(matrices, 0.02)?, AdamW::new(rest, 1e-3)?);
 ///     let (x, y) = (mesh.randn([16, 6], shard(0))?, mesh.randn([16, 1], shard(0))?);
@@ -196,7 +196,7 @@ impl MuonOptions {
             true => x.transpose(0, 1),
             false => Ok(x.clone()),
         };
-        let wide = in_columns(&turned(matrix)?)?.normalize(2.0, [0, 1], self.eps)?;
+        let wide = in_columns(&turned(matrix)?)?.normalize(2.0, .., self.eps)?;
         let mut x = wide.to(self.dtype.unwrap_or(matrix.dtype()))?;
         let [a, b, c] = self.coefficients;
         for _ in 0..self.iterations {
