@@ -96,7 +96,7 @@ optimizer! { Muon, MuonOptions, MuonOptions::new;
     weight_decay(decay: f64) |o| o.decay = decay;
     /// How far a step goes; [`MuonScale::Original`] at first.
     scale(scale: MuonScale) |o| o.scale = scale;
-    /// How many times a matrix `x` becomes `a x + (b g + c g²) x`, where `g` is `x xᵀ`; 5 at first.
+    /// How many times a matrix `x` becomes `a x + (b g + c g²) x`, where `g` is `x xᵀ`; 5 at first, and below 100.
     iterations(count: usize) |o| o.iterations = count;
     /// The three numbers of an iteration; 3.4445, -4.775 and 2.0315 at first, which bring singular values to about 0.7 to 1.2.
     coefficients(a: f64, b: f64, c: f64) |o| o.coefficients = [a, b, c];
@@ -127,6 +127,10 @@ impl Formula for MuonOptions {
     }
 
     fn conflict(&self) -> Option<(&'static str, String, &'static str)> {
+        if self.iterations >= 100 {
+            let got = format!("{} iterations", self.iterations);
+            return Some(("fewer than 100 iterations", got, "take about 5"));
+        }
         let dtype = self.dtype.filter(|dtype| !dtype.is_float())?;
         let fix = "compute products in bf16, f16, f32 or f64";
         Some(("products of floating-point numbers", dtype.to_string(), fix))

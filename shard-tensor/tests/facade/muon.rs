@@ -4,7 +4,8 @@ use crate::optimizing::{WEIGHT, fixture, numbers, tensor};
 use crate::training::{close, read};
 use shard_tensor::optim::{Muon, MuonScale, Optimizer};
 use shard_tensor::{
-    DType, Error, Launch, Mesh, Placements, Result, ShardTensor, Stateful, replicate, shard,
+    DType, DeviceMesh, Error, Launch, Mesh, Placements, Result, ShardTensor, Stateful, replicate,
+    shard,
 };
 
 /// A mesh, and how a matrix is divided on it.
@@ -130,6 +131,26 @@ fn matrices_of_few_rows_and_of_none_are_stepped() {
     }
 }
 
+/// Ranks off a matrix's mesh take the step with the others, and have nothing of it.
+#[test]
+fn matrices_on_some_ranks_are_stepped_by_all() {
+    let step = |ranks: usize| {
+        let launch = Launch::new(ranks).dtype(DType::F64);
+        let found = launch.run(|ctx| {
+            let mesh = ctx.mesh_from(&DeviceMesh::with_ranks(&[2], vec![1, 0])?)?;
+            let w = mesh.from_fn([3, 4], shard(0), |i| (1 + i[0] * i[1]) as f64)?;
+            let w = w.requires_grad()?;
+            let mut muon = Muon::new(vec![("w".to_owned(), w.clone())], 0.05)?;
+            muon.step(&w.square()?.sum_all()?.backward()?)?;
+            mesh.is_member().then(|| read(&w)).transpose()
+        });
+        found.unwrap()
+    };
+    let (two, four) = (step(2), step(4));
+    assert!(two[0].is_some() && two == four[..2]);
+    assert_eq!(four[2..], [None, None]);
+}
+
 /// Singular values are as far from one as the iteration leaves them, whatever the products' type.
 #[test]
 fn products_may_be_in_sixteen_bits() {
@@ -174,6 +195,12 @@ fn what_are_no_matrices_is_refused() {
         bias.contains("Muon") && bias.contains("\"bias\" of shape [3]") && bias.contains("AdamW"),
         "{bias}"
     );
+    let endless = text(|mesh| {
+        let w = mesh.ones([3, 3], replicate())?.requires_grad()?;
+        let muon = Muon::new(vec![("w".to_owned(), w.clone())], 0.1)?;
+        muon.iterations(usize::MAX).step(&w.sum_all()?.backward()?)
+    });
+    assert!(endless.contains("fewer than 100"), "{endless}");
     let integers = text(|mesh| {
         let w = mesh.ones([3, 3], replicate())?.requires_grad()?;
         let mut muon = Muon::new(vec![("w".to_owned(), w.clone())], 0.1)?.products_in(DType::I32);
