@@ -42,6 +42,7 @@ mod shapes;
 mod shared_factors;
 mod simulating;
 mod spectral;
+mod stages;
 mod statistics;
 mod tensor_parallel;
 mod training;
