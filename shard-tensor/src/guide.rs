@@ -9,6 +9,9 @@ pub mod scaling {}
 /// Pages for readers of the repository, whose programs are run as tests.
 #[cfg(doctest)]
 mod pages {
+    #[doc = include_str!("../docs/from-pytorch.md")]
+    struct FromPyTorch;
+
     #[doc = include_str!("../docs/layouts.md")]
     struct Layouts;
 
