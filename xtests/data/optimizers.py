@@ -219,12 +219,12 @@ SCHEDULES = {
 }
 
 
-def averaged():
+def averaged(**how):
     model = torch.nn.Linear(3, 4)
     with torch.no_grad():
         model.weight.copy_(start["body.weight"])
         model.bias.zero_()
-    mean = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    mean = torch.optim.swa_utils.AveragedModel(model, **how)
     mean.update_parameters(model)
     for step in slopes:
         with torch.no_grad():
@@ -284,7 +284,8 @@ print(
             "clip_value": {"limit": 0.5, "left": clipped_by_value(0.5)},
             "losses": losses,
             "schedules": SCHEDULES,
-            "average": averaged(),
+            "average": averaged(multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)),
+            "average_alike": averaged(),
         },
         indent=1,
     )

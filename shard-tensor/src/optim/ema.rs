@@ -40,7 +40,8 @@ use std::collections::BTreeSet;
 #[derive(Debug)]
 pub struct Ema {
     slots: Vec<(String, ShardTensor, Value)>,
-    keep: f64,
+    /// What a mean keeps per update; all updates count alike if nothing is said.
+    keep: Option<f64>,
     updates: u64,
 }
 
@@ -63,6 +64,34 @@ impl Ema {
                 "give the share that stays, as 0.999",
             ));
         }
+        Ok(Self::of(model, Some(keep)))
+    }
+
+    /// The mean in which all updates count alike, as `AveragedModel` without more: stochastic weight averaging (Izmailov and others, 2018).
+    /// The first update copies the parameters.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, optim::Ema, replicate};
+    /// let mean = launch(2, |ctx| {
+    ///     let w = ctx.mesh_of(2)?.zeros([3], replicate())?.requires_grad()?;
+    ///     let mut mean = Ema::alike(&w);
+    ///     for value in [1.0, 2.0, 6.0] {
+    ///         w.set(&w.full_like(value)?)?;
+    ///         mean.update()?;
+    ///     }
+    ///     mean.applied(|| w.mean_all()?.item())
+    /// })?;
+    /// assert!((mean[0] - 3.0).abs() < 1e-6);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`new`](Self::new).
+    pub fn alike(model: &(impl Tree + ?Sized)) -> Self {
+        Self::of(model, None)
+    }
+
+    fn of(model: &(impl Tree + ?Sized), keep: Option<f64>) -> Self {
         // A second mean of a tied weight would be exchanged with the first.
         let mut seen = BTreeSet::new();
         let mut slots = Vec::new();
@@ -72,11 +101,11 @@ impl Ema {
                 slots.push((name, parameter, mean));
             }
         }
-        Ok(Self {
+        Self {
             slots,
             keep,
             updates: 0,
-        })
+        }
     }
 
     /// Lets the means follow the parameters, as after a step.
@@ -91,7 +120,9 @@ impl Ema {
     pub fn update(&mut self) -> Result<()> {
         let _call = Calling::of("update");
         self.check_in_use("update")?;
-        let step = Update::Average { keep: self.keep };
+        let before = self.updates as f64;
+        let keep = self.keep.unwrap_or(before / (before + 1.0));
+        let step = Update::Average { keep };
         for (_, parameter, mean) in &mut self.slots {
             let new = apply(parameter, step, mean, &parameter.value(), &[])?;
             if let Some(new) = new.into_iter().next() {

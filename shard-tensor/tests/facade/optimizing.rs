@@ -460,6 +460,26 @@ fn means_of_weights_are_pytorchs() {
         for mean in followed {
             close(&mean, &numbers(&all["average"]), 1e-12);
         }
+        let counted = case.run(|_, mesh| {
+            let weight = case.parameters(mesh, &all)?.remove(0).1;
+            let mut mean = Ema::alike(&weight);
+            mean.update()?;
+            for (step, slopes) in all["slopes"].as_array().unwrap().iter().enumerate() {
+                let slope = tensor(mesh, &[4, 3], &case.weight, &numbers(&slopes[WEIGHT]))?;
+                weight.set(&weight.sub(&slope.mul_scalar(0.1)?)?.detach())?;
+                if step == 3 {
+                    // Another one goes on with its state.
+                    let mut other = Ema::alike(&weight);
+                    other.load_state(&mean.state()?)?;
+                    mean = other;
+                }
+                mean.update()?;
+            }
+            mean.applied(|| read(&weight))
+        });
+        for mean in counted {
+            close(&mean, &numbers(&all["average_alike"]), 1e-12);
+        }
     }
 }
 
