@@ -148,10 +148,10 @@ fn update_here<T: Real>(
     }
 }
 
-/// NaN if either is.
+/// NaN if either is. Without a branch, which would keep a loop from running on vectors; so would `abs`, a call.
 #[inline(always)]
 fn larger<T: Real>(a: T, b: T) -> T {
-    if a.is_nan() || a > b { a } else { b }
+    if a.is_nan() | (a > b) { a } else { b }
 }
 
 /// The arrays of a step.

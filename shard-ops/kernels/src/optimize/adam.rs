@@ -166,7 +166,7 @@ impl Adamax {
         all.pass(|p, g, [mean, most]| {
             let g = g + decay * p;
             let mean = mean + (g - mean) * forget;
-            let most = larger(keep * most, g.abs() + eps);
+            let most = larger(keep * most, larger(g, -g) + eps);
             (p - size * (mean / most), [mean, most])
         });
     }

@@ -37,41 +37,69 @@ impl RmsProp {
 
     pub(super) fn take<T: Real>(self, all: All<'_, '_, T>) {
         let [rate, decay, eps] = [self.rate, self.decay, self.eps].map(T::of);
-        let (keep, forget) = (T::of(self.keep), T::of(1.0 - self.keep));
-        let momentum = T::of(self.momentum);
-        let squares = |g: T, square: T| square * keep + forget * g * g;
-        let spread = |square: T, mean: T| {
-            let variance = square - mean * mean;
-            match variance < T::zero() {
-                true => eps,
-                false => variance.sqrt() + eps,
-            }
-        };
+        let (momentum, means) = (T::of(self.momentum), Means::new(self.keep));
         match (self.momentum != 0.0, self.centered) {
             (false, false) => all.pass(|p, g, [square]| {
                 let g = g + decay * p;
-                let square = squares(g, square);
+                let square = means.of_squares(square, g);
                 (p - rate * (g / (square.sqrt() + eps)), [square])
             }),
             (true, false) => all.pass(|p, g, [square, velocity]| {
                 let g = g + decay * p;
-                let square = squares(g, square);
+                let square = means.of_squares(square, g);
                 let velocity = momentum * velocity + g / (square.sqrt() + eps);
                 (p - rate * velocity, [square, velocity])
             }),
             (false, true) => all.pass(|p, g, [square, mean]| {
                 let g = g + decay * p;
-                let (square, mean) = (squares(g, square), mean + (g - mean) * forget);
-                (p - rate * (g / spread(square, mean)), [square, mean])
+                let (square, mean) = (means.of_squares(square, g), means.of(mean, g));
+                (
+                    p - rate * (g / (spread(square, mean) + eps)),
+                    [square, mean],
+                )
             }),
             (true, true) => all.pass(|p, g, [square, velocity, mean]| {
                 let g = g + decay * p;
-                let (square, mean) = (squares(g, square), mean + (g - mean) * forget);
-                let velocity = momentum * velocity + g / spread(square, mean);
+                let (square, mean) = (means.of_squares(square, g), means.of(mean, g));
+                let velocity = momentum * velocity + g / (spread(square, mean) + eps);
                 (p - rate * velocity, [square, velocity, mean])
             }),
         }
     }
+}
+
+/// How means follow values.
+#[derive(Clone, Copy)]
+struct Means<T> {
+    keep: T,
+    forget: T,
+}
+
+impl<T: Real> Means<T> {
+    fn new(keep: f64) -> Self {
+        Self {
+            keep: T::of(keep),
+            forget: T::of(1.0 - keep),
+        }
+    }
+
+    #[inline(always)]
+    fn of(self, mean: T, next: T) -> T {
+        mean + (next - mean) * self.forget
+    }
+
+    #[inline(always)]
+    fn of_squares(self, mean: T, next: T) -> T {
+        mean * self.keep + self.forget * next * next
+    }
+}
+
+/// The root of the variance that a mean of squares and a mean leave.
+#[inline(always)]
+fn spread<T: Real>(square: T, mean: T) -> T {
+    let variance = square - mean * mean;
+    let none = variance < T::zero();
+    (if none { T::zero() } else { variance }).sqrt()
 }
 
 /// Divides by the root of the sum of all squares so far, which is its state (Duchi, Hazan and Singer, 2011).
