@@ -230,6 +230,7 @@ impl<C: Claim> Check<'_, C> {
                         ));
                     }
                 }
+                self.same_places(expected.peer, sent, reader, expected)?;
             }
         }
         let sends: usize = self.claims.iter().map(|c| c.outgoing().len()).sum();
@@ -255,13 +256,7 @@ impl<C: Claim> Check<'_, C> {
         let of = |t: Option<&Traffic>| t.map_or((0, 0), |t| (t.elements, t.pieces));
         let (sent, expected) = (of(sent_to), of(expected_by));
         if sent == expected {
-            let print = |t: Option<&Traffic>| t.and_then(|t| t.print);
-            return match (print(sent_to), print(expected_by)) {
-                (Some(sent), Some(expected)) if sent != expected => {
-                    Err(self.other_elements(owner, reader))
-                }
-                _ => Ok(()),
-            };
+            return Ok(());
         }
         let (what, sent, expected) = if sent.0 == expected.0 {
             ("pieces", sent.1, expected.1)
@@ -278,17 +273,30 @@ impl<C: Claim> Check<'_, C> {
         ))
     }
 
-    /// The error for equal counts of pieces that are read from different places.
-    fn other_elements(&self, owner: usize, reader: usize) -> CommError {
+    /// Checks that as many elements are those from the same places, where both ends say from which they are read.
+    fn same_places(
+        &self,
+        owner: usize,
+        sent_to: Option<&Traffic>,
+        reader: usize,
+        expected_by: &Traffic,
+    ) -> Result<()> {
+        let (Some(sent), Some(expected)) = (sent_to.and_then(|t| t.print), expected_by.print)
+        else {
+            return Ok(());
+        };
+        if sent == expected {
+            return Ok(());
+        }
         let says = |what| format!("other elements {what}, or the same in another order");
-        self.unequal(
+        Err(self.unequal(
             format!(
                 "pieces from rank {} to rank {}",
                 self.members[owner], self.members[reader]
             ),
             (owner, says("sent")),
             (reader, says("expected")),
-        )
+        ))
     }
 
     fn unequal(&self, field: String, a: (usize, String), b: (usize, String)) -> CommError {

@@ -9,7 +9,7 @@ mod reductions;
 
 pub use moves::{
     all_gather, all_to_all, broadcast, equal_gather, exchange_with_gaps, exchange_with_strides,
-    gather, messages, rings, scatter,
+    gather, messages, other_places, rings, scatter,
 };
 pub use protocol::{
     agreed_errors, devices, dropped_handles, element_types_agree, handles_in_any_order, histories,
@@ -37,6 +37,7 @@ pub fn all(comm: &dyn Communicator) {
     rings(comm);
     exchange_with_strides(comm);
     exchange_with_gaps(comm);
+    other_places(comm);
     reduce_scatter(comm);
     equal_scatter(comm);
     all_reduce(comm);

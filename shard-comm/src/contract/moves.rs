@@ -281,3 +281,31 @@ pub fn exchange_with_gaps(comm: &dyn Communicator) {
         .expect("exchange");
     assert_eq!(read(&got), expected);
 }
+
+/// A rank that would send elements from elsewhere than its peer reads them, as many of them, is found by all, and the group goes on.
+pub fn other_places(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    let (next, previous) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
+    let pass = |sent_from| {
+        let recv = [Piece::run(previous, 0, 2, 3, 0)].into();
+        let send = [Piece::run(next, 0, 2, sent_from, 0)].into();
+        let plan = ExchangePlan::new("pass on", 0, recv, send, None, None);
+        let dst = comm.device().alloc(DType::F64, 2);
+        let dst = dst.expect("a small buffer");
+        comm.exchange(
+            &Arc::new(plan),
+            &[upload(comm, &values(me, 5))],
+            dst,
+            Ok(()),
+        )
+    };
+    let last = ranks - 1;
+    match pass(if me == last { 2 } else { 3 }) {
+        Err(CommError::Mismatch(m)) => {
+            let [from, to] = [comm.members()[last], comm.members()[0]];
+            assert_eq!(m.field, format!("pieces from rank {from} to rank {to}"));
+        }
+        other => panic!("expected a mismatch, got {other:?}"),
+    }
+    assert_eq!(read(&pass(3).expect("pass on")), values(previous, 5)[3..]);
+}

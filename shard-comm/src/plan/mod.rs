@@ -49,7 +49,8 @@ pub struct ExchangePlan {
     /// The name of the operation, for errors and ledgers; equal on all ranks.
     pub name: &'static str,
     /// A fingerprint of the whole plan, that is of what every rank reads from every other. If ranks have equal fingerprints,
-    /// their pieces are not compared pair by pair. Zero says nothing about the plan: then every pair is compared.
+    /// their pieces are not compared pair by pair. Zero says nothing about the plan: then every pair is compared, how many elements
+    /// go and where they are read from.
     pub id: u128,
     /// What this rank reads, in fold order.
     pub recv: Pieces,
@@ -67,8 +68,6 @@ pub struct ExchangePlan {
         expect(dead_code, reason = "only libraries with collectives of their own ask")
     )]
     shape: Option<Shape>,
-    /// Whether the comparison of pairs includes where each piece is read from.
-    told: bool,
     /// Computed when first asked for, so that a plan that is not run costs no more than its pieces.
     sums: OnceLock<Sums>,
     /// The buffers that the plan was first found to fit, which are mostly those it is used with.
@@ -157,7 +156,6 @@ impl ExchangePlan {
             fill,
             alike: false,
             shape: None,
-            told: false,
             sums: OnceLock::new(),
             fits: OnceLock::new(),
             share: OnceLock::new(),
@@ -242,10 +240,7 @@ impl ExchangePlan {
             true => 0,
             false => id ^ (stand_ins as u128) << 96,
         };
-        Self {
-            told: id == 0,
-            ..Self::new(name, id, recv, send, fold, None)
-        }
+        Self::new(name, id, recv, send, fold, None)
     }
 
     /// A plan that moves nothing: for barriers, and for a rank that has only an error to tell.
@@ -497,7 +492,9 @@ impl ExchangePlan {
 
     fn sum(&self) -> Result<Sums> {
         let (mut incoming, mut outgoing) = (traffic(&self.recv)?, traffic(&self.send)?);
-        if self.told {
+        if self.id == 0 {
+            // Pairs are compared, and also where their pieces are read from: readers of shared memory go by their own pieces,
+            // senders of messages by theirs.
             for (all, pieces) in [(&mut incoming, &self.recv), (&mut outgoing, &self.send)] {
                 let lots = messages_of(pieces);
                 let prints = all.iter_mut().zip(lots);

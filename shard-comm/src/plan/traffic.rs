@@ -15,7 +15,7 @@ pub struct Traffic {
     pub(crate) elements: usize,
     /// For each source that is read: its index, and the least length that it must have.
     pub(crate) extents: SmallVec<[(usize, usize); 1]>,
-    /// A fingerprint of where the pieces are read from, if sender and reader compare it.
+    /// A fingerprint of where the pieces are read from, if sender and reader compare it: where the plan has none.
     pub(crate) print: Option<[u64; 2]>,
 }
 
