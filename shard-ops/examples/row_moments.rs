@@ -58,10 +58,9 @@ impl Op for RowMoments {
         let x = call.input::<f64>(0);
         let (rows, columns) = (x.shape()[0], x.shape()[1]);
         let mut y = call.output::<f64>(0);
-        let (first, stride) = (y.offset() as isize, y.strides()[0]);
         for r in 0..rows {
             let moment = |c| (first_column + c) as f64 * x.get(&[r, c]);
-            y.data_mut()[(first + r as isize * stride) as usize] = (0..columns).map(moment).sum();
+            y.set(&[r], (0..columns).map(moment).sum());
         }
     }
 }

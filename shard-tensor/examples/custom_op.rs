@@ -64,10 +64,9 @@ impl Op for Stencil {
                 .map_or(0.0, |i| x.get(&[i]))
         };
         let mut y = call.output::<f64>(0);
-        let (first, stride) = (y.offset(), y.strides()[0]);
         for i in 0..y.len() {
             let value = (0..3).map(|k| self.weights[k] * at(y_start + i, k)).sum();
-            y.data_mut()[(first as isize + i as isize * stride) as usize] = value;
+            y.set(&[i], value);
         }
     }
 

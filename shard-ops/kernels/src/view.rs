@@ -423,6 +423,27 @@ impl<'a, T> ViewMut<'a, T> {
     }
 }
 
+impl<T> ViewMut<'_, T> {
+    /// Writes the element at `index`.
+    ///
+    /// It finds the place of each element anew: loops where that would be felt write runs of [`data_mut`](Self::data_mut), which
+    /// [`for_each_row`] finds.
+    ///
+    /// ```
+    /// use shard_kernels::ViewMut;
+    /// let mut data = [0; 6];
+    /// ViewMut::contiguous(&mut data, &[2, 3]).permute(&[1, 0]).set(&[2, 0], 7);
+    /// assert_eq!(data, [0, 0, 7, 0, 0, 0]);
+    /// ```
+    ///
+    /// # Panics
+    /// When `index` lies outside the view.
+    pub fn set(&mut self, index: &[usize], value: T) {
+        let at = position(self.offset, &self.shape, &self.strides, index);
+        self.data[at] = value;
+    }
+}
+
 /// Row-major strides of `shape`.
 pub fn row_major(shape: &[usize]) -> Strides {
     let mut strides: Strides = SmallVec::from_elem(1, shape.len());

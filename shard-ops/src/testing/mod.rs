@@ -21,9 +21,8 @@
 //! #     fn host(&self, call: &mut HostCall<'_, '_>) {
 //! #         let x = call.input::<f64>(0);
 //! #         let mut y = call.output::<f64>(0);
-//! #         let first = y.offset() as usize;
 //! #         for i in 0..x.len() {
-//! #             y.data_mut()[first + i] = 2.0 * x.get(&[i]);
+//! #             y.set(&[i], 2.0 * x.get(&[i]));
 //! #         }
 //! #     }
 //! #     fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &[Option<Value>]) -> Result<Vec<Option<Value>>> {

@@ -66,7 +66,6 @@ impl Op for Ramp {
         let whole = call.cx.inputs[0].global[0];
         let x = call.input::<f64>(0);
         let mut y = call.output::<f64>(0);
-        let (first, stride) = (y.offset(), y.strides()[0]);
         let added = f64::from(u8::from(self.mistake == Mistake::Linear));
         let last = match self.mistake {
             Mistake::Panic => whole,
@@ -74,7 +73,7 @@ impl Op for Ramp {
         };
         for i in 0..last {
             let value = (self.slope * (start + i + 1) as i64) as f64 * x.get(&[i]) + added;
-            y.data_mut()[(first as isize + i as isize * stride) as usize] = value;
+            y.set(&[i], value);
         }
     }
 
@@ -352,13 +351,11 @@ impl Op for PlacesAndSum {
         let x = call.input::<f64>(0);
         let count = x.shape()[0];
         let mut places = call.output::<f64>(0);
-        let (first, stride) = (places.offset() as isize, places.strides()[0]);
         for i in 0..count {
-            places.data_mut()[(first + i as isize * stride) as usize] = i as f64;
+            places.set(&[i], i as f64);
         }
-        let mut sum = call.output::<f64>(1);
-        let at = sum.offset();
-        sum.data_mut()[at] = (0..count).map(|i| x.get(&[i])).sum();
+        let sum = (0..count).map(|i| x.get(&[i])).sum();
+        call.output::<f64>(1).set(&[], sum);
     }
 }
 

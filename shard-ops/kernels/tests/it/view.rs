@@ -64,9 +64,17 @@ fn stepped_views_write_their_phase_only() {
     let view = ViewMut::contiguous(&mut data, &[2, 5]);
     let mut odd = view.stepped(&[0, 1], &[1, 2], &[2, 2]);
     assert_eq!((odd.offset(), odd.strides()), (1, &[5, 2][..]));
-    let at = odd.offset();
-    odd.data_mut()[at] = 7;
-    assert_eq!(data[1], 7);
+    odd.set(&[0, 0], 7);
+    odd.set(&[1, 1], 8);
+    assert_eq!(data, [0, 7, 0, 0, 0, 0, 0, 0, 8, 0]);
+}
+
+#[test]
+#[should_panic(expected = "index [0, 2] lies outside shape [2, 2]")]
+fn elements_outside_a_view_are_not_written() {
+    let mut data = [0; 10];
+    let view = ViewMut::contiguous(&mut data, &[2, 5]);
+    view.stepped(&[0, 1], &[1, 2], &[2, 2]).set(&[0, 2], 7);
 }
 
 #[test]
