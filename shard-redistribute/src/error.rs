@@ -62,7 +62,7 @@ pub enum RedistributeError {
 
 /// A move that cannot be made.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{op}: cannot go from {from} {:?} to {to} {:?}: {why}; {fix}", from.shape(), to.shape())]
+#[error("{op}: cannot go from {from:?} to {to:?}: {why}; {fix}")]
 pub struct Incompatible {
     /// The operation that was asked for.
     pub op: &'static str,

@@ -582,9 +582,9 @@ impl ContentHash for Layout {
 }
 
 impl fmt::Debug for Layout {
-    /// The short form.
+    /// The short form, with the shape and the mesh that belong to it: `S(0)[3,1] of [4, 8] on mesh(2)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        write!(f, "{self} of {:?} on {}", self.shape(), self.mesh())
     }
 }
 

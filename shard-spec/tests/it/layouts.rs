@@ -318,7 +318,8 @@ fn short_forms_read_as_documented() {
     let text = "S(0)[3,1,0,2] R P(sum)";
     let layout = Layout::parse(&mesh, &[6, 5], text).unwrap();
     assert_eq!(layout.to_string(), text);
-    assert_eq!(format!("{layout:?}"), text);
+    let in_full = "S(0)[3,1,0,2] R P(sum) of [6, 5] on mesh(4x2x2)";
+    assert_eq!(format!("{layout:?}"), in_full);
     assert_eq!(
         layout.sharding(0).unwrap().partition.offsets(),
         Some(&[0, 3, 4, 4, 6][..])
