@@ -43,6 +43,7 @@
 //!
 //! # Features
 //!
+//! - `proptest`: what property tests draw: meshes, partitions and layouts, uneven and empty ones among them (module `strategies`).
 //! - `serde`: meshes, partitions, layouts, maps and windows serialise as plain fields and are validated again when read.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -66,6 +67,9 @@ mod reshape;
 mod segments;
 #[cfg(feature = "serde")]
 mod serial;
+#[cfg(feature = "proptest")]
+#[cfg_attr(docsrs, doc(cfg(feature = "proptest")))]
+pub mod strategies;
 mod window;
 
 pub use boxes::IndexBox;

@@ -16,4 +16,5 @@ mod refusals;
 mod reshape;
 mod segments;
 mod serial;
+mod strategies;
 mod windows;
