@@ -5,10 +5,13 @@
 //!
 //! `cargo run --release -p shard-tensor --example attention -- --plot attention.svg`
 
+#[path = "output/exit.rs"]
+mod exit;
 #[path = "output/told.rs"]
 mod told;
 
 use clap::Parser;
+use clap::builder::RangedU64ValueParser;
 use ndarray::ArrayD;
 use plotters::coord::combinators::BindKeyPoints;
 use plotters::prelude::*;
@@ -18,6 +21,7 @@ use shard_tensor::{
 };
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Instant;
 use told::Told;
 
@@ -25,16 +29,16 @@ use told::Told;
 #[derive(Parser)]
 struct Args {
     /// Tokens in the sequence.
-    #[arg(long, default_value_t = 2048)]
+    #[arg(long, default_value_t = 2048, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     tokens: usize,
     /// Heads.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     heads: usize,
     /// Numbers per head and token.
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, default_value_t = 32, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     dim: usize,
     /// Numbers of ranks to try.
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     ranks: Vec<usize>,
     /// What every rank computes on: host, test, cuda or emulated-cuda; the last two need the feature of that name.
     #[arg(long, default_value_t = DeviceKind::Host)]
@@ -103,13 +107,19 @@ fn attend(
     }))
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args = Args::parse();
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    exit::of(run(&Args::parse()))
+}
+
+/// Tries all ways on all numbers of ranks.
+fn run(args: &Args) -> Result<bool, Failure> {
     let mut out = Told::new();
     let run = |ranks: usize, along: AxisPlacement, ring| {
         let seen = Launch::new(ranks)
             .device(args.device)
-            .run(|ctx| attend(ctx, &args, along.clone(), ring))?;
+            .run(|ctx| attend(ctx, args, along.clone(), ring))?;
         Ok::<_, Error>(seen.into_iter().flatten().next())
     };
     // Of several processes, that of rank 0 tells what came of it.
@@ -158,10 +168,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     if let (Some(path), Some(_)) = (&args.plot, &single) {
-        plot(path, &curves)?;
+        plot(path, &curves).map_err(|e| format!("{}: {e}", path.display()))?;
         writeln!(out, "\nmemory against ranks: {}", path.display())?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// The largest difference of results and of gradients, in units of the largest of each.
@@ -180,7 +190,7 @@ fn difference(a: &Seen, b: &Seen) -> f32 {
 type Curve = (&'static str, RGBColor, Vec<(f64, f64)>);
 
 /// Memory of the busiest rank against the number of ranks.
-fn plot(path: &Path, curves: &[Curve]) -> Result<(), Box<dyn std::error::Error>> {
+fn plot(path: &Path, curves: &[Curve]) -> Result<(), Failure> {
     let all = || curves.iter().flat_map(|c| &c.2);
     let right = all().fold(1.0, |m, p| f64::max(m, p.0)) * 1.1;
     let low = all().fold(f64::MAX, |m, p| m.min(p.1)) * 0.8;

@@ -12,6 +12,8 @@ mod args;
 mod curve;
 #[path = "../output/fields.rs"]
 mod fields;
+#[path = "../output/folder.rs"]
+mod folder;
 #[path = "../input/forecast.rs"]
 mod forecast;
 #[path = "../training/keep.rs"]
@@ -88,12 +90,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(objection) = args.split.objection(&args.mesh, [rows, columns]) {
         return Ok(usage(&format!("error: {objection}")));
     }
-    std::fs::create_dir_all(&args.out).map_err(|e| {
-        format!(
-            "{}: {e}; name another folder with --out",
-            args.out.display()
-        )
-    })?;
+    folder::make(&args.out)?;
     let [training, weights, curve, picture] = [
         "training.safetensors",
         "weights.safetensors",

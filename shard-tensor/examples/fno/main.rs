@@ -12,6 +12,8 @@
 mod exit;
 #[path = "../output/fields.rs"]
 mod fields;
+#[path = "../output/folder.rs"]
+mod folder;
 #[path = "../input/forecast.rs"]
 mod forecast;
 #[path = "../input/hidden.rs"]
@@ -131,7 +133,7 @@ fn run(args: &Args) -> std::result::Result<bool, Failure> {
     scores::print(&mut out, &many.restored.scores, "linear", "model")?;
     ranks::print(&mut out, &many.ranks, course.losses.len())?;
     writeln!(out, "\n{course} (1 is the error of interpolation)")?;
-    std::fs::create_dir_all(&args.out)?;
+    folder::make(&args.out)?;
     let file = args.out.join("fno.svg");
     (many.restored).draw(&file, "a Fourier neural operator")?;
     writeln!(out, "\nwrote {}", file.display())?;

@@ -8,6 +8,8 @@
 
 #[path = "../input/altitude.rs"]
 mod altitude;
+#[path = "../output/exit.rs"]
+mod exit;
 mod picture;
 mod terrain;
 #[path = "../output/told.rs"]
@@ -16,10 +18,12 @@ mod ways;
 
 use altitude::strips;
 use clap::Parser;
+use clap::builder::RangedU64ValueParser;
 use ndarray::{Array2, ArrayD};
 use shard_tensor::{Context, DeviceKind, Error, Launch, shard};
 use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Instant;
 use told::Told;
 use ways::Way;
@@ -34,13 +38,13 @@ struct Args {
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     queries: u32,
     /// Neighbours of each, itself included.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     neighbours: usize,
     /// Numbers of ranks to try besides one.
-    #[arg(long, value_delimiter = ',', default_value = "2,4")]
+    #[arg(long, value_delimiter = ',', default_value = "2,4", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     ranks: Vec<usize>,
     /// Queries whose distances to all points are held at once.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     tile: usize,
     /// What every rank computes on: host, test, cuda or emulated-cuda; the last two need the feature of that name.
     #[arg(long, default_value_t = DeviceKind::Host)]
@@ -153,12 +157,18 @@ fn between(ring: &Seen) -> Result<Vec<Vec<u64>>, String> {
     Ok(all)
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args = Args::parse();
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    exit::of(run(&Args::parse()))
+}
+
+/// Searches in all ways on all numbers of ranks.
+fn run(args: &Args) -> Result<bool, Failure> {
     let mut out = Told::new();
     let points = terrain::points(args.points as usize)?;
     let some = terrain::evenly(&points, (args.queries as usize).min(points.nrows()));
-    let single = search(Way::Nearest, 1, &points, &some, None, &args)?;
+    let single = search(Way::Nearest, 1, &points, &some, None, args)?;
     if single.is_some() {
         writeln!(
             out,
@@ -173,9 +183,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     report(&mut out, Way::Nearest, single.as_ref())?;
     let mut compare = |way, ranks, queries, single: &Option<Seen>| {
-        let seen = search(way, ranks, &points, queries, single.as_ref(), &args)?;
+        let seen = search(way, ranks, &points, queries, single.as_ref(), args)?;
         report(&mut out, way, seen.as_ref())?;
-        Ok::<_, Box<dyn std::error::Error>>(seen)
+        Ok::<_, Failure>(seen)
     };
     compare(Way::Aligned, 1, &some, &single)?;
     for &ranks in &args.ranks {
@@ -191,10 +201,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     if let (Some(path), Some(graph)) = (&args.plot, last.or(single)) {
         let bytes = between(&graph)?;
-        picture::draw(path, &points, &graph.indices, &graph.shards, &bytes)?;
+        let drawn = picture::draw(path, &points, &graph.indices, &graph.shards, &bytes);
+        drawn.map_err(|e| format!("{}: {e}", path.display()))?;
         writeln!(out, "\nthe graph: {}", path.display())?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Prints one line, in the process of rank 0.

@@ -11,8 +11,12 @@
 mod altitude;
 #[path = "../training/curve.rs"]
 mod curve;
+#[path = "../output/exit.rs"]
+mod exit;
 #[path = "../output/fields.rs"]
 mod fields;
+#[path = "../output/folder.rs"]
+mod folder;
 mod model;
 #[path = "../training/progress.rs"]
 mod progress;
@@ -65,8 +69,12 @@ struct Args {
 
 type Failure = Box<dyn std::error::Error>;
 
-fn main() -> Result<ExitCode, Failure> {
-    let args = Args::parse();
+fn main() -> ExitCode {
+    exit::of(run(&Args::parse()))
+}
+
+/// Whether all is as it must be.
+fn run(args: &Args) -> Result<bool, Failure> {
     let every = usize::from(args.every);
     let terrain = altitude::altitude()?.mapv(f64::from);
     let terrain = terrain.slice(s![..;every as isize, ..;every as isize]);
@@ -82,7 +90,7 @@ fn main() -> Result<ExitCode, Failure> {
         dtype: if args.verify { DType::F64 } else { DType::F32 },
         device: args.device,
     };
-    std::fs::create_dir_all(&args.out)?;
+    folder::make(&args.out)?;
     // Of several processes, that of rank 0 tells what came of it.
     let outcome = job.run()?;
     let alone = match args.verify {
@@ -95,7 +103,7 @@ fn main() -> Result<ExitCode, Failure> {
         false => None,
     };
     let Some(outcome) = outcome else {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(true);
     };
     let mut out = Told::new();
     report::print(&mut out, &job, &outcome)?;
@@ -107,8 +115,5 @@ fn main() -> Result<ExitCode, Failure> {
     if let Some(alone) = &alone {
         passed &= trained::agree(&mut out, &outcome.trained, &alone.trained)?;
     }
-    Ok(match passed {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(passed)
 }

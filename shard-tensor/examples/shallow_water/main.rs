@@ -10,6 +10,8 @@
 mod animation;
 #[path = "../output/exit.rs"]
 mod exit;
+#[path = "../output/folder.rs"]
+mod folder;
 mod model;
 #[path = "../input/numbers.rs"]
 mod numbers;
@@ -110,7 +112,7 @@ fn run(args: &Args) -> std::result::Result<bool, Failure> {
     };
     let mut out = Told::new();
     let kept = report(&mut out, args, &many)?;
-    std::fs::create_dir_all(&args.out)?;
+    folder::make(&args.out)?;
     let file = args.out.join("shallow_water.png");
     let highest = many.heights.iter().skip(1).map(most).fold(0.0, f64::max);
     let scale = Scale::diverging((0.5 * highest).max(f64::MIN_POSITIVE));

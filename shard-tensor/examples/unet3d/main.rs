@@ -11,6 +11,8 @@
 mod exit;
 #[path = "../output/fields.rs"]
 mod fields;
+#[path = "../output/folder.rs"]
+mod folder;
 #[path = "../input/forecast.rs"]
 mod forecast;
 mod model;
@@ -90,7 +92,7 @@ fn run(args: &Args) -> Result<bool, Failure> {
     if args.width == 0 || !args.width.is_multiple_of(4) {
         return Err("--width is a multiple of 4".into());
     }
-    std::fs::create_dir_all(&args.out)?;
+    folder::make(&args.out)?;
     let job = Job {
         data: &args.data,
         forecast: &forecast,

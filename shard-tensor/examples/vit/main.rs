@@ -11,6 +11,8 @@
 mod exit;
 #[path = "../output/fields.rs"]
 mod fields;
+#[path = "../output/folder.rs"]
+mod folder;
 #[path = "../input/forecast.rs"]
 mod forecast;
 #[path = "../input/hidden.rs"]
@@ -100,7 +102,7 @@ fn run(args: &Args) -> Result<bool, Failure> {
     if !divides(rows) || !divides(columns) || args.width == 0 || !args.width.is_multiple_of(8) {
         return Err(format!("--side divides {rows} and {columns}, and --width by 8").into());
     }
-    std::fs::create_dir_all(&args.out)?;
+    folder::make(&args.out)?;
     let [picture, training] = ["vit.svg", "training.safetensors"].map(|name| args.out.join(name));
     let steps = args.steps.unwrap_or(if args.verify { 20 } else { 200 }) as usize;
     let job = Job {
