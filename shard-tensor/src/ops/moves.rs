@@ -376,6 +376,7 @@ impl ShardTensor {
     }
 
     /// Dims shifted by some places, around the end: one, or each of several by its own shift. Shifts of a dim that is named twice add up.
+    /// Dims come first, as in all ops here; PyTorch's function has the shifts first.
     ///
     /// ```
     /// use shard_tensor::ndarray::array;
