@@ -6,6 +6,10 @@ pub mod cluster {}
 #[doc = include_str!("../docs/scaling.md")]
 pub mod scaling {}
 
+#[cfg(any(not(doctest), feature = "proptest"))]
+#[doc = include_str!("../docs/testing.md")]
+pub mod testing {}
+
 /// Pages for readers of the repository, whose programs are run as tests.
 #[cfg(doctest)]
 mod pages {

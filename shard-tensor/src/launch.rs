@@ -3,7 +3,8 @@
 use crate::processes::{self, Processes};
 use crate::{Context, Error, Result};
 use shard_comm::local::{self, Binding, ByRank, Schedule};
-use shard_comm::{CommError, Communicator, DType, DeviceFactory, DeviceKind, Past};
+use shard_comm::{Checks, CommError, Communicator, DType, DeviceFactory, DeviceKind, Fault, Past};
+use shard_comm::{checked, faulty};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -112,6 +113,7 @@ pub struct Launch {
     binding: Binding,
     host_fallback: bool,
     timeout: Option<Duration>,
+    faults: Vec<Fault>,
 }
 
 impl Launch {
@@ -129,6 +131,7 @@ impl Launch {
             binding: Binding::None,
             host_fallback: false,
             timeout: None,
+            faults: Vec::new(),
         }
     }
 
@@ -246,6 +249,25 @@ impl Launch {
         Self { schedule, ..self }
     }
 
+    /// What goes wrong on purpose: for tests that a program ends with the right result or with an error that names the cause, and
+    /// does not hang. Operations are numbered and their elements summed meanwhile, so that what is lost, twice or other than
+    /// sent is found.
+    ///
+    /// ```
+    /// use shard_tensor::{Fault, FaultKind, Launch, shard};
+    /// let lost = Fault { rank: 1, call: 2, kind: FaultKind::Drop };
+    /// let error = Launch::new(2).faults([lost]).run(|ctx| {
+    ///     ctx.mesh_of(2)?.ones([4], shard(0))?.sum_all()?.item()
+    /// });
+    /// assert!(error.unwrap_err().to_string().contains("rank 0 waits"));
+    /// ```
+    pub fn faults(self, faults: impl Into<Vec<Fault>>) -> Self {
+        Self {
+            faults: faults.into(),
+            ..self
+        }
+    }
+
     /// Where ranks run that are threads; for processes the launcher says it (`mpirun --bind-to`).
     pub fn binding(self, binding: Binding) -> Self {
         Self { binding, ..self }
@@ -307,7 +329,11 @@ impl Launch {
                 self.0.tape().forget_hooks();
             }
         }
-        let ending = Ending(Context::new(world.clone(), self.seed, self.dtype));
+        let world = match &self.faults[..] {
+            [] => world.clone(),
+            faults => checked(faulty(world.clone(), faults), Checks { checksums: true }),
+        };
+        let ending = Ending(Context::new(world, self.seed, self.dtype));
         ending.0.explicit_moves(self.explicit_moves);
         ending.0.host_fallback(self.host_fallback);
         program(&ending.0)?;

@@ -40,6 +40,10 @@
 //!
 //! With the feature `mpi` the same program runs as processes; see [`guide::cluster`].
 //!
+//! # Tests
+//!
+//! [`guide::testing`] shows how programs are tested: under any layout (feature `proptest`), in any order of ranks, with faults.
+//!
 //! # Errors
 //!
 //! Everything returns [`Result`]. An [`Error`] is of one of three [classes](ErrorClass): decided from arguments and the
@@ -99,8 +103,8 @@ pub use shard_autograd::{GradAs, GradCheck, GradReport, HookHandle};
 pub use shard_comm::half;
 pub use shard_comm::local::{Binding, Schedule};
 pub use shard_comm::{
-    Bool, DType, DeviceFactory, DeviceKind, Element, ErrorClass, Ledger, LedgerSnapshot,
-    MatmulPrecision, OpCount, Scalar,
+    Bool, DType, DeviceFactory, DeviceKind, Element, ErrorClass, Fault, FaultKind, Ledger,
+    LedgerSnapshot, MatmulPrecision, OpCount, Scalar,
 };
 pub use shard_kernels::unary::Unary;
 pub use shard_ops::Measured;
@@ -115,6 +119,8 @@ pub use shard_ops::neighborhood::Neighborhood;
 pub use shard_ops::rng;
 pub use shard_ops::statistics::{Interpolation, Order};
 pub use shard_ops::{FoldBy, KernelPolicy, RouteBy};
+#[cfg(feature = "proptest")]
+pub use shard_spec::strategies;
 pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp, ResampleMode};
 
 /// What an op of one's own is made of.

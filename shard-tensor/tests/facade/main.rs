@@ -10,6 +10,7 @@ mod domains;
 mod doors;
 mod dtensor;
 mod errors;
+mod faults;
 mod fitting;
 mod fully_sharded;
 mod gradients;
