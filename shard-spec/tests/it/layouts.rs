@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::common::{any_partition, extent, indices, layout, mesh, partition};
 use proptest::prelude::*;
 use shard_spec::{
-    ContentHash as _, DeviceMesh, DimPart, DimSharding, Layout, Partition, Placement, ReduceOp,
-    SpecError,
+    ContentHash, DeviceMesh, DimCover, DimMap, DimPart, DimSharding, Layout, Partition, Placement,
+    ReduceOp, ResampleMode, Run, SpecError, Window,
 };
 
 proptest! {
@@ -141,6 +141,14 @@ proptest! {
                 prop_assert_eq!(sub.ranks(), group.as_slice());
             }
         }
+        let parts = axes.iter().map(|&a| mesh.axis_size(a)).product();
+        for (index, part) in (0..mesh.size()).flat_map(|i| (0..parts).map(move |p| (i, p))) {
+            let old = mesh.coords_at(index);
+            let mut coords = old.clone();
+            mesh.set_part(&axes, part, &mut coords);
+            prop_assert_eq!(mesh.part_at(&axes, &coords), part);
+            prop_assert!((0..mesh.ndim()).all(|a| axes.contains(&a) || coords[a] == old[a]));
+        }
     }
 
     /// Scaled boundaries are monotone, cover the new extent, keep proportions to within rounding, and scale back up exactly.
@@ -246,6 +254,14 @@ fn table(
 
 const S0: Placement = Placement::Shard(0);
 const S1: Placement = Placement::Shard(1);
+
+/// Of an extent that `f64` cannot hold, the last part with a weight takes what rounding left over.
+#[test]
+fn weights_of_extents_beyond_their_precision() {
+    let n = (1 << 53) + 1;
+    let p = Partition::weighted(n, &[0.0, 1.0, 0.0]).unwrap();
+    assert_eq!(p.sizes().collect::<Vec<_>>(), [0, n, 0]);
+}
 
 /// Sizes of PyTorch's chunked shards, uneven and empty.
 #[test]
@@ -389,4 +405,174 @@ fn hashes_tell_contents_apart() {
     hashes.sort_unstable();
     hashes.dedup();
     assert_eq!(hashes.len(), 17);
+}
+
+/// What was found for one value is taken for every other of its hash: values that differ in one number alone have others.
+#[test]
+fn hashes_tell_values_apart_that_differ_in_one_number() {
+    /// All hashes of values in order, each of which is another than those before.
+    fn all_differ(what: &str, values: &[&dyn ContentHash]) {
+        let hashes: Vec<u128> = values.iter().map(|v| v.content_hash()).collect();
+        for (i, hash) in hashes.iter().enumerate() {
+            let before = hashes[..i].iter().position(|h| h == hash);
+            assert_eq!(before, None, "{what} {i}");
+        }
+    }
+    let tiles = |n, parts, tiles: &[(usize, usize)]| Partition::from_segments(n, parts, tiles);
+    let partitions = [
+        tiles(9, 2, &[(0, 3), (1, 3), (0, 3)]).unwrap(),
+        tiles(9, 2, &[(0, 3), (1, 4), (0, 2)]).unwrap(),
+        tiles(9, 2, &[(1, 3), (0, 3), (1, 3)]).unwrap(),
+        tiles(9, 3, &[(0, 3), (1, 3), (0, 3)]).unwrap(),
+        tiles(9, 3, &[(0, 2), (1, 2), (0, 2), (2, 3)]).unwrap(),
+        tiles(9, 3, &[(0, 2), (2, 2), (0, 2), (1, 3)]).unwrap(),
+        tiles(10, 2, &[(0, 3), (1, 3), (0, 4)]).unwrap(),
+        Partition::from_repeated(9, 2, &[(0, 3), (1, 3)])
+            .unwrap()
+            .rotated(1),
+        Partition::from_repeated(10, 2, &[(0, 3), (1, 3)]).unwrap(),
+        Partition::chunk(9, 2),
+        Partition::balanced(9, 3),
+        Partition::from_sizes(&[9, 0]).unwrap(),
+    ];
+    let partitions: Vec<&dyn ContentHash> = partitions.iter().map(|p| p as _).collect();
+    all_differ("partition", &partitions);
+
+    let run = Run {
+        dst_start: 1,
+        src_start: 2,
+        len: 2,
+        dst_step: 1,
+        src_step: 1,
+    };
+    let map = |src, dst, run| DimMap::from_runs(src, dst, [run]).unwrap();
+    let maps = [
+        map(8, 8, run),
+        map(9, 8, run),
+        map(8, 9, run),
+        map(
+            8,
+            8,
+            Run {
+                dst_start: 0,
+                ..run
+            },
+        ),
+        map(
+            8,
+            8,
+            Run {
+                src_start: 3,
+                ..run
+            },
+        ),
+        map(8, 8, Run { len: 3, ..run }),
+        map(8, 8, Run { dst_step: 2, ..run }),
+        map(8, 8, Run { src_step: 2, ..run }),
+        map(
+            8,
+            8,
+            Run {
+                src_step: -1,
+                ..run
+            },
+        ),
+        DimMap::from_runs(
+            8,
+            8,
+            [
+                run,
+                Run {
+                    dst_start: 5,
+                    ..run
+                },
+            ],
+        )
+        .unwrap(),
+    ];
+    let maps: Vec<&dyn ContentHash> = maps.iter().map(|m| m as _).collect();
+    all_differ("map", &maps);
+
+    let mesh = DeviceMesh::new(&[2]).unwrap();
+    let sharded = Layout::new(&mesh, &[6], &[S0]).unwrap();
+    let covers = [
+        DimCover::intervals(&[0], vec![0..3, 3..6]),
+        DimCover::intervals(&[0], vec![0..4, 3..6]),
+        DimCover::intervals(&[0], vec![0..3, 2..6]),
+        DimCover::intervals(&[1], vec![0..3, 3..6]),
+        DimCover::intervals(&[0], vec![0..3, 3..6, 6..6]),
+        DimCover::whole(6),
+        DimCover::whole(7),
+        DimCover::of(&sharded, 0),
+    ];
+    let covers: Vec<&dyn ContentHash> = covers.iter().map(|c| c as _).collect();
+    all_differ("cover", &covers);
+
+    let (nearest, linear) = (ResampleMode::Nearest, ResampleMode::Linear);
+    let windows = [
+        Window::conv(3, 2, 1, 1, 1),
+        Window::conv(4, 2, 1, 1, 1),
+        Window::conv(3, 1, 1, 1, 1),
+        Window::conv(3, 2, 2, 1, 1),
+        Window::conv(3, 2, 1, 0, 1),
+        Window::conv(3, 2, 1, 1, 0),
+        Window::pool(3, 2, 1, 1, true),
+        Window::transposed(3, 3, 1, 1, 1, 1),
+        Window::transposed(4, 3, 1, 1, 1, 1),
+        Window::transposed(3, 2, 1, 1, 1, 1),
+        Window::transposed(3, 3, 2, 1, 1, 1),
+        Window::transposed(3, 3, 1, 0, 1, 1),
+        Window::transposed(3, 3, 1, 1, 0, 1),
+        Window::transposed(3, 3, 1, 1, 1, 0),
+        Window::resample(4, 8, nearest, None),
+        Window::resample(4, 8, linear, None),
+        Window::resample(5, 8, nearest, None),
+        Window::resample(4, 9, nearest, None),
+        Window::resample(4, 8, nearest, Some(2.0)),
+        Window::resample(4, 8, nearest, Some(2.1)),
+        Window::neighborhood(9, 3, 1, false),
+        Window::neighborhood(8, 3, 1, false),
+        Window::neighborhood(9, 4, 1, false),
+        Window::neighborhood(9, 3, 2, false),
+        Window::neighborhood(9, 3, 1, true),
+    ]
+    .map(Result::unwrap);
+    let windows: Vec<&dyn ContentHash> = windows.iter().map(|w| w as _).collect();
+    all_differ("window", &windows);
+}
+
+/// Ranks that hold other elements do not hold the same, on meshes of any shape; parts without elements are the same anywhere.
+#[test]
+fn boxes_are_compared_rank_by_rank() {
+    let mesh = DeviceMesh::new(&[3]).unwrap();
+    let sizes = |sizes: &[usize]| {
+        let partition = Partition::from_sizes(sizes).unwrap();
+        let n = partition.extent();
+        let layout = Layout::builder(&mesh, &[n]).shard(0, &[0], partition);
+        layout.build().unwrap()
+    };
+    let even = sizes(&[2, 2, 2]);
+    // The first and the last rank hold the same, the one between them not; then the first alone differs.
+    assert!(!even.same_boxes(&sizes(&[2, 1, 3])));
+    assert!(!sizes(&[1, 3, 2]).same_boxes(&even));
+    assert!(!even.same_boxes(&sizes(&[2, 2, 3])));
+    assert!(!even.same_boxes(&Layout::new(&mesh, &[6], &[Placement::Replicate]).unwrap()));
+    // Without elements on one side alone.
+    assert!(!sizes(&[0, 6, 0]).same_boxes(&sizes(&[0, 5, 1])));
+    assert!(!sizes(&[0, 5, 1]).same_boxes(&sizes(&[0, 6, 0])));
+    let other = DeviceMesh::with_ranks(&[3], vec![0, 2, 1]).unwrap();
+    let moved = even.with_mesh(&other).unwrap();
+    assert_eq!(moved.mesh(), &other);
+    assert_eq!(moved.shardings(), even.shardings());
+    assert!(!moved.same_boxes(&even) && !even.same_boxes(&moved));
+    // Row 0 of two, or none of no columns: nobody holds anything.
+    let rows = |sizes: &[usize]| {
+        let partition = Partition::from_sizes(sizes).unwrap();
+        let shape = [partition.extent(), 0];
+        let layout = Layout::builder(&mesh, &shape).shard(0, &[0], partition);
+        layout.build().unwrap()
+    };
+    assert!(rows(&[1, 1, 0]).same_boxes(&rows(&[0, 2, 0])));
+    // Of another shape it is another index space.
+    assert!(!rows(&[1, 1, 0]).same_boxes(&rows(&[1, 1, 1])));
 }

@@ -224,6 +224,7 @@ fn invalid_partitions_are_refused() {
         &[][..],
         &[0.0, 0.0],
         &[1.0, -1.0],
+        &[2.0, -1.0],
         &[f64::NAN],
         &[f64::INFINITY, 1.0],
         &[f64::MAX, f64::MAX],
@@ -251,7 +252,15 @@ fn invalid_partitions_are_refused() {
         Partition::nested(&outer, &[Partition::chunk(3, 2)]),
         Err(SpecError::PartCount { .. })
     ));
+    assert!(matches!(
+        Partition::nested(&outer, &[Partition::chunk(3, 2), Partition::chunk(2, 1)]),
+        Err(SpecError::PartCount { .. })
+    ));
+    // Zeros count as one.
     assert_eq!(Partition::chunk(5, 0), Partition::chunk(5, 1));
+    assert_eq!(Partition::balanced(5, 0), Partition::balanced(5, 1));
+    assert_eq!(Partition::block_cyclic(5, 0, 2).parts(), 1);
+    assert_eq!(Partition::block_cyclic(5, 2, 0), Partition::striped(5, 2));
 }
 
 /// Every error says what was expected and what to do.

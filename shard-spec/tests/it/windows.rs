@@ -328,17 +328,26 @@ proptest! {
         s in 1usize..4,
         wider in 0usize..4,
         more in 0usize..20,
+        pad in any::<prop::sample::Index>(),
         cut in any::<prop::sample::Index>(),
     ) {
         let k = s + wider;
         let n = k + more;
-        let window = Window::conv(k, s, 1, (k - 1) / 2, (k - 1) / 2)?;
-        let total = window.output_extent(n)?;
-        let out = Partition::from_offsets(total, vec![0, cut.index(total + 1), total])?;
+        let pads = (pad.index(k), (k - 1) / 2);
+        let halves = |n: usize| Partition::from_offsets(n, vec![0, cut.index(n + 1), n]);
+        let inner = |p: &Partition| (1..p.extent()).contains(&p.offsets().unwrap()[1]);
+        // A boundary pushed to an end stays at that end.
+        let window = Window::conv(k, s, 1, pads.0, pads.1)?;
+        let out = halves(window.output_extent(n)?)?;
         let inputs = window.anchor_input(n, &out);
-        // A boundary pushed to an end of the inputs stays at that end.
-        if (1..n).contains(&inputs.offsets().unwrap()[1]) {
+        if inner(&inputs) {
             prop_assert_eq!(window.anchor(n, &inputs), out);
+        }
+        let window = Window::transposed(k, s, 1, pads.0, pads.1, 0)?;
+        let inputs = halves(n)?;
+        let out = window.anchor(n, &inputs);
+        if inner(&out) {
+            prop_assert_eq!(window.anchor_input(n, &out), inputs);
         }
     }
 
@@ -484,6 +493,12 @@ fn samples_as_in_pytorch() {
     let real: f64 = 3.5 / 1.5 - 0.5;
     assert_eq!((s.first, s.weights.len()), (1, 2));
     assert!((s.weights[1] - (real - 1.0)).abs() < 1e-15);
+    // 49 * (1.0 / 49.0) is less than 1, but not in single precision, which has no odd numbers beyond 2^24.
+    let by = Window::resample_by(2, 49.0, ResampleMode::Nearest).unwrap();
+    assert_eq!(by.sample(48).unwrap().first, 0);
+    assert_eq!(by.sample(49).unwrap().first, 1);
+    let n = (1 << 24) + 8;
+    assert_eq!(sample(n, n, ResampleMode::Nearest, n - 5).0, n - 5);
 }
 
 /// Extents of PyTorch's pooling with `ceil_mode`: a last window that would start in the right padding is dropped.
@@ -496,6 +511,10 @@ fn ceil_mode_as_in_pytorch() {
         (7, 3, 4, 0, 2, 2),
         (6, 2, 4, 0, 2, 2),
         (5, 2, 4, 0, 1, 2),
+        // A last window that would start where the padding does, and one that starts on the last element.
+        (2, 1, 2, 0, 1, 1),
+        (2, 2, 3, 1, 1, 1),
+        (1, 2, 1, 1, 2, 2),
     ] {
         assert_eq!(
             Window::pool(k, s, pad, 1, false).unwrap().output_extent(n),
@@ -531,6 +550,17 @@ fn invalid_windows_are_refused() {
     assert_eq!(
         argument(Window::transposed(3, 2, 1, 0, 0, 2)),
         "output_padding"
+    );
+    assert_eq!(argument(Window::transposed(0, 2, 1, 0, 0, 0)), "kernel");
+    assert_eq!(argument(Window::transposed(3, 0, 2, 0, 0, 0)), "stride");
+    assert_eq!(argument(Window::transposed(3, 2, 0, 0, 0, 0)), "dilation");
+    assert_eq!(
+        argument(Window::transposed(3, 2, 1, usize::MAX, 0, 0)),
+        "pad"
+    );
+    assert_eq!(
+        argument(Window::transposed(3, 2, 1, 0, usize::MAX, 0)),
+        "pad"
     );
     assert_eq!(
         argument(Window::resample(0, 3, ResampleMode::Linear, None)),
