@@ -5,7 +5,8 @@ use shard_autograd::{
     AutogradError, GradCheck, Recorder, Result as AutogradResult, checkpoint, gradcheck,
     gradgradcheck,
 };
-use shard_ops::elementwise::{add, mul, mul_scalar, neg};
+use shard_comm::DType;
+use shard_ops::elementwise::{add, cast, mul, mul_scalar, neg};
 use shard_ops::matmul::matmul;
 use shard_ops::reduce::sum;
 use shard_ops::{Exec, HostCall, InOp, Linearity, Meta, Op, Result, Rule, Saved, Value, key_of};
@@ -268,7 +269,7 @@ fn a_function_that_changes_its_mind_is_an_error() {
         let x = b.leaf(&[3], "S(0)", small);
         let other = b.leaf(&[3], "S(0)", small);
         let calls = Rc::new(Cell::new(0));
-        for kind in 0..3 {
+        for kind in 0..4 {
             calls.set(0);
             let (calls, other) = (calls.clone(), other.clone());
             let fickle = move |rec: &Recorder, v: &[Value]| {
@@ -276,6 +277,7 @@ fn a_function_that_changes_its_mind_is_an_error() {
                 Ok(match (calls.get(), kind) {
                     (2, 0) => vec![v[0].clone(), v[0].clone()],
                     (2, 1) => vec![sum(rec, &v[0], &[0], false)?],
+                    (2, 2) => vec![cast(rec, &v[0], DType::F32)?],
                     (2, _) => vec![mul(rec, &v[0], &other)?],
                     _ => vec![mul_scalar(rec, &v[0], 2.0)?],
                 })

@@ -7,7 +7,7 @@ use shard_ops::matmul::matmul;
 use shard_ops::reduce::sum;
 use shard_ops::{Exec, Value};
 use shard_redistribute::Array;
-use shard_spec::Layout;
+use shard_spec::{DeviceMesh, Layout};
 
 fn squared(b: &Bench, x: &Value) -> Value {
     mul(&b.rec, x, x).unwrap()
@@ -223,7 +223,12 @@ fn without_a_tape_and_by_explicit_moves() {
         let z = matmul(&b.rec, &b.value(&[4, 4], "R", small), &columns).unwrap();
         assert_eq!(z.layout().to_string(), "S(1)");
         let other = b.value(&[4, 4], "S(0)", small).array().clone();
-        for bad in [b.layout(&[2, 8], "R"), b.layout(&[4, 4], "P(sum)")] {
+        let turned = DeviceMesh::with_ranks(&[2], vec![1, 0]).unwrap();
+        for bad in [
+            b.layout(&[2, 8], "R"),
+            b.layout(&[4, 4], "P(sum)"),
+            Layout::parse(&turned, &[4, 4], "S(1)").unwrap(),
+        ] {
             let error = b.rec.leaf_used_as(other.clone(), &bad).unwrap_err();
             assert!(error.to_string().contains("leaf_used_as"), "{error}");
         }

@@ -21,5 +21,6 @@ mod ranks;
 mod rng;
 mod routes;
 mod rows;
+mod rules;
 mod sorting;
 mod testing;

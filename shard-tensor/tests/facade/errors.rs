@@ -261,6 +261,7 @@ fn layers_whose_groups_do_not_divide_are_refused_when_they_are_made() {
         let wrong = [
             nn::GroupNorm::new(&mesh, 3, 8).err(),
             nn::GroupNorm::new(&mesh, 0, 8).err(),
+            nn::Conv::new(&mesh, 0, 0, [3], by(0)).err(),
             nn::Conv::new(&mesh, 4, 6, [3], by(4)).err(),
             nn::Conv::new(&mesh, 6, 4, [3], by(4)).err(),
             nn::ConvTranspose::new(&mesh, 4, 5, [3], turned).err(),
@@ -271,6 +272,7 @@ fn layers_whose_groups_do_not_divide_are_refused_when_they_are_made() {
     for (told, op) in told.unwrap().remove(0).iter().zip([
         "GroupNorm",
         "GroupNorm",
+        "Conv",
         "Conv",
         "Conv",
         "ConvTranspose",
