@@ -155,6 +155,37 @@ fn losses_of_margins_say_what_they_cannot_do() {
         for (i, refused) in refused.into_iter().enumerate() {
             assert!(refused.is_err(), "{i}");
         }
+        // Of classes: targets, powers and weights that broadcasting would let pass.
+        let classes = mesh.with_dtype(DType::I64);
+        let target = classes.zeros(4, shard(0))?;
+        let loss = |x: &ShardTensor, target: &ShardTensor, power, weight: Option<&ShardTensor>| {
+            let loss = x.multi_margin_loss(target, power, 1.0, weight, mean);
+            loss.map(drop).map_err(|error| error.to_string())
+        };
+        let weights = |n: usize| mesh.ones(n, replicate());
+        assert_eq!(loss(&x, &target, 2, Some(&weights(3)?)), Ok(()));
+        let planes = mesh.ones([4, 3, 2], shard(0))?;
+        let of_planes = classes.zeros([4, 2], shard(0))?;
+        for (refused, said) in [
+            (loss(&planes, &of_planes, 1, None), "targets do not fit"),
+            (
+                loss(&x, &classes.zeros(1, replicate())?, 1, None),
+                "targets do not fit",
+            ),
+            (loss(&x, &target, 0, None), "a power of 0"),
+            (loss(&x, &target, 3, None), "a power of 3"),
+            (
+                loss(&x, &target, 1, Some(&weights(4)?)),
+                "weights do not fit",
+            ),
+            (
+                loss(&x, &target, 1, Some(&weights(1)?)),
+                "weights do not fit",
+            ),
+        ] {
+            let told = refused.unwrap_err();
+            assert!(told.contains(said), "{told}");
+        }
         Ok(())
     })
     .unwrap();

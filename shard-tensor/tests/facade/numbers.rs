@@ -717,15 +717,21 @@ fn kronecker_products_are_pytorchs() {
             let y = a.kron(&b)?;
             assert_eq!(y.shape(), [2, 12]);
             let slope = y.narrow(1, 0..6)?.sum_all()?.backward()?.get(&a)?;
-            Ok((numbers(&y)?, numbers(&slope.expect("it depends on a"))?))
+            let slope = numbers(&slope.expect("it depends on a"))?;
+            Ok((numbers(&y)?, slope, numbers(&b.kron(&a)?)?))
         });
-        for (y, slope) in found.unwrap() {
+        for (y, slope, turned) in found.unwrap() {
             let exact = |at: usize| {
                 let (i, j) = (at / 12, at % 12);
                 (3 * i + j / 4) as f64 * 10f64.powi((j % 4) as i32)
             };
             assert_eq!(y, (0..24).map(exact).collect::<Vec<_>>(), "{ranks} ranks");
             assert_eq!(slope, [1111.0, 11.0, 0.0, 1111.0, 11.0, 0.0]);
+            let exact = |at: usize| {
+                let (i, j) = (at / 12, at % 12);
+                (3 * i + j % 3) as f64 * 10f64.powi((j / 3) as i32)
+            };
+            assert_eq!(turned, (0..24).map(exact).collect::<Vec<_>>());
         }
     }
 }
