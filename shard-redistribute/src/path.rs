@@ -545,14 +545,13 @@ impl Move {
             .source(Source::identity(&self.from))
             .embed_axes(&fresh)
             .reduce_axes(&self.scatter)
-            .owners(self.owners)
-            .by(self.stages.clone());
+            .owners(self.owners);
         if let (Some(op), false) = (self.from.partial_op(), self.scatter.is_empty()) {
             builder = builder.fold(Monoid::Op(op));
         }
         if !fresh.is_empty() {
             builder = builder.fill(Scalar::ZERO);
         }
-        builder
+        builder.by(self.stages.clone())
     }
 }

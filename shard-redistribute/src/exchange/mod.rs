@@ -103,6 +103,7 @@ impl ExchangeBuilder {
     /// exchange with a region each.
     #[must_use]
     pub fn region(mut self, target: Vec<DimCover>) -> Self {
+        self.stages = None;
         self.regions.push(target);
         self
     }
@@ -110,6 +111,7 @@ impl ExchangeBuilder {
     /// Adds an array to read from. Sources may write to different places of the destination (`cat`).
     #[must_use]
     pub fn source(mut self, source: Source) -> Self {
+        self.stages = None;
         self.sources.push(source);
         self
     }
@@ -117,6 +119,7 @@ impl ExchangeBuilder {
     /// Folds contributions with `monoid` instead of copying, in the order of (rank, source, position).
     #[must_use]
     pub fn fold(mut self, monoid: Monoid) -> Self {
+        self.stages = None;
         self.fold = Some(monoid);
         self
     }
@@ -124,6 +127,7 @@ impl ExchangeBuilder {
     /// Sums (or otherwise reduces) the sources' partial values over these mesh axes.
     #[must_use]
     pub fn reduce_axes(mut self, axes: &[usize]) -> Self {
+        self.stages = None;
         self.reduce_axes = axes.iter().copied().collect();
         self
     }
@@ -131,6 +135,7 @@ impl ExchangeBuilder {
     /// Makes the result a partial sum over these axes: each element arrives at exactly one coordinate of them.
     #[must_use]
     pub fn embed_axes(mut self, axes: &[usize]) -> Self {
+        self.stages = None;
         self.embed_axes = axes.iter().copied().collect();
         self
     }
@@ -139,6 +144,7 @@ impl ExchangeBuilder {
     /// that reduce or embed always read the nearest copy.
     #[must_use]
     pub fn owners(mut self, owners: Owners) -> Self {
+        self.stages = None;
         self.owners = owners;
         self
     }
@@ -146,7 +152,8 @@ impl ExchangeBuilder {
     /// Lets pieces pass through other ranks, in stages of few messages, where a model finds that cheaper for elements of this type.
     /// The elements that arrive are the same to the last bit; the model's staging bounds what ranks hold in between.
     ///
-    /// This is for exchanges among many ranks that bring one array as it is to a layout of the same mesh; others stay as they are.
+    /// This is for exchanges among many ranks that bring one array as it is to a layout of the same mesh; others stay as they are. It is
+    /// asked last: an exchange that is changed afterwards is another one, and goes straight.
     ///
     /// ```
     /// use shard_comm::DType;
@@ -200,6 +207,7 @@ impl ExchangeBuilder {
     /// The value of destination elements that no source element maps to.
     #[must_use]
     pub fn fill(mut self, value: Scalar) -> Self {
+        self.stages = None;
         self.fill = Some(value);
         self
     }

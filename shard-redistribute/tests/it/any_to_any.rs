@@ -2,7 +2,7 @@
 
 use crate::common::{expected, layout, missing, pair, recipe, spread, value};
 use proptest::prelude::*;
-use shard_comm::{Communicator, DType, local};
+use shard_comm::{Communicator, DType, ErrorClass, local};
 use shard_redistribute::{Array, CostModel, Forecast, LinkCost, MeshComm, Plan};
 use shard_spec::{DeviceMesh, Layout, ReduceOp, numel};
 use std::rc::Rc;
@@ -250,6 +250,27 @@ fn reducing_a_product_is_not_a_sum() {
             .unwrap()
     });
     assert_eq!(values, vec![vec![8.0, 6.0]; 3]);
+}
+
+/// All ranks are told, whatever the size of their own piece, and go on.
+#[test]
+fn a_piece_of_another_size_on_one_rank_is_an_error_on_all() {
+    let told = on_ranks(&[3], |cx| {
+        let layout = Layout::parse(cx.mesh(), &[6], "S(0)").unwrap();
+        let held = if cx.rank() == 1 { 3 } else { 2 };
+        let local = cx.device().upload_slice(&vec![1.0; held]).unwrap();
+        let error = Array::from_local(cx, &layout, Some(local), DType::F64).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Agreed);
+        let x = Array::from_fn(cx, &layout, |i| i[0] as f64).unwrap();
+        let whole = x
+            .redistribute(&Layout::replicated(cx.mesh(), &[6]))
+            .unwrap();
+        let numbers = whole.to_vec::<f64>().unwrap();
+        assert_eq!(numbers, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        error.to_string()
+    });
+    assert!(told[0].contains("rank 1"), "{}", told[0]);
+    assert!(told.iter().all(|t| t == &told[0]), "{told:?}");
 }
 
 #[test]
