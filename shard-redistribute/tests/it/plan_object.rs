@@ -360,3 +360,38 @@ mod written {
         assert!(error.contains("pieces, expected at most"), "{error}");
     }
 }
+
+/// A plan goes between layouts of one shape on one mesh, whose partial values it can make of one another.
+#[test]
+fn layouts_that_no_plan_joins_are_refused() {
+    let mesh = DeviceMesh::new(&[2]).unwrap();
+    let turned = DeviceMesh::with_ranks(&[2], vec![1, 0]).unwrap();
+    let flat = |text| Layout::parse(&mesh, &[4], text).unwrap();
+    let told = |from: &Layout, to: &Layout| match Plan::new(from, to, 0) {
+        Err(error @ RedistributeError::Incompatible(_)) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let rows = flat("S(0)");
+    for (from, to, why) in [
+        (
+            &rows,
+            Layout::parse(&turned, &[4], "S(0)").unwrap(),
+            "the meshes differ",
+        ),
+        (
+            &rows,
+            Layout::parse(&mesh, &[4, 1], "S(0)").unwrap(),
+            "the shapes differ",
+        ),
+        (
+            &flat("P(sum)"),
+            flat("P(max)"),
+            "the partial operations differ",
+        ),
+        (&rows, flat("P(max)"), "only a partial sum"),
+    ] {
+        let said = told(from, &to);
+        assert!(said.contains(why), "{said}");
+    }
+    assert!(Plan::new(&rows, &flat("P(sum)"), 0).is_ok());
+}
