@@ -51,7 +51,23 @@ pub fn local_mistakes_are_agreed(comm: &dyn Communicator) {
     let long = vec![2; ranks + 1];
     let result = comm.all_gather_v(&mine, if me == culprit { &long } else { &counts });
     assert!(matches!(result, Err(CommError::Agreed(_))));
-    assert!(comm.broadcast(None, ranks, DType::F32, 1).is_err());
+    let fits = upload(comm, &values(me, 2));
+    let (none, f64) = (None, DType::F64);
+    for (i, beyond) in [
+        comm.broadcast(none, ranks, f64, 1).map(drop),
+        comm.scatter_v(none, &counts, ranks, f64).map(drop),
+        comm.gather_v(&fits, &counts, ranks).map(drop),
+        comm.reduce(&fits, Monoid::SUM, ranks).map(drop),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let told = beyond.expect_err("a root that is no rank").to_string();
+        assert!(
+            told.contains(&format!("a root below {ranks}")),
+            "{i}: {told}"
+        );
+    }
     comm.barrier().expect("a barrier after errors");
 }
 
