@@ -28,6 +28,8 @@ fn a_tensor_too_large_to_count_is_refused_before_it_is_made() {
             x.repeat(1, usize::MAX).map(|_| ()),
             x.pad(&[(0, 0), (1 << 40, 0)], EdgeMap::Circular, 0.0)
                 .map(|_| ()),
+            x.pad(&[(0, 0), (0, 1 << 40)], EdgeMap::Circular, 0.0)
+                .map(|_| ()),
         ];
         assert_eq!(x.repeat(0, 3)?.sum_all()?.item()?, 18.0);
         Ok(errors.map(|e| e.map_err(|e| (e.class(), e.to_string()))))

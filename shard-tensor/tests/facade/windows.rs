@@ -171,6 +171,36 @@ fn columns_and_channels_are_their_definitions() {
     gives("channel_shuffle", &SHAPE, turned, |x| x.channel_shuffle(2));
 }
 
+/// A last window that overhangs is divided by what of it lies on the plane, padded or not: PyTorch's numbers.
+#[test]
+fn averages_of_windows_that_overhang_are_pytorchs() {
+    for (ranks, placed) in [
+        (1, shard(2)),
+        (3, shard(2)),
+        (3, shard(2).sizes([1, 0, 5])),
+        (2, shard(2).sizes([5, 1])),
+    ] {
+        let found = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let x = mesh.from_fn([1, 1, 6], placed.clone(), |i| i[2] as f64 + 1.0)?;
+            let pooled = |padding: usize, counts| -> Result<Vec<f64>> {
+                let pool = Pool::new([3])
+                    .stride([2])
+                    .padding([padding])
+                    .ceil_mode(true);
+                let y = x.avg_pool(pool.count_include_pad(counts))?;
+                Ok(y.to_array::<f64>()?.into_iter().collect())
+            };
+            Ok([pooled(0, true)?, pooled(1, true)?, pooled(1, false)?])
+        });
+        for [plain, counted, left_out] in found.unwrap() {
+            assert_eq!(plain, [2.0, 4.0, 5.5], "{ranks} ranks");
+            assert_eq!(counted, [1.0, 3.0, 5.0, 3.0], "{ranks} ranks");
+            assert_eq!(left_out, [1.5, 3.0, 5.0, 6.0], "{ranks} ranks");
+        }
+    }
+}
+
 #[test]
 fn adaptive_pools_are_their_definitions() {
     let area = |at: &[usize]| {
