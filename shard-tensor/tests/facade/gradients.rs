@@ -54,6 +54,23 @@ fn second_derivatives() {
     checked.unwrap();
 }
 
+#[test]
+fn a_cotangent_of_any_layout_is_where_gradients_start() {
+    let done = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.arange(4, shard(0).sizes([3, 1]))?.requires_grad()?;
+        let y = x.square()?;
+        for placed in [shard(0), replicate()] {
+            let seed = mesh.arange(4, placed)?.add_scalar(1.0)?;
+            let slope = y.grad_with(&seed, &[&x], false)?.remove(0).unwrap();
+            assert_eq!(slope.layout(), x.layout());
+            assert_eq!(read(&slope)?, [0.0, 4.0, 12.0, 24.0]);
+        }
+        Ok(())
+    });
+    done.unwrap();
+}
+
 /// The gradients of one of two models are those of a pass for all; the others are not there, and neither their sums over ranks.
 #[test]
 fn a_pass_for_one_of_two_models() {
