@@ -200,7 +200,8 @@ impl Topology {
         }
     }
 
-    /// Ranks that share memory: a rank copies what it needs when it waits for it, and sending costs nothing.
+    /// Ranks that share memory: a rank copies what it needs when it waits for it, and sending costs nothing. They plan as threads do, without
+    /// a model of these links unless the program sets one.
     pub fn shared_memory(ranks: usize, machine: Machine, link: LinkCost) -> Self {
         Self {
             flies: false,

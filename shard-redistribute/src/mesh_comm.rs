@@ -84,8 +84,9 @@ impl MeshComm {
             Some(all) => Planner::of(index, PLANS, &**all, mesh),
             None => Planner::new(index, PLANS),
         };
-        // All ranks know the same of the links, so they set the same model.
-        planner.set_model(world.topology().map(|t| CostModel::of(t, mesh)));
+        // All ranks know the same of the links, so they set the same model. Ranks that share memory, as threads, plan without one.
+        let links = world.topology().filter(|links| links.flies());
+        planner.set_model(links.map(|links| CostModel::of(links, mesh)));
         Ok(Rc::new(Self {
             mesh: mesh.clone(),
             world: world.clone(),

@@ -282,3 +282,99 @@ fn rows_by_index_are_forecast_as_if_spread_evenly() {
         assert_eq!(seen.bytes, 2 * 3 * 75 * 16 * 4);
     }
 }
+
+/// A program of a few ops that a seed picks, of small tensors, whose terms, parts and moves cross.
+struct Drawn {
+    seed: u64,
+    tensors: Vec<ShardTensor>,
+}
+
+impl Drawn {
+    fn new(ctx: &Context, seed: u64) -> Result<Self> {
+        let ranks = ctx.world_size();
+        let mut drawn = Self {
+            seed: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            tensors: Vec::new(),
+        };
+        let mesh = match ranks.is_multiple_of(2) && drawn.below(2) == 0 {
+            true => ctx.mesh_of([2, ranks / 2])?,
+            false => ctx.mesh_of(ranks)?,
+        };
+        let shape = [drawn.below(9) + 1, drawn.below(40) + 1, drawn.below(60) + 1];
+        for _ in 0..2 {
+            let places = drawn.places(&mesh);
+            let x = mesh.randn(shape, places)?.requires_grad()?;
+            drawn.tensors.push(x);
+        }
+        Ok(drawn)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        (self.seed % n as u64) as usize
+    }
+
+    fn places(&mut self, mesh: &Mesh) -> Placements {
+        let one = |at: usize| if at == 3 { replicate() } else { shard(at) };
+        let places: Vec<_> = (0..mesh.shape().len())
+            .map(|_| one(self.below(4)))
+            .collect();
+        places.into()
+    }
+
+    /// Where the program is the same in every call: the seed is put back.
+    fn step(&mut self) -> Result<()> {
+        let seed = self.seed;
+        let (mut x, other) = (self.tensors[0].clone(), self.tensors[1].clone());
+        for _ in 0..5 {
+            let dim = self.below(3);
+            x = match self.below(11) {
+                0 => x.gelu()?,
+                1 => x.add(&other)?,
+                2 => x.mul(&x.sum([dim], true)?)?,
+                3 => x.softmax(dim)?,
+                4 => x.redistribute(self.places(&x.mesh().clone()))?,
+                5 => x.mul(&other.mean([dim], true)?)?,
+                6 => x.flip(dim)?,
+                7 => x.cumsum(dim)?,
+                8 => x.matmul(&other.transpose(1, 2)?)?.matmul(&other)?,
+                9 => x.roll(dim, 1)?,
+                _ => x.sub(&x.amax([dim], true)?)?,
+            };
+        }
+        let grads = x.mul(&x)?.sum([0, 1, 2], false)?.backward()?;
+        if let Some(grad) = grads.get(&self.tensors[0])? {
+            grad.redistribute(replicate())?;
+        }
+        self.seed = seed;
+        Ok(())
+    }
+}
+
+/// Ranks that share memory choose plans without a model, and so do those that are played.
+#[test]
+fn drawn_programs_move_what_is_forecast() {
+    for seed in 0..60_u64 {
+        let ranks = [2, 3, 4, 6, 1][seed as usize % 5];
+        let real = Launch::new(ranks).run(|ctx| {
+            let mut job = Drawn::new(ctx, seed)?;
+            job.step()?;
+            let before = ctx.ledger().snapshot();
+            job.step()?;
+            Ok(counted(&before, ctx).0)
+        });
+        let topology =
+            Topology::shared_memory(ranks, Machine::new(50e9, 10e9), LinkCost::new(0.0, 10e9));
+        let forecast = Simulation::new(&topology)
+            .ranks((0..ranks).collect::<Vec<_>>())
+            .run(|ctx| Drawn::new(ctx, seed), |_, job| job.step())
+            .unwrap();
+        for (rank, (moved, played)) in real.unwrap().into_iter().zip(forecast.played).enumerate() {
+            let mut seen = played.moved;
+            seen.ops.sort_unstable_by_key(|op| op.0);
+            assert_eq!(seen, moved, "program {seed}, rank {rank} of {ranks}");
+        }
+    }
+}
