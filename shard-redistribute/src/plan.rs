@@ -179,7 +179,9 @@ impl Plan {
             .collect();
         let mut best = 0;
         for (i, c) in considered.iter().enumerate() {
-            if c.staging <= model.staging && c.seconds < considered[best].seconds {
+            // Prices that differ by the rounding of their sums are equal.
+            let cheaper = c.seconds < considered[best].seconds * (1.0 - 1e-9);
+            if c.staging <= model.staging && cheaper {
                 best = i;
             }
         }

@@ -1,7 +1,7 @@
 //! Plans that are kept, and what a model changes.
 
 use shard_comm::DType;
-use shard_redistribute::{CostModel, LinkCost, Method, Planner};
+use shard_redistribute::{CostModel, LinkCost, Method, Plan, Planner};
 use shard_spec::{DeviceMesh, Layout};
 use std::rc::Rc;
 
@@ -37,4 +37,26 @@ fn a_model_changes_what_is_chosen() {
     assert_eq!(method(&planner), Method::SliceGather);
     planner.set_model(None);
     assert_eq!(method(&planner), Method::Direct);
+}
+
+/// Where messages are free a sum is taken as it is, also a small one, of which every rank reads all terms because a second round would take
+/// longer; and the direct way is not given up for what prices lose to rounding.
+#[test]
+fn where_ranks_share_memory_sums_are_direct() {
+    let model = CostModel::shared_memory();
+    let moves = [
+        (&[3][..], "P(sum)", "R"),
+        (&[8], "P(sum)", "R"),
+        (&[2, 3], "S(0) P(sum)", "S(0) R"),
+        (&[2, 3], "P(sum) P(sum)", "R R"),
+        (&[2, 3], "S(0) S(0)", "R S(0)"),
+    ];
+    for (shape, from, to) in moves {
+        let mesh = DeviceMesh::new(shape).unwrap();
+        for shape in [[5, 7], [40, 25], [200, 30]] {
+            let [from, to] = [from, to].map(|at| Layout::parse(&mesh, &shape, at).unwrap());
+            let plan = Plan::cheapest(&from, &to, 0, DType::F32, &model).unwrap();
+            assert_eq!(plan.method(), Method::Direct, "{from} to {to} of {shape:?}");
+        }
+    }
 }
