@@ -139,6 +139,35 @@ fn lbfgs_goes_on_from_a_state() {
     }
 }
 
+/// An iteration sums all its products at once, however much it remembers.
+#[test]
+fn rounds_of_lbfgs_do_not_grow_with_what_it_remembers() {
+    let rounds = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let scale = mesh.from_fn([7], shard(0), |i| 1.0 + 3.0 * i[0] as f64)?;
+        let of = |history: usize| {
+            let w = mesh.ones([7], shard(0))?.requires_grad()?;
+            let lbfgs = Lbfgs::new(vec![("w".to_owned(), w.clone())], 0.1)?;
+            let mut lbfgs = lbfgs.iterations(12).history(history).tolerances(0.0, 0.0);
+            let before = ctx.ledger().snapshot();
+            let mut asked = 0;
+            lbfgs.step(|| {
+                asked += 1;
+                scale.mul(&w)?.square()?.sum_all()
+            })?;
+            let moved = ctx.ledger().since(&before);
+            let sums = moved.ops.iter().find(|(op, _)| *op == "all_reduce");
+            Ok::<_, Error>((asked, sums.map_or(0, |(_, count)| count.rounds)))
+        };
+        Ok([of(2)?, of(12)?])
+    });
+    let [few, many] = rounds.unwrap().remove(0);
+    assert_eq!(few, many);
+    let (asked, rounds) = many;
+    // Three of an iteration, and two of each loss: its value, and where its gradient begins.
+    assert!(asked == 12 && rounds <= 5 * asked + 1, "{rounds}");
+}
+
 #[test]
 fn lbfgs_refuses_what_it_cannot_take_a_step_with() {
     for ranks in [1, 2] {

@@ -62,6 +62,8 @@ struct Memory {
     gradient: Vector,
     /// The latest last.
     pairs: Vec<Pair>,
+    /// For each pair the products of its gradient with the parameters and the gradient of those up to itself, in turn.
+    products: Vec<Vec<f64>>,
     /// What the curvature is taken for where nothing is known of it: the inverse of a Hessian's diagonal.
     diagonal: f64,
 }
@@ -167,8 +169,8 @@ impl Lbfgs {
     ///
     /// # Collective
     /// All ranks of the program, with the same function, whose loss they all hold. Beside what that and its derivative move, an
-    /// iteration takes sums over ranks of one number per parameter, one after the other: two for each remembered iteration, three more, and
-    /// one for each loss of a search.
+    /// iteration takes three rounds, and one for each loss of a search, whatever it remembers: the largest elements of two vectors, and four
+    /// products per remembered iteration, a number per parameter each.
     ///
     /// # Errors
     /// What the function reports, as [`ShardTensor::backward`] and [`ShardTensor::item`] do; parameters are then where the search was.
@@ -293,72 +295,110 @@ impl Lbfgs {
     #[track_caller]
     fn turn(&mut self, ctx: &Context, gradient: &Vector) -> Result<f64> {
         let memory = &mut self.memory;
-        if memory.iterations == 0 {
-            memory.diagonal = 1.0;
-        } else {
-            let changed = scaled(&memory.direction, memory.step)?;
-            memory.learn(
-                ctx,
-                changed,
-                sum(gradient, &memory.gradient, -1.0)?,
-                self.history,
-            )?;
-        }
-        let mut direction = memory.direction(ctx, gradient)?;
-        for (along, (_, parameter)) in direction.iter_mut().zip(&self.parameters) {
-            // Its gradient is 0, but what is remembered may say otherwise.
-            if !parameter.is_tracked() {
-                *along = along.zeros_like()?;
+        let along = memory.learn(ctx, gradient, self.history)?;
+        let (mut direction, mut slope) = memory.direction(gradient, &along)?;
+        if self.parameters.iter().any(|(_, p)| !p.is_tracked()) {
+            for (along, (_, parameter)) in direction.iter_mut().zip(&self.parameters) {
+                // Its gradient is 0, but what is remembered may say otherwise.
+                if !parameter.is_tracked() {
+                    *along = along.zeros_like()?;
+                }
             }
+            slope = product(ctx, gradient, &direction)?;
         }
         memory.iterations = memory.iterations.saturating_add(1);
         // It stays where it is until it is told how far it went.
         (memory.direction, memory.step) = (direction, 0.0);
         memory.gradient.clone_from(gradient);
-        product(ctx, gradient, &memory.direction)
+        Ok(slope)
     }
 }
 
 impl Memory {
-    /// Takes up what an iteration changed, if its curvature is above 0, in place of the oldest.
-    fn learn(
-        &mut self,
-        ctx: &Context,
-        parameters: Vector,
-        gradient: Vector,
-        history: usize,
-    ) -> Result<()> {
-        let curvature = product(ctx, &gradient, &parameters)?;
+    /// Takes up what the last iteration changed, if its curvature is above 0, in place of the oldest. Returns the gradient's products with all
+    /// that is remembered, and with itself at the end. All products are summed over ranks together.
+    #[track_caller]
+    fn learn(&mut self, ctx: &Context, gradient: &Vector, history: usize) -> Result<Vec<f64>> {
+        if self.products.len() < self.pairs.len() {
+            let (all, pairs) = (self.vectors(), self.pairs.iter().enumerate());
+            let rows: Vec<_> = pairs
+                .map(|(i, p)| (&p.gradient, &all[..2 * i + 2]))
+                .collect();
+            self.products = products(ctx, &rows)?;
+        }
+        if self.iterations == 0 {
+            self.diagonal = 1.0;
+            return Ok(products(ctx, &[(gradient, &[gradient])])?.swap_remove(0));
+        }
+        let pair = Pair {
+            parameters: scaled(&self.direction, self.step)?,
+            gradient: sum(gradient, &self.gradient, -1.0)?,
+            inverse: 0.0,
+        };
+        let mut all = self.vectors();
+        let known = all.len();
+        all.extend([&pair.parameters, &pair.gradient, gradient]);
+        let rows = [(&pair.gradient, &all[..known + 2]), (gradient, &all[..])];
+        let mut found = products(ctx, &rows)?.into_iter();
+        let (row, mut along) = (
+            found.next().unwrap_or_default(),
+            found.next().unwrap_or_default(),
+        );
+        let (curvature, square) = (row[known], row[known + 1]);
         // NaN is not above it.
         if curvature.is_nan() || curvature <= 1e-10 {
-            return Ok(());
+            along.drain(known..known + 2);
+            return Ok(along);
         }
-        self.diagonal = curvature / product(ctx, &gradient, &gradient)?;
-        self.pairs.push(Pair {
-            parameters,
-            gradient,
-            inverse: 1.0 / curvature,
-        });
+        self.diagonal = curvature / square;
+        let inverse = 1.0 / curvature;
+        self.pairs.push(Pair { inverse, ..pair });
+        self.products.push(row);
         let old = self.pairs.len().saturating_sub(history);
         self.pairs.drain(..old);
-        Ok(())
+        self.products.drain(..old);
+        for row in self.products.iter_mut().chain([&mut along]) {
+            row.drain(..2 * old);
+        }
+        Ok(along)
     }
 
-    /// The gradient times what is known of the inverse Hessian, downwards: two passes over what is remembered.
-    fn direction(&self, ctx: &Context, gradient: &Vector) -> Result<Vector> {
-        let mut direction = scaled(gradient, -1.0)?;
-        let mut shares = Vec::with_capacity(self.pairs.len());
-        for pair in self.pairs.iter().rev() {
-            let share = product(ctx, &pair.parameters, &direction)? * pair.inverse;
-            direction = sum(&direction, &pair.gradient, -share)?;
-            shares.push(share);
+    /// What the pairs changed, of parameters and gradients in turn.
+    fn vectors(&self) -> Vec<&Vector> {
+        let pairs = self.pairs.iter();
+        pairs.flat_map(|p| [&p.parameters, &p.gradient]).collect()
+    }
+
+    /// The gradient times what is known of the inverse Hessian, downwards, and the slope along that: two passes over what is remembered, by
+    /// the products of all vectors, so that only numbers change until the end (Chen, Wang and Zhou, "Large-scale L-BFGS using
+    /// MapReduce", 2014).
+    fn direction(&self, gradient: &Vector, along: &[f64]) -> Result<(Vector, f64)> {
+        let count = self.pairs.len();
+        // Of the changes of parameters and of gradients, and of the gradient.
+        let (mut steps, mut turns, mut own) = (vec![0.0; count], vec![0.0; count], -1.0);
+        for (i, pair) in self.pairs.iter().enumerate().rev() {
+            let later = (i + 1..count).map(|j| turns[j] * self.products[j][2 * i]);
+            turns[i] = -pair.inverse * (own * along[2 * i] + later.sum::<f64>());
         }
-        direction = scaled(&direction, self.diagonal)?;
-        for (pair, share) in self.pairs.iter().zip(shares.into_iter().rev()) {
-            let found = product(ctx, &pair.gradient, &direction)? * pair.inverse;
-            direction = sum(&direction, &pair.parameters, share - found)?;
+        let found: Vec<f64> = turns.iter().map(|turn| -turn).collect();
+        own *= self.diagonal;
+        turns.iter_mut().for_each(|turn| *turn *= self.diagonal);
+        for (i, pair) in self.pairs.iter().enumerate() {
+            let all = (0..count).map(|j| turns[j] * self.products[i.max(j)][2 * i.min(j) + 1]);
+            let earlier = (0..i).map(|j| steps[j] * self.products[i][2 * j]);
+            let back = own * along[2 * i + 1] + all.sum::<f64>() + earlier.sum::<f64>();
+            steps[i] = found[i] - pair.inverse * back;
         }
-        Ok(direction)
+        let shares = steps.iter().zip(&turns).flat_map(|(a, b)| [*a, *b]);
+        let terms = shares
+            .clone()
+            .zip(along)
+            .map(|(share, along)| share * along);
+        let slope = own * along[2 * count] + terms.sum::<f64>();
+        let first = scaled(gradient, own)?;
+        let mut all = self.vectors().into_iter().zip(shares);
+        let direction = all.try_fold(first, |direction, (x, by)| sum(&direction, x, by))?;
+        Ok((direction, slope))
     }
 }
 
@@ -375,12 +415,29 @@ fn sum(x: &Vector, y: &Vector, by: f64) -> Result<Vector> {
 /// The product of two vectors, in `f64` and equal on all ranks to the bit.
 #[track_caller]
 fn product(ctx: &Context, x: &Vector, y: &Vector) -> Result<f64> {
-    let terms = x.iter().zip(y).map(|(x, y)| {
-        let [a, b] = [x, y].map(|x| x.to(DType::F64));
-        Ok((x.value(), a?.mul(&b?)?.sum_all()?.value()))
-    });
-    let terms: Vec<_> = terms.collect::<Result<_>>()?;
-    Ok(over_ranks(ctx, &terms, Monoid::SUM)?.into_iter().sum())
+    Ok(products(ctx, &[(x, &[y])])?[0][0])
+}
+
+/// The products of some vectors with others each, as [`product`], summed over ranks together.
+#[track_caller]
+fn products(ctx: &Context, rows: &[(&Vector, &[&Vector])]) -> Result<Vec<Vec<f64>>> {
+    let mut terms = Vec::new();
+    for (x, y) in rows
+        .iter()
+        .flat_map(|(x, row)| row.iter().map(move |y| (x, y)))
+    {
+        for (x, y) in x.iter().zip(*y) {
+            let [a, b] = [x, y].map(|x| x.to(DType::F64));
+            terms.push((x.value(), a?.mul(&b?)?.sum_all()?.value()));
+        }
+    }
+    let found = over_ranks(ctx, &terms, Monoid::SUM)?;
+    let mut terms = found.into_iter();
+    let mut product = |x: &Vector| terms.by_ref().take(x.len()).sum();
+    let found = rows
+        .iter()
+        .map(|(x, row)| row.iter().map(|_| product(x)).collect());
+    Ok(found.collect())
 }
 
 /// The sum of magnitudes, or with an infinite order the largest one. NaN shows.
@@ -459,6 +516,7 @@ impl Stateful for Lbfgs {
         });
         let memory = Memory {
             pairs: pairs.collect::<Result<_>>()?,
+            products: Vec::new(),
             iterations: whole(state, "iterations")?,
             direction: vector("direction")?,
             step: real(state, "step")?,
