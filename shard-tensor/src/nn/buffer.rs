@@ -22,6 +22,11 @@ impl Buffer {
         self.0.borrow().clone()
     }
 
+    /// Whether what is set in one is seen in the other.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Moves what it holds, for all its clones.
     #[track_caller]
     pub(crate) fn settle(&self, to: &Layout) -> Result<()> {

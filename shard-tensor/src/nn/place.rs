@@ -1,6 +1,6 @@
 //! Where the parameters of a model lie: parallelism is placements.
 
-use super::{LeafMut, Tree};
+use super::{Buffer, LeafMut, Tree};
 use crate::placements::divided_further;
 use crate::{Error, Placements, Result, ShardTensor};
 use shard_spec::{Layout, Partition, Placement};
@@ -30,6 +30,37 @@ pub(super) fn replace(
         });
     }
     check_tied(op, model, &places)?;
+    // An optimizer that has an old one would wait for gradients in vain.
+    renew(model, places, &mut |old| old.set_replaced(op))
+}
+
+/// Gives a model parameters and buffers of its own, that are and lie as those which it has in common with others.
+#[track_caller]
+pub(super) fn own(model: &mut dyn Tree) -> Result<()> {
+    let mut buffers: Vec<(Buffer, Buffer)> = Vec::new();
+    let mut places = Vec::new();
+    for (_, leaf) in model.leaves_mut() {
+        places.push(match leaf {
+            LeafMut::Tensor(tensor) => Some(present(tensor)),
+            LeafMut::Training(_) => None,
+            LeafMut::Buffer(buffer) => {
+                let tied = buffers.iter().find(|(old, _)| old.is_same(buffer));
+                let new = tied.map_or_else(|| Buffer::new(&buffer.get()), |(_, new)| new.clone());
+                buffers.push((std::mem::replace(buffer, new.clone()), new));
+                None
+            }
+        });
+    }
+    renew(model, places, &mut |_| {})
+}
+
+/// Puts new tensors in places, of tied parameters one, and shows the parameters that were there.
+#[track_caller]
+fn renew(
+    model: &mut dyn Tree,
+    places: Vec<Option<Place>>,
+    replaced: &mut dyn FnMut(&ShardTensor),
+) -> Result<()> {
     let mut known: Vec<(ShardTensor, ShardTensor)> = Vec::new();
     for ((_, leaf), place) in model.leaves_mut().into_iter().zip(places) {
         let Some(Place { own, used_as }) = place else {
@@ -50,8 +81,7 @@ pub(super) fn replace(
                     }
                 };
                 let old = std::mem::replace(tensor, new.clone());
-                // An optimizer that has it would wait for gradients in vain.
-                old.set_replaced(op);
+                replaced(&old);
                 known.push((old, new));
             }
         }

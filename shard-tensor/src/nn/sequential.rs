@@ -20,9 +20,26 @@ use crate::{Result, ShardTensor, tree};
 /// assert_eq!(names[0], ["0.weight", "0.bias"]);
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Sequential {
-    layers: Vec<Box<dyn Module>>,
+    layers: Vec<Box<dyn Layer>>,
+}
+
+/// A layer of any type that can be cloned.
+trait Layer: Module {
+    fn cloned(&self) -> Box<dyn Layer>;
+}
+
+impl<M: Module + Clone + 'static> Layer for M {
+    fn cloned(&self) -> Box<dyn Layer> {
+        Box::new(self.clone())
+    }
+}
+
+impl Clone for Box<dyn Layer> {
+    fn clone(&self) -> Self {
+        (**self).cloned()
+    }
 }
 
 impl Sequential {
@@ -31,9 +48,9 @@ impl Sequential {
         Self::default()
     }
 
-    /// One layer more.
+    /// One layer more, which can be cloned, so that all of them can.
     #[must_use]
-    pub fn then(mut self, layer: impl Module + 'static) -> Self {
+    pub fn then(mut self, layer: impl Module + Clone + 'static) -> Self {
         self.layers.push(Box::new(layer));
         self
     }

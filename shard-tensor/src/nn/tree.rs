@@ -235,6 +235,44 @@ pub trait ModelExt: Tree {
         Ok(self)
     }
 
+    /// A copy with parameters and buffers of its own, that are and lie as these: `copy.deepcopy` of a module, for teachers and target
+    /// networks. A clone has the same parameters under another handle, and so has a clone's optimizer.
+    ///
+    /// ```
+    /// use shard_tensor::nn::{Linear, ModelExt, Sequential};
+    /// use shard_tensor::optim::{Optimizer, Sgd};
+    /// use shard_tensor::{Stateful, launch};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let mut student = Sequential::new().then(Linear::new(&mesh, 4, 1)?);
+    ///     let mut teacher = student.copied()?;
+    ///     let first = teacher.parameters()[0].1.to_array::<f32>()?;
+    ///     let loss = student.parameters()[0].1.square()?.sum_all()?;
+    ///     Sgd::new(student.parameters(), 0.1)?.step(&loss.backward()?)?;
+    ///     assert_eq!(teacher.parameters()[0].1.to_array::<f32>()?, first);
+    ///     teacher.load_state(&student.state()?)?; // takes over what the student has learnt
+    ///     assert_ne!(teacher.parameters()[0].1.to_array::<f32>()?, first);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program. No communication, and no memory until one of both changes.
+    ///
+    /// # Errors
+    /// What a tape reports.
+    #[track_caller]
+    fn copied(&self) -> Result<Self>
+    where
+        Self: Clone,
+    {
+        let _call = Calling::of("copied");
+        let mut copy = self.clone();
+        place::own(&mut copy)?;
+        Ok(copy)
+    }
+
     /// Divides all parameters over a mesh axis, pinned: wherever an op uses one it is gathered along the axis, never the
     /// activations instead; then it is dropped, gathered again where the backward pass reads it, and its gradient arrives in the
     /// parameter's parts, by sums in which every rank is left its own. While ops run, the parameter that is used next is in flight. With the data divided over the same axis this is fully

@@ -1,6 +1,7 @@
 //! Models as trees of named tensors.
 
-use shard_tensor::nn::{BatchNorm, Buffer, Linear, ModelExt, Tree};
+use shard_tensor::nn::{self, BatchNorm, Buffer, Linear, ModelExt, Module, Tree};
+use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{Result, ShardTensor, State, Stateful, launch, replicate, shard, tree};
 
 /// One of each thing that a field may be.
@@ -106,4 +107,51 @@ fn a_state_is_taken_up_whole_or_not_at_all() {
         Ok(())
     })
     .unwrap();
+}
+
+/// A copy has parameters and buffers of its own, where and as those are; what is tied stays so.
+#[test]
+fn copies_have_their_own_parameters_and_buffers() {
+    for ranks in [1, 3] {
+        let done = launch(ranks, |ctx| {
+            let mesh = ctx.mesh([("shard", ranks)])?;
+            let first = nn::Linear::new(&mesh, 4, 5)?;
+            let model = nn::Sequential::new()
+                .then(first.clone())
+                .then(nn::BatchNorm::new(&mesh, 5)?)
+                .then(nn::Map::new(|x| x.narrow(1, 0..4)))
+                .then(first)
+                .fully_sharded("shard")?;
+            model.parameters()[2].1.set_requires_grad(false)?;
+            let (clone, copy) = (model.clone(), model.copied()?);
+            let tensors = |of: &nn::Sequential| {
+                let state = of.state()?.tensors.into_iter();
+                let read = |(name, t): (String, ShardTensor)| Ok((name, t.to_array::<f32>()?));
+                state.map(read).collect::<Result<Vec<_>>>()
+            };
+            let before = tensors(&model)?;
+            assert_eq!(tensors(&copy)?, before);
+            for ((name, own), (_, new)) in model.parameters().into_iter().zip(copy.parameters()) {
+                assert!(!own.is_same_parameter(&new), "{name}");
+                assert_eq!(own.layout(), new.layout(), "{name}");
+                assert_eq!(own.layout_in_use(), new.layout_in_use(), "{name}");
+                assert_eq!(own.is_tracked(), new.is_tracked(), "{name}");
+            }
+            let [one, last] = [0, 4].map(|at| copy.parameters()[at].1.clone());
+            assert!(one.is_same_parameter(&last));
+            copy.eval();
+            let x = mesh.randn([6, 4], shard(0))?;
+            let loss = model.forward(&x)?.square()?.sum_all()?;
+            Sgd::new(model.parameters(), 0.1)?.step(&loss.backward()?)?;
+            assert_ne!(tensors(&model)?, before);
+            assert_eq!(tensors(&clone)?, tensors(&model)?);
+            assert_eq!(tensors(&copy)?, before);
+            // An optimizer of the first model takes steps as before, one of the copy its own.
+            let loss = copy.forward(&x)?.square()?.sum_all()?;
+            Sgd::new(copy.parameters(), 0.1)?.step(&loss.backward()?)?;
+            assert_ne!(tensors(&copy)?, before);
+            Ok(())
+        });
+        done.unwrap();
+    }
 }
