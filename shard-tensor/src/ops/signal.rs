@@ -145,13 +145,15 @@ impl ShardTensor {
     }
 
     /// The signal `[.., time]` whose [`stft`](Self::stft) is nearest to these spectra: `length` elements of it, or as many as stretches cover,
-    /// less what they reach beyond the ends. What no window covers has no meaning: it is NaN.
+    /// less what they reach beyond the ends, and zeros after that.
     ///
     /// # Collective
-    /// All members of the mesh. Where stretches are sharded, what of them belongs to others' parts of the time.
+    /// All members of the mesh. Where stretches are sharded, what of them belongs to others' parts of the time. With a window the ranks read
+    /// whether it covers the signal, which takes a round.
     ///
     /// # Errors
-    /// As [`stft`](Self::stft); for another number of frequencies, or no stretches.
+    /// As [`stft`](Self::stft); for another number of frequencies, no stretches, or a length that is more than can be counted; on all ranks,
+    /// if windows leave an element of what stretches cover with no weight, as in PyTorch.
     #[track_caller]
     pub fn istft(&self, frames: &Stft, length: Option<usize>) -> Result<Self> {
         let _call = Calling::of("istft");

@@ -3,7 +3,8 @@
 use crate::layers::wave;
 use shard_tensor::nn::{ModelExt, Module, Plan, SpectralConv};
 use shard_tensor::{
-    DType, ErrorClass, Launch, Mesh, Placements, Result, ShardTensor, replicate, shard,
+    DType, ErrorClass, Launch, Mesh, Placements, Result, ShardTensor, Stft, launch, replicate,
+    shard,
 };
 
 /// What a layer that acts on frequencies makes of a field, and two sums of the gradients.
@@ -156,4 +157,39 @@ fn frequencies_stay_where_the_field_is() {
         Ok(())
     });
     done.unwrap();
+}
+
+/// As PyTorch, instead of infinities: on all ranks, whatever part of the signal they have.
+#[test]
+fn what_no_window_covers_is_an_error() {
+    for ranks in [1, 3] {
+        let told = launch(ranks, |ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let spectra = wave(&mesh, &[2, 5, 9, 2], 3, shard(2))?;
+            let window = mesh.hann_window(8, true, replicate())?;
+            let frames = Stft::new(8).hop(2).window(&window);
+            // Where stretches begin, Hann's window is 0.
+            let apart = spectra
+                .istft(&frames.clone().from_start(), None)
+                .unwrap_err();
+            let gaps = spectra.istft(&Stft::new(8).hop(9), None).unwrap_err();
+            for error in [&apart, &gaps] {
+                assert_eq!(error.class(), ErrorClass::Agreed);
+            }
+            let (most, above) = (isize::MAX as usize, usize::MAX);
+            let long = [most, above].map(|n| spectra.istft(&frames, Some(n)).unwrap_err());
+            let found = spectra.istft(&frames, None)?.to_array::<f32>()?;
+            assert!(found.iter().all(|x| x.is_finite()));
+            let long = long.map(|error| error.to_string());
+            Ok([[apart, gaps].map(|error| error.to_string()), long].concat())
+        });
+        let told = told.unwrap();
+        assert!(told.iter().all(|errors| errors == &told[0]));
+        assert!(
+            told[0][..2].iter().all(|e| e.contains("no window covers")),
+            "{told:?}"
+        );
+        let names = |e: &String| e.starts_with("istft:") && e.contains("a signal of ");
+        assert!(told[0][2..].iter().all(names), "{told:?}");
+    }
 }

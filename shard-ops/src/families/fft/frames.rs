@@ -1,15 +1,19 @@
 //! Fourier transforms of short stretches of a signal, one after the other, and the way back.
 
 use super::{FourierNorm, fft, irfft, rfft};
+use crate::error::InOp;
 use crate::families::broadcast::expand_like;
-use crate::families::elementwise::{div, mul, mul_scalar, number, unary};
+use crate::families::decided::read;
+use crate::families::elementwise::{div, lt, mul, mul_scalar, number, unary};
 use crate::families::full::{in_full_with, sums};
 use crate::families::index::{pad, slice, stack};
+use crate::families::reduce::any;
 use crate::families::shape::{reshape, transpose};
 use crate::families::unfold::{UnfoldOptions, fold, sliding};
 use crate::{Exec, OpError, Result, Value};
+use shard_comm::{AgreedError, Bool, CommError, DType};
 use shard_kernels::unary::Unary;
-use shard_spec::EdgeMap;
+use shard_spec::{EdgeMap, checked_numel};
 
 /// The stretches of [`stft`] and [`istft`].
 #[derive(Clone, Copy, Debug)]
@@ -95,13 +99,15 @@ fn spectra_of(exec: &dyn Exec, x: &Value, frames: Frames<'_>, last: usize) -> Re
 /// The signal `[.., time]` whose [`stft`] is nearest to these spectra, `[.., frequencies, stretches, 2]`: what they are transformed back to is
 /// multiplied by the window again, summed where stretches overlap, and divided by the sum of the window's squares there. Without a `length`
 /// there is as much of it as stretches cover, less the padding; beyond that it is 0. Of all frequencies those that mirror others are not
-/// looked at. What no window covers has no meaning: it is NaN.
+/// looked at.
 ///
 /// # Collective
-/// All members of the mesh. Where stretches are sharded, what of them belongs to other ranks' parts of the time.
+/// All members of the mesh. Where stretches are sharded, what of them belongs to other ranks' parts of the time. Whether windows cover the
+/// signal is one truth value, which all ranks read.
 ///
 /// # Errors
-/// As [`stft`]; spectra of another number of frequencies, or of no stretches.
+/// As [`stft`]; spectra of another number of frequencies, or of no stretches; a length that is more than can be counted; and, on all ranks,
+/// windows that leave an element of what stretches cover with no weight.
 pub fn istft(
     exec: &dyn Exec,
     spectra: &Value,
@@ -155,6 +161,13 @@ fn signal_of(
     let start = if frames.center { size / 2 } else { 0 };
     let start = start.min(covered);
     let length = length.unwrap_or_else(|| covered.saturating_sub(2 * start));
+    let shape: Vec<usize> = batch.iter().copied().chain([length]).collect();
+    let bytes = checked_numel(&shape).ok();
+    let bytes = bytes.and_then(|n| n.checked_mul(DType::F64.size()));
+    if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+        let problem = format!("a signal of {length} elements");
+        return Err(unfit(NAME, &problem, &[spectra], "ask for a shorter one"));
+    }
     let end = start.saturating_add(length).min(covered);
     let padded = |x: &Value, before, after| {
         let pads = [(0, 0), (0, 0), (before, after)];
@@ -174,10 +187,30 @@ fn signal_of(
         squares = unary(exec, window, Unary::Square)?;
     }
     let weight = summed(&expand_like(exec, &squares, &y.detach())?)?;
+    // Without a window each element that a stretch reaches counts.
+    if window.is_some() || hop > size {
+        check_covered(exec, NAME, &weight.detach(), spectra)?;
+    }
     let signal = div(exec, &summed(&y)?, &weight)?;
     let signal = padded(&signal, 0, (length - (end - start)) as isize)?;
-    let shape: Vec<usize> = batch.iter().copied().chain([length]).collect();
     reshape(exec, &signal, &shape)
+}
+
+/// Refuses windows whose squares come to nothing somewhere, by the bound of PyTorch's.
+fn check_covered(exec: &dyn Exec, op: &'static str, weight: &Value, of: &Value) -> Result<()> {
+    let bare = lt(exec, weight, &number(op, weight, 1e-11)?)?;
+    let all: Vec<usize> = (0..weight.ndim()).collect();
+    let bare = read::<Bool>(exec, op, &any(exec, &bare, &all, false)?)?;
+    if !bare.is_some_and(Bool::get) {
+        return Ok(());
+    }
+    let fix = "leave less between stretches, take a window that does not fade to 0 there, or ask for the part that is covered";
+    let got = format!(
+        "elements that no window covers, of spectra {:?}",
+        of.shape()
+    );
+    let error = AgreedError::new(op, "windows that overlap enough", got, fix);
+    Err(CommError::Agreed(Box::new(error))).in_op(op)
 }
 
 impl Frames<'_> {
