@@ -30,6 +30,8 @@ pub enum Factors {
     Slogdet,
     /// `e^A`.
     Exp,
+    /// The adjugate: the cofactors, transposed, or `A⁻¹ det A` where there is an inverse.
+    Adjugate,
 }
 
 /// A triangle of a matrix: what is outside of it is taken for zeros.
@@ -190,6 +192,7 @@ fn of_matrix(kind: Factors, a: MatRef<'_, f64>) -> Option<Vec<Mat<f64>>> {
         }
         Factors::Exp if a.nrows() == 0 => vec![a.to_owned()],
         Factors::Exp => vec![exponential(a)?],
+        Factors::Adjugate => vec![adjugate(a)?],
         Factors::Det | Factors::Slogdet => {
             let pivots = pivots(a);
             let number = |x: f64| Mat::from_fn(1, 1, |_, _| x);
@@ -204,6 +207,40 @@ fn of_matrix(kind: Factors, a: MatRef<'_, f64>) -> Option<Vec<Mat<f64>>> {
             }
         }
     })
+}
+
+/// `A⁻¹ det A` where a pivot is not far below the others, and otherwise by singular values: with `A = U diag(s) Vᵀ` it is
+/// `det U det V V diag(p) Uᵀ`, where `p[i]` is the product of all values but the one at `i`.
+fn adjugate(a: MatRef<'_, f64>) -> Option<Mat<f64>> {
+    const FAR: f64 = 1e-4;
+    let n = a.nrows();
+    let found = pivots(a);
+    let sizes = found.iter().take(n).map(|d| d.abs());
+    let (least, most) = sizes.fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), d| {
+        (least.min(d), most.max(d))
+    });
+    if n == 0 || least > FAR * most {
+        let inverse = of_matrix(Factors::Inverse, a)?.swap_remove(0);
+        return Some(inverse * Scale(found.iter().product()));
+    }
+    let made = of_matrix(Factors::Svd, a)?;
+    let [u, values, turned] = [&made[0], &made[1], &made[2]];
+    let sign = |x: &Mat<f64>| {
+        pivots(x.as_ref())
+            .iter()
+            .map(|d| d.signum())
+            .product::<f64>()
+    };
+    let sign = sign(u) * sign(turned);
+    let others = |i: usize| {
+        (0..n)
+            .filter(|&k| k != i)
+            .map(|k| values[(k, 0)])
+            .product::<f64>()
+    };
+    let products: Vec<f64> = (0..n).map(|i| sign * others(i)).collect();
+    let scaled = Mat::from_fn(n, n, |i, j| turned[(j, i)] * products[j]);
+    Some(scaled * u.transpose())
 }
 
 /// A matrix divided by a power of two, and that power: squares of what is left of the elements that are read neither overflow nor

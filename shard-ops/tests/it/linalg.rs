@@ -40,6 +40,20 @@ fn square_matrices_have_one_ranks_factors_under_all_layouts_of_the_batch() {
 }
 
 #[test]
+fn determinants_of_singular_matrices_have_slopes() {
+    // Of rank 2, 1 and 0, and one that has an inverse.
+    let bases: [[f64; 9]; 4] = [
+        [1., 2., 3., 4., 5., 6., 7., 8., 9.],
+        [1., 2., 3., 2., 4., 6., -1., -2., -3.],
+        [0.; 9],
+        [2., 1., 0., 1., 3., 1., 0., 1., 4.],
+    ];
+    let operands = [Tensor::new([4, 3, 3], bases.concat())];
+    let tried = validated("det", &operands, &|e, v| det(e, &v[0]).map(drop));
+    assert!(tried.slopes > 0);
+}
+
+#[test]
 fn solutions_are_one_ranks_under_all_layouts_of_the_batch() {
     let operands = [positive(5, 3), Tensor::drawn([5, 3, 2], 4)];
     let tried = validated("solve", &operands, &|e, v| solve(e, &v[0], &v[1]).map(drop));

@@ -7,8 +7,8 @@ use shard_ops::{Exec, OpError, Value};
 
 /// Linear algebra, with the feature `linalg`. Matrices are the last two dims; each is whole on every rank that has it, and mesh axes
 /// may divide batch dims. Computed in double precision. What does not exist is NaN: the factor
-/// of a matrix that is not positive definite, those of one with elements that are infinite or NaN, or the gradient of the determinant of a
-/// singular one, whose value is 0.
+/// of a matrix that is not positive definite, those of one with elements that are infinite or NaN, or the gradient of the logarithm of a determinant
+/// of 0.
 impl ShardTensor {
     /// The inverses of square matrices. That of a singular one has no meaning: its elements are infinite or NaN where elimination meets a
     /// pivot of 0, and very large where rounding hides it.
@@ -107,7 +107,19 @@ impl ShardTensor {
         Ok((values, vectors))
     }
 
-    /// The determinants of square matrices. Of a singular one it is 0, with a gradient of NaN, as that is computed with the inverse.
+    /// The determinants of square matrices. Their gradients are the cofactors, of a singular matrix too; second derivatives are computed
+    /// with the inverse, so it has none.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, replicate};
+    /// let slope = launch(2, |ctx| {
+    ///     let a = array![[1.0_f64, 2.0], [2.0, 4.0]];
+    ///     let a = ctx.mesh_of(2)?.distribute(&a, replicate())?.requires_grad()?;
+    ///     a.det()?.backward()?.get(&a)?.expect("the determinant depends on it").to_array::<f64>()
+    /// })?;
+    /// assert!((&slope[0] - &array![[4.0, -2.0], [-2.0, 1.0]].into_dyn()).iter().all(|d| d.abs() < 1e-12));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// # Collective
     /// As [`inv`](Self::inv).

@@ -59,6 +59,34 @@ fn determinants_have_the_sign_of_the_permutation() {
 }
 
 #[test]
+fn adjugates_hold_the_cofactors_of_singular_matrices_too() {
+    let cofactors = |a: &[f64]| -> Vec<f64> {
+        let minor = |i: usize, j: usize| {
+            let (r, c) = ([(i + 1) % 3, (i + 2) % 3], [(j + 1) % 3, (j + 2) % 3]);
+            a[r[0] * 3 + c[0]] * a[r[1] * 3 + c[1]] - a[r[0] * 3 + c[1]] * a[r[1] * 3 + c[0]]
+        };
+        (0..9).map(|at| minor(at % 3, at / 3)).collect()
+    };
+    let rank_two = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
+    let turned = [0.0, 2.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0];
+    let rank_one = [1.0, 2.0, 3.0, -2.0, -4.0, -6.0, 0.5, 1.0, 1.5];
+    let nearly = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0 + 1e-9];
+    for a in [A, rank_two, turned, rank_one, nearly, [0.0; 9]] {
+        let found = &made(Factors::Adjugate, &a, 3, &[&[3, 3]])[0];
+        let expected = cofactors(&a);
+        let misses = found.iter().zip(&expected).map(|(a, b)| (a - b).abs());
+        assert!(
+            misses.fold(0.0, f64::max) < 1e-11,
+            "{a:?}: {found:?}, not {expected:?}"
+        );
+    }
+    assert_eq!(made(Factors::Adjugate, &[0.0], 1, &[&[1, 1]])[0], [1.0]);
+    assert!(made(Factors::Adjugate, &[], 0, &[&[0, 0]])[0].is_empty());
+    let found = &made(Factors::Adjugate, &[f64::NAN, 0.0, 0.0, 1.0], 2, &[&[2, 2]])[0];
+    assert!(found.iter().any(|x| x.is_nan()));
+}
+
+#[test]
 fn what_does_not_exist_is_nan() {
     let indefinite = [1.0, 2.0, 2.0, 1.0];
     let l = &made(Factors::Cholesky, &indefinite, 2, &[&[2, 2]])[0];

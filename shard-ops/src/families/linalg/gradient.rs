@@ -6,6 +6,7 @@ use crate::families::elementwise::{
 };
 use crate::families::index::{cat, pad, slice};
 use crate::families::matmul::product;
+use crate::families::reduce::sum;
 use crate::families::shape::{transpose, unsqueeze};
 use crate::families::triangle::{tril, triu};
 use crate::{Exec, OpError, Result, Saved, Value};
@@ -29,8 +30,8 @@ pub(super) fn of(
         }
         (Factors::Cholesky, Some(dl)) => cholesky(exec, &y[0], dl).map(Some),
         (Factors::Det, Some(d)) => {
-            let scale = apart(exec, &mul(exec, d, &y[0])?)?;
-            mul(exec, &scale, &turned(exec, &inverse(exec, x)?)?).map(Some)
+            let adjugate = apply(exec, Factors::Adjugate, x)?.swap_remove(0);
+            mul(exec, &apart(exec, d)?, &turned(exec, &adjugate)?).map(Some)
         }
         (Factors::Slogdet, _) => match given(1) {
             Some(d) => mul(exec, &apart(exec, d)?, &turned(exec, &inverse(exec, x)?)?).map(Some),
@@ -38,6 +39,7 @@ pub(super) fn of(
         },
         (Factors::Qr, _) => qr(exec, y, given(0), given(1)).map(Some),
         (Factors::Svd, _) => svd(exec, y, [given(0), given(1), given(2)]).map(Some),
+        (Factors::Adjugate, Some(dy)) => adjugate(exec, x, &y[0], dy).map(Some),
         (Factors::Exp, Some(dy)) => exponential(exec, x, dy).map(Some),
         (Factors::Eigh, _) => eigh(exec, y, given(0), given(1)).map(Some),
         _ => Ok(None),
@@ -93,6 +95,15 @@ fn exponential(exec: &dyn Exec, x: &Value, dy: &Value) -> Result<Value> {
     let all = apply(exec, Factors::Exp, &both)?.swap_remove(0);
     let above = slice(exec, &all, last - 1, 0, 1, n)?;
     slice(exec, &above, last, n, 1, n)
+}
+
+/// `⟨dY, Y⟩ A⁻ᵀ - Yᵀ dY A⁻ᵀ` for the adjugate `Y = A⁻¹ det A`.
+fn adjugate(exec: &dyn Exec, x: &Value, y: &Value, dy: &Value) -> Result<Value> {
+    let (rows, columns) = (x.ndim() - 2, x.ndim() - 1);
+    let scale = sum(exec, &mul(exec, dy, y)?, &[rows, columns], true)?;
+    let along = mul(exec, &scale, &turned(exec, &inverse(exec, x)?)?)?;
+    let across = divided(exec, &product(exec, y, dy, true, false)?, &turned(exec, x)?)?;
+    sub(exec, &along, &across)
 }
 
 /// `½ (S + Sᵀ)` with `S = L⁻ᵀ Φ(Lᵀ dL) L⁻¹`, where Φ takes the lower triangle and half of the diagonal.

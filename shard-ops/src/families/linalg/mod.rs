@@ -51,7 +51,7 @@ factors! {
     svd => Svd, false;
     /// The eigenvalues, rising, and the eigenvectors, as columns, of symmetric matrices.
     eigh => Eigh, true;
-    /// The determinant.
+    /// The determinant. Its gradient holds the cofactors, of a singular matrix too, which has no second derivative here.
     det => Det, true;
     /// The sign of the determinant, and the logarithm of its size.
     slogdet => Slogdet, true;
@@ -173,6 +173,7 @@ impl Op for Decompose {
             Factors::Det => "det",
             Factors::Slogdet => "slogdet",
             Factors::Exp => "matrix_exp",
+            Factors::Adjugate => "adjugate",
         }
     }
 
@@ -197,7 +198,9 @@ impl Op for Decompose {
         let factors: Vec<usize> = batch.iter().map(|&n| rule.factor(n)).collect();
         let k = *m.min(n);
         let made: Vec<Vec<usize>> = match self.kind {
-            Factors::Inverse | Factors::Cholesky | Factors::Exp => vec![vec![*n, *n]],
+            Factors::Inverse | Factors::Cholesky | Factors::Exp | Factors::Adjugate => {
+                vec![vec![*n, *n]]
+            }
             Factors::Qr => vec![vec![*m, k], vec![k, *n]],
             Factors::Svd => vec![vec![*m, k], vec![k], vec![k, *n]],
             Factors::Eigh => vec![vec![*n], vec![*n, *n]],
