@@ -255,7 +255,7 @@ impl<E: fmt::Display> fmt::Display for Located<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.error.to_string();
         // A method may be several ops, one of which failed.
-        if let Some(method) = self.method.filter(|method| !text.starts_with(method)) {
+        if let Some(method) = self.method.filter(|method| !begins_with(&text, method)) {
             write!(f, "{method}: ")?;
         }
         f.write_str(&text)?;
@@ -265,6 +265,12 @@ impl<E: fmt::Display> fmt::Display for Located<E> {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a text begins with this name, and not with one that begins so.
+fn begins_with(text: &str, name: &str) -> bool {
+    let behind = text.strip_prefix(name);
+    behind.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 
 impl<E: std::error::Error> std::error::Error for Located<E> {

@@ -56,6 +56,7 @@ impl ShardTensor {
     /// As [`map`](Self::map).
     #[track_caller]
     pub fn div_scalar(&self, value: f64) -> Result<Self> {
+        let _call = Calling::of("div_scalar");
         self.run(|exec, x| ops::div_scalar(exec, x, value))
     }
 
@@ -68,6 +69,7 @@ impl ShardTensor {
     /// As [`map`](Self::map); a number that integers do not hold.
     #[track_caller]
     pub fn sub_scalar(&self, value: f64) -> Result<Self> {
+        let _call = Calling::of("sub_scalar");
         self.run(|exec, x| ops::sub_scalar(exec, x, value))
     }
 
@@ -288,6 +290,7 @@ impl ShardTensor {
     /// As [`add`](Self::add).
     #[track_caller]
     pub fn lerp(&self, end: &Self, weight: &Self) -> Result<Self> {
+        let _call = Calling::of("lerp");
         let weight = weight.value();
         self.run2(end, |exec, a, b| ops::lerp(exec, a, b, &weight))
     }
@@ -301,6 +304,7 @@ impl ShardTensor {
     /// As [`add`](Self::add); for a value that the type cannot hold.
     #[track_caller]
     pub fn addcmul(&self, a: &Self, b: &Self, value: f64) -> Result<Self> {
+        let _call = Calling::of("addcmul");
         let b = b.value();
         self.run2(a, |exec, x, a| ops::addcmul(exec, x, a, &b, value))
     }
@@ -314,6 +318,7 @@ impl ShardTensor {
     /// As [`addcmul`](Self::addcmul); for integers.
     #[track_caller]
     pub fn addcdiv(&self, a: &Self, b: &Self, value: f64) -> Result<Self> {
+        let _call = Calling::of("addcdiv");
         let b = b.value();
         self.run2(a, |exec, x, a| ops::addcdiv(exec, x, a, &b, value))
     }
@@ -327,6 +332,7 @@ impl ShardTensor {
     /// For another number of weights; for types that differ, and integers.
     #[track_caller]
     pub fn prelu(&self, weight: &Self) -> Result<Self> {
+        let _call = Calling::of("prelu");
         self.run2(weight, ops::prelu)
     }
 
@@ -339,6 +345,7 @@ impl ShardTensor {
     /// For a dim out of range or of odd extent; for integers.
     #[track_caller]
     pub fn glu(&self, dim: impl Into<Dim>) -> Result<Self> {
+        let _call = Calling::of("glu");
         let dim = self.dim("glu", dim)?;
         self.run(|exec, x| ops::glu(exec, x, dim))
     }

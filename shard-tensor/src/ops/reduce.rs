@@ -154,6 +154,7 @@ impl ShardTensor {
     /// As [`matmul`](Self::matmul).
     #[track_caller]
     pub fn dot(&self, other: &Self) -> Result<Self> {
+        let _call = Calling::of("dot");
         self.run2(other, matmul::dot)
     }
 
@@ -166,6 +167,7 @@ impl ShardTensor {
     /// As [`matmul`](Self::matmul).
     #[track_caller]
     pub fn linear(&self, weight: &Self, bias: Option<&Self>) -> Result<Self> {
+        let _call = Calling::of("linear");
         let bias = bias.map(Self::value);
         self.run2(weight, |exec, x, w| {
             matmul::linear(exec, x, w, bias.as_ref())

@@ -210,6 +210,7 @@ impl ShardTensor {
     /// As [`amax`](Self::amax).
     #[track_caller]
     pub fn aminmax(&self, dims: impl Into<DimList>, keepdim: bool) -> Result<(Self, Self)> {
+        let _call = Calling::of("aminmax");
         self.two("aminmax", dims, |exec, x, dims| {
             shard_ops::reduce::aminmax(exec, x, dims, keepdim)
         })

@@ -743,3 +743,44 @@ fn no_sum_is_taken_where_moves_are_explicit() {
     });
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+/// Users are told of what they called, not only of what it is made of.
+#[test]
+fn errors_name_what_was_called() {
+    // Of several ops, or of what is made for one.
+    let others = [
+        "backward_to",
+        "bce",
+        "constructors",
+        "dilated",
+        "dropouts",
+        "factors",
+        "layers",
+        "more",
+        "slices_assign",
+        "windows",
+    ];
+    let mut refused = 0;
+    for absurd in [false, true] {
+        each(300..312, |name, call, state| {
+            let terms = false;
+            let told = Launch::new(1).run(|ctx| {
+                let mut chance = Chance {
+                    state,
+                    absurd,
+                    terms,
+                };
+                let made = call(&mut chance, &ctx.mesh([("a", 1)])?);
+                Ok(made.err().map(|error| error.to_string()))
+            });
+            let called = name.split([' ', ',']).next().unwrap_or_default();
+            let Some(text) = told.unwrap_or_else(|e| panic!("{name}: {e}")).remove(0) else {
+                return;
+            };
+            refused += 1;
+            let is_named = text.starts_with(called) || others.contains(&called);
+            assert!(is_named, "{name}: {text}");
+        });
+    }
+    assert!(refused > 500, "{refused}");
+}
