@@ -642,11 +642,6 @@ impl Partition {
     pub fn aligned_to(&self, multiple: usize) -> Self {
         Self::Contiguous(self.to_contiguous().aligned_to(multiple))
     }
-
-    /// [`Partition::scaled`], then [`Partition::aligned_to`].
-    pub fn scaled_multiple_of(&self, new_extent: usize, multiple: usize) -> Self {
-        self.scaled(new_extent).aligned_to(multiple)
-    }
 }
 
 /// The extent, or the largest that a tensor may have. What users ask for is refused where a shape is checked, before or after a
