@@ -271,12 +271,15 @@ impl<'a> Meeting<'a> {
         };
         let (mut recv, mut send, mut written) = (Pieces::new(), Pieces::new(), 0);
         for &k in self.in_order.iter().filter(|&&k| k != group.me) {
+            // A message has its pieces in the order in which they are written, line by line: where they are read says another one.
+            let mut sent = 0;
             for line in 0..self.lines {
                 let part = self.part(found, k, line);
                 recv.push(piece(k, k, line, part, written).view());
                 written += part.1 - part.0;
                 let part = told[k * self.lines + line];
-                send.push(piece(k, group.me, line, part, 0).view());
+                send.push(piece(k, group.me, line, part, sent).view());
+                sent += part.1 - part.0;
             }
         }
         let (into, alloc) = match device.alloc(own.dtype(), written) {
