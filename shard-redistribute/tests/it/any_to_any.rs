@@ -122,7 +122,9 @@ proptest! {
             prop_assert_eq!(plan.considered(), plans[0].considered());
             let taken: f64 = plan.explain(DType::F64).steps.iter().map(|s| s.seconds).sum();
             for other in plan.considered() {
-                prop_assert!(taken <= other.seconds, "{} is dearer than {:?}", plan, other);
+                // Prices that differ by the rounding of their sums are equal.
+                let most = other.seconds * (1.0 + 2e-9);
+                prop_assert!(taken <= most, "{} is dearer than {:?}", plan, other);
             }
         }
     }
