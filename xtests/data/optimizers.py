@@ -75,6 +75,13 @@ OPTIMIZERS = {
     "radam_decoupled": lambda ps: torch.optim.RAdam(ps, lr=0.05, betas=(0.9, 0.99), weight_decay=0.1, decoupled_weight_decay=True),
 }
 
+OPTIMIZERS |= {
+    "adafactor": lambda ps: torch.optim.Adafactor(ps, lr=0.1),
+    "adafactor_options": lambda ps: torch.optim.Adafactor(
+        ps, lr=0.6, beta2_decay=-0.4, eps=(0.3, 2.0), d=1.1, weight_decay=0.1
+    ),
+}
+
 # Of a tall matrix, as it is, and of a wide one, its transpose.
 MUON = {
     "plain": dict(lr=0.05),

@@ -60,7 +60,7 @@ impl Formula for AdadeltaOptions {
         [any, vec![("rho", self.rho)]]
     }
 
-    fn states(&self) -> &'static [&'static str] {
+    fn states(&self, _shape: &[usize]) -> &'static [&'static str] {
         &["square_avg", "acc_delta"]
     }
 

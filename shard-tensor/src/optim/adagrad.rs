@@ -65,7 +65,7 @@ impl Formula for AdagradOptions {
         [any, Vec::new()]
     }
 
-    fn states(&self) -> &'static [&'static str] {
+    fn states(&self, _shape: &[usize]) -> &'static [&'static str] {
         &["sum"]
     }
 

@@ -98,7 +98,7 @@ impl<const DECOUPLED: bool> Formula for Options<DECOUPLED> {
         [any, shares]
     }
 
-    fn states(&self) -> &'static [&'static str] {
+    fn states(&self, _shape: &[usize]) -> &'static [&'static str] {
         match self.amsgrad {
             false => &["exp_avg", "exp_avg_sq"],
             true => &["exp_avg", "exp_avg_sq", "max_exp_avg_sq"],

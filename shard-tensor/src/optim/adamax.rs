@@ -62,7 +62,7 @@ impl Formula for AdamaxOptions {
         [any, shares]
     }
 
-    fn states(&self) -> &'static [&'static str] {
+    fn states(&self, _shape: &[usize]) -> &'static [&'static str] {
         &["exp_avg", "exp_inf"]
     }
 

@@ -56,7 +56,7 @@ impl Formula for LionOptions {
         [any, shares]
     }
 
-    fn states(&self) -> &'static [&'static str] {
+    fn states(&self, _shape: &[usize]) -> &'static [&'static str] {
         &["exp_avg"]
     }
 

@@ -1,5 +1,5 @@
 //! Optimizers: one local update per parameter, no communication; and what goes with them. [`Lbfgs`], which compares vectors over ranks,
-//! and [`Muon`], which multiplies matrices, do communicate.
+//! [`Muon`], which multiplies matrices, and [`Adafactor`], which sums squares, do communicate.
 //!
 //! A parameter and its gradient have the same layout, so every rank updates its own piece; replicas have equal
 //! pieces and compute equal updates, which [`check_replicas`] checks. Formulas and defaults are PyTorch's.
@@ -32,6 +32,7 @@
 //! ```
 
 mod adadelta;
+mod adafactor;
 mod adagrad;
 mod adam;
 mod adamax;
@@ -50,6 +51,7 @@ mod sgd;
 mod slots;
 
 pub use adadelta::{Adadelta, AdadeltaOptions};
+pub use adafactor::{Adafactor, AdafactorOptions};
 pub use adagrad::{Adagrad, AdagradOptions};
 pub use adam::{Adam, AdamOptions, AdamW, AdamWOptions};
 pub use adamax::{Adamax, AdamaxOptions};

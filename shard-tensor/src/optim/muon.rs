@@ -142,7 +142,7 @@ impl Formula for MuonOptions {
         (shape.len() != 2).then_some(("matrices", fix))
     }
 
-    fn states(&self) -> &'static [&'static str] {
+    fn states(&self, _shape: &[usize]) -> &'static [&'static str] {
         &["momentum_buffer"]
     }
 

@@ -66,7 +66,7 @@ impl Formula for RAdamOptions {
         [any, shares]
     }
 
-    fn states(&self) -> &'static [&'static str] {
+    fn states(&self, _shape: &[usize]) -> &'static [&'static str] {
         &["exp_avg", "exp_avg_sq"]
     }
 

@@ -65,7 +65,7 @@ impl Formula for RmsPropOptions {
         [any, vec![("alpha", self.alpha)]]
     }
 
-    fn states(&self) -> &'static [&'static str] {
+    fn states(&self, _shape: &[usize]) -> &'static [&'static str] {
         match (self.momentum != 0.0, self.centered) {
             (false, false) => &["square_avg"],
             (true, false) => &["square_avg", "momentum_buffer"],

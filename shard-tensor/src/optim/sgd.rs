@@ -76,7 +76,7 @@ impl Formula for SgdOptions {
         })
     }
 
-    fn states(&self) -> &'static [&'static str] {
+    fn states(&self, _shape: &[usize]) -> &'static [&'static str] {
         match self.momentum {
             0.0 => &[],
             _ => &["momentum_buffer"],

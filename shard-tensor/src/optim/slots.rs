@@ -6,6 +6,7 @@ use shard_comm::{Call, Calling, DType, Scalar, Strided};
 use shard_ops::Value;
 use shard_ops::optimize::{Update, update};
 use shard_redistribute::Array;
+use shard_spec::Layout;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
@@ -31,12 +32,17 @@ pub(super) trait Formula: Copy + Debug {
         None
     }
 
-    /// The names of what is remembered.
-    fn states(&self) -> &'static [&'static str];
+    /// The names of what is remembered of a parameter of this shape.
+    fn states(&self, shape: &[usize]) -> &'static [&'static str];
 
     /// What all that is remembered is at first.
     fn start(&self) -> f64 {
         0.0
+    }
+
+    /// Where a part of what is remembered lies: as the parameter, if nothing else is said.
+    fn lies(_part: usize, parameter: &Layout) -> Result<Layout> {
+        Ok(parameter.clone())
     }
 
     /// The numbers of a step, of which the first is 1.
@@ -209,10 +215,10 @@ impl<F: Formula> Slots<F> {
         let rate = ("learning_rate".to_owned(), Number::Real(self.rate));
         state.numbers.push(rate);
         for slot in &self.slots {
-            for (k, kind) in slot.options.states().iter().enumerate() {
+            for (k, kind) in slot.states().iter().enumerate() {
                 let value = match slot.state.get(k) {
                     Some(value) => value.clone(),
-                    None => slot.start()?,
+                    None => slot.start(k)?,
                 };
                 let tensor = slot.parameter.lift(value);
                 state
@@ -231,9 +237,11 @@ impl<F: Formula> Slots<F> {
         let mut loaded = Vec::with_capacity(self.slots.len());
         for slot in &self.slots {
             let mut values = Vec::new();
-            for kind in slot.options.states() {
+            for (k, kind) in slot.states().iter().enumerate() {
                 let name = format!("{kind}.{}", slot.name);
-                values.push(tensor_like(state, &name, &slot.parameter)?.value().detach());
+                let layout = F::lies(k, slot.parameter.layout())?;
+                let tensor = tensor_at(state, &name, &layout, slot.parameter.dtype())?;
+                values.push(tensor.value().detach());
             }
             loaded.push((values, whole(state, &format!("step.{}", slot.name))?));
         }
@@ -251,8 +259,8 @@ impl<F: Formula> Slot<F> {
     fn step(&mut self, gradient: &ShardTensor) -> Result<()> {
         // A file may say any count.
         let steps = self.steps.saturating_add(1);
-        while self.state.len() < self.options.states().len() {
-            self.state.push(self.start()?);
+        while self.state.len() < self.states().len() {
+            self.state.push(self.start(self.state.len())?);
         }
         let (options, gradient) = (&self.options, gradient.value());
         let new = options.take(steps, &self.parameter, &gradient, &self.state)?;
@@ -265,21 +273,25 @@ impl<F: Formula> Slot<F> {
         Ok(())
     }
 
-    /// What is remembered before the first step, laid out as the parameter.
-    fn start(&self) -> Result<Value> {
-        let (value, start) = (self.parameter.value(), self.options.start());
-        let (array, device) = (value.array(), value.array().cx().device());
-        let buffer = match array.buffer() {
-            Some(buffer) => {
-                let mut all = device.alloc(array.dtype(), buffer.len())?;
-                let every = Strided::contiguous(&[buffer.len()]);
-                device.fill(&mut all, &every, Scalar::F64(start))?;
+    fn states(&self) -> &'static [&'static str] {
+        self.options.states(self.parameter.shape())
+    }
+
+    /// A part of what is remembered, before the first step.
+    fn start(&self, part: usize) -> Result<Value> {
+        let value = self.parameter.value();
+        let (cx, dtype) = (value.array().cx(), value.dtype());
+        let layout = F::lies(part, value.layout())?;
+        let buffer = match layout.local_shape(cx.world().rank()) {
+            Some(shape) => {
+                let (device, every) = (cx.device(), Strided::contiguous(&shape));
+                let mut all = device.alloc(dtype, shape.iter().product())?;
+                device.fill(&mut all, &every, Scalar::F64(self.options.start()))?;
                 Some(all.freeze())
             }
             None => None,
         };
-        let array = Array::from_parts(array.cx(), array.layout(), buffer, array.dtype())?;
-        Ok(Value::new(array))
+        Ok(Value::new(Array::from_parts(cx, &layout, buffer, dtype)?))
     }
 }
 
@@ -379,13 +391,24 @@ pub(super) fn tensor_like<'a>(
     name: &str,
     like: &ShardTensor,
 ) -> Result<&'a ShardTensor> {
-    let tell = |t: &ShardTensor| format!("{} {:?} {}", t.dtype(), t.shape(), t.layout());
+    tensor_at(state, name, like.layout(), like.dtype())
+}
+
+/// A tensor of a state that lies so.
+#[track_caller]
+fn tensor_at<'a>(
+    state: &'a State,
+    name: &str,
+    layout: &Layout,
+    dtype: DType,
+) -> Result<&'a ShardTensor> {
+    let tell = |dtype: DType, layout: &Layout| format!("{dtype} {:?} {layout}", layout.shape());
     match state.tensor(name) {
-        Some(t) if t.layout() == like.layout() && t.dtype() == like.dtype() => Ok(t),
+        Some(t) if t.layout() == layout && t.dtype() == dtype => Ok(t),
         found => Err(Error::argument(
             "load_state",
-            format!("{name:?}: {}", tell(like)),
-            found.map_or_else(|| "nothing".to_owned(), tell),
+            format!("{name:?}: {}", tell(dtype, layout)),
+            found.map_or_else(|| "nothing".to_owned(), |t| tell(t.dtype(), t.layout())),
             "give the state of the same parameters, laid out as they are",
         )),
     }
