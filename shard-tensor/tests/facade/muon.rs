@@ -84,10 +84,10 @@ fn steps_and_momentum_are_pytorchs() {
 /// Whole matrices move nothing; of others their momentum goes to where products are sums, and squares of the shorter dim are summed.
 #[test]
 fn matrices_move_as_documented() {
-    let moved = |placements: Placements| {
+    let moved = |shape: [usize; 2], placements: Placements| {
         let ranks = Launch::new(2).dtype(DType::F64).run(|ctx| {
             let mesh = ctx.mesh_of(2)?;
-            let w = mesh.randn([6, 10], &placements)?.requires_grad()?;
+            let w = mesh.randn(shape, &placements)?.requires_grad()?;
             let gradients = w.square()?.sum_all()?.backward()?;
             gradients.get(&w)?;
             let mut muon = Muon::new(vec![("w".to_owned(), w)], 0.1)?.iterations(3);
@@ -97,12 +97,13 @@ fn matrices_move_as_documented() {
         });
         ranks.unwrap().iter().sum::<u64>()
     };
-    assert_eq!(moved(replicate().into()), 0);
+    assert_eq!(moved([6, 10], replicate().into()), 0);
     // A number, and three squares of 6 x 6, from either rank to the other.
     let sums = 2 * 8 * (1 + 3 * 36);
-    assert_eq!(moved(shard(1).into()), sums);
+    assert_eq!(moved([6, 10], shard(1).into()), sums);
+    assert_eq!(moved([10, 6], shard(0).into()), sums);
     // There and back, half of what either rank has.
-    assert_eq!(moved(shard(0).into()), sums + 2 * 2 * 8 * 15);
+    assert_eq!(moved([6, 10], shard(0).into()), sums + 2 * 2 * 8 * 15);
 }
 
 #[test]
