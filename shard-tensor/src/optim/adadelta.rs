@@ -41,16 +41,6 @@ optimizer! { Adadelta, AdadeltaOptions, |rate| AdadeltaOptions { rate, rho: 0.9,
 }
 
 impl Formula for AdadeltaOptions {
-    const NAME: &'static str = "Adadelta";
-
-    fn rate(&self) -> f64 {
-        self.rate
-    }
-
-    fn set_rate(&mut self, rate: f64) {
-        self.rate = rate;
-    }
-
     fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![
             ("learning rate", self.rate),

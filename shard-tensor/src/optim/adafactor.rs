@@ -72,16 +72,6 @@ optimizer! { Adafactor, AdafactorOptions, AdafactorOptions::new;
 }
 
 impl Formula for AdafactorOptions {
-    const NAME: &'static str = "Adafactor";
-
-    fn rate(&self) -> f64 {
-        self.rate
-    }
-
-    fn set_rate(&mut self, rate: f64) {
-        self.rate = rate;
-    }
-
     fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![
             ("learning rate", self.rate),

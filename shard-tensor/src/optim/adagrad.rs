@@ -44,16 +44,6 @@ optimizer! { Adagrad, AdagradOptions, |rate| AdagradOptions { rate, rate_decay: 
 }
 
 impl Formula for AdagradOptions {
-    const NAME: &'static str = "Adagrad";
-
-    fn rate(&self) -> f64 {
-        self.rate
-    }
-
-    fn set_rate(&mut self, rate: f64) {
-        self.rate = rate;
-    }
-
     fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![
             ("learning rate", self.rate),

@@ -1,7 +1,7 @@
 //! Adam, with decay in the gradient or decoupled from it.
 
 use super::options::optimizer;
-use super::slots::{Formula, Named, Slots};
+use super::slots::{Formula, Named, Rated, Slots, betas, decayed};
 use shard_ops::optimize::{self, Update};
 
 /// Adam (Kingma and Ba, 2015), as `torch.optim.Adam`: weight decay is added to the gradient.
@@ -74,28 +74,17 @@ optimizer! { AdamW, AdamWOptions, |rate| AdamWOptions::new(rate, 0.01);
     amsgrad(on: bool) |o| o.amsgrad = on;
 }
 
-impl<const DECOUPLED: bool> Formula for Options<DECOUPLED> {
-    const NAME: &'static str = if DECOUPLED { "AdamW" } else { "Adam" };
-
-    fn rate(&self) -> f64 {
-        self.rate
-    }
-
-    fn set_rate(&mut self, rate: f64) {
-        self.rate = rate;
-    }
-
+impl<const DECOUPLED: bool> Formula for Options<DECOUPLED>
+where
+    Self: Rated,
+{
     fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![
             ("learning rate", self.rate),
             ("eps", self.eps),
             ("weight decay", self.decay),
         ];
-        let shares = vec![
-            ("first beta", self.betas[0]),
-            ("second beta", self.betas[1]),
-        ];
-        [any, shares]
+        [any, betas(self.betas)]
     }
 
     fn states(&self, _shape: &[usize]) -> &'static [&'static str] {
@@ -108,10 +97,7 @@ impl<const DECOUPLED: bool> Formula for Options<DECOUPLED> {
     /// The numbers are computed in double precision, as PyTorch does.
     fn update(&self, step: u64) -> Update {
         let ([beta1, beta2], step) = (self.betas, step as f64);
-        let (keep, decay) = match DECOUPLED {
-            true => (1.0 - self.rate * self.decay, 0.0),
-            false => (1.0, self.decay),
-        };
+        let [keep, decay] = decayed(self.rate, self.decay, DECOUPLED);
         let step = optimize::Adam {
             keep,
             decay,

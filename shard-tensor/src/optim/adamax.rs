@@ -1,7 +1,7 @@
 //! Adam by the largest gradient of late.
 
 use super::options::optimizer;
-use super::slots::{Formula, Named, Slots};
+use super::slots::{Formula, Named, Slots, betas};
 use shard_ops::optimize::{self, Update};
 
 /// Adam whose steps are divided by the largest gradient of late (Kingma and Ba, 2015, section 7.1), as `torch.optim.Adamax`.
@@ -39,27 +39,13 @@ optimizer! { Adamax, AdamaxOptions, |rate| AdamaxOptions { rate, betas: [0.9, 0.
 }
 
 impl Formula for AdamaxOptions {
-    const NAME: &'static str = "Adamax";
-
-    fn rate(&self) -> f64 {
-        self.rate
-    }
-
-    fn set_rate(&mut self, rate: f64) {
-        self.rate = rate;
-    }
-
     fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![
             ("learning rate", self.rate),
             ("eps", self.eps),
             ("weight decay", self.decay),
         ];
-        let shares = vec![
-            ("first beta", self.betas[0]),
-            ("second beta", self.betas[1]),
-        ];
-        [any, shares]
+        [any, betas(self.betas)]
     }
 
     fn states(&self, _shape: &[usize]) -> &'static [&'static str] {

@@ -1,7 +1,7 @@
 //! Steps along the sign of a mean.
 
 use super::options::optimizer;
-use super::slots::{Formula, Named, Slots};
+use super::slots::{Formula, Named, Slots, betas};
 use shard_ops::optimize::{self, Update};
 
 /// Lion (Chen and others, 2023): every element moves by the rate, along the sign of a mean of gradients. Decay is decoupled. Its
@@ -37,23 +37,9 @@ optimizer! { Lion, LionOptions, |rate| LionOptions { rate, betas: [0.9, 0.99], d
 }
 
 impl Formula for LionOptions {
-    const NAME: &'static str = "Lion";
-
-    fn rate(&self) -> f64 {
-        self.rate
-    }
-
-    fn set_rate(&mut self, rate: f64) {
-        self.rate = rate;
-    }
-
     fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![("learning rate", self.rate), ("weight decay", self.decay)];
-        let shares = vec![
-            ("first beta", self.betas[0]),
-            ("second beta", self.betas[1]),
-        ];
-        [any, shares]
+        [any, betas(self.betas)]
     }
 
     fn states(&self, _shape: &[usize]) -> &'static [&'static str] {

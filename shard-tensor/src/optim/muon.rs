@@ -107,16 +107,6 @@ optimizer! { Muon, MuonOptions, MuonOptions::new;
 }
 
 impl Formula for MuonOptions {
-    const NAME: &'static str = "Muon";
-
-    fn rate(&self) -> f64 {
-        self.rate
-    }
-
-    fn set_rate(&mut self, rate: f64) {
-        self.rate = rate;
-    }
-
     fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![
             ("learning rate", self.rate),

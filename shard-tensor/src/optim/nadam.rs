@@ -1,7 +1,7 @@
 //! Adam that looks ahead.
 
 use super::options::optimizer;
-use super::slots::{Formula, Named, Slots};
+use super::slots::{Formula, Named, Slots, betas, decayed};
 use shard_ops::optimize::{self, Update};
 
 /// Adam that looks ahead along its mean, as Nesterov's momentum does (Dozat, 2016), as `torch.optim.NAdam`.
@@ -68,16 +68,6 @@ impl NAdamOptions {
 }
 
 impl Formula for NAdamOptions {
-    const NAME: &'static str = "NAdam";
-
-    fn rate(&self) -> f64 {
-        self.rate
-    }
-
-    fn set_rate(&mut self, rate: f64) {
-        self.rate = rate;
-    }
-
     fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![
             ("learning rate", self.rate),
@@ -85,11 +75,7 @@ impl Formula for NAdamOptions {
             ("weight decay", self.decay),
             ("momentum decay", self.momentum_decay),
         ];
-        let shares = vec![
-            ("first beta", self.betas[0]),
-            ("second beta", self.betas[1]),
-        ];
-        [any, shares]
+        [any, betas(self.betas)]
     }
 
     fn states(&self, _shape: &[usize]) -> &'static [&'static str] {
@@ -98,10 +84,7 @@ impl Formula for NAdamOptions {
 
     fn update(&self, step: u64) -> Update {
         let [momentum, next, product] = self.momenta(step);
-        let (keep, decay) = match self.decoupled {
-            true => (1.0 - self.rate * self.decay, 0.0),
-            false => (1.0, self.decay),
-        };
+        let [keep, decay] = decayed(self.rate, self.decay, self.decoupled);
         let step = optimize::NAdam {
             keep,
             decay,

@@ -83,6 +83,18 @@ macro_rules! optimizer {
             )*
         }
 
+        impl super::slots::Rated for $options {
+            const NAME: &'static str = stringify!($name);
+
+            fn rate(&self) -> f64 {
+                self.rate
+            }
+
+            fn set_rate(&mut self, rate: f64) {
+                self.rate = rate;
+            }
+        }
+
         impl super::Optimizer for $name {
             #[track_caller]
             fn step(&mut self, gradients: &crate::Gradients) -> crate::Result<()> {

@@ -1,7 +1,7 @@
 //! Adam that waits until it knows how large gradients are.
 
 use super::options::optimizer;
-use super::slots::{Formula, Named, Slots};
+use super::slots::{Formula, Named, Slots, betas, decayed};
 use shard_ops::optimize::{self, Update};
 
 /// Adam that goes along its mean alone until enough is known of how gradients vary, in place of a warm-up (Liu and others, 2020), as
@@ -43,27 +43,13 @@ optimizer! { RAdam, RAdamOptions, |rate| RAdamOptions { rate, betas: [0.9, 0.999
 }
 
 impl Formula for RAdamOptions {
-    const NAME: &'static str = "RAdam";
-
-    fn rate(&self) -> f64 {
-        self.rate
-    }
-
-    fn set_rate(&mut self, rate: f64) {
-        self.rate = rate;
-    }
-
     fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![
             ("learning rate", self.rate),
             ("eps", self.eps),
             ("weight decay", self.decay),
         ];
-        let shares = vec![
-            ("first beta", self.betas[0]),
-            ("second beta", self.betas[1]),
-        ];
-        [any, shares]
+        [any, betas(self.betas)]
     }
 
     fn states(&self, _shape: &[usize]) -> &'static [&'static str] {
@@ -82,10 +68,7 @@ impl Formula for RAdamOptions {
             true => (of(length) / of(longest) * corrections[1]).sqrt(),
             false => 1.0,
         };
-        let (keep, decay) = match self.decoupled {
-            true => (1.0 - self.rate * self.decay, 0.0),
-            false => (1.0, self.decay),
-        };
+        let [keep, decay] = decayed(self.rate, self.decay, self.decoupled);
         let step = optimize::RAdam {
             keep,
             decay,

@@ -45,16 +45,6 @@ optimizer! { RmsProp, RmsPropOptions, |rate| RmsPropOptions { rate, alpha: 0.99,
 }
 
 impl Formula for RmsPropOptions {
-    const NAME: &'static str = "RmsProp";
-
-    fn rate(&self) -> f64 {
-        self.rate
-    }
-
-    fn set_rate(&mut self, rate: f64) {
-        self.rate = rate;
-    }
-
     fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![
             ("learning rate", self.rate),

@@ -42,16 +42,6 @@ optimizer! { Sgd, SgdOptions, |rate| SgdOptions { rate, momentum: 0.0, dampening
 }
 
 impl Formula for SgdOptions {
-    const NAME: &'static str = "Sgd";
-
-    fn rate(&self) -> f64 {
-        self.rate
-    }
-
-    fn set_rate(&mut self, rate: f64) {
-        self.rate = rate;
-    }
-
     fn limits(&self) -> [Vec<Named>; 2] {
         let any = vec![
             ("learning rate", self.rate),

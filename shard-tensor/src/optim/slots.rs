@@ -10,15 +10,17 @@ use shard_spec::Layout;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-/// The options of an optimizer, and the update that they make.
-pub(super) trait Formula: Copy + Debug {
-    /// The optimizer's name.
+/// The options of an optimizer of this name, which have a rate.
+pub(super) trait Rated {
     const NAME: &'static str;
 
     fn rate(&self) -> f64;
 
     fn set_rate(&mut self, rate: f64);
+}
 
+/// The options of an optimizer, and the update that they make.
+pub(super) trait Formula: Rated + Copy + Debug {
     /// The numbers that must not be negative, and those that must be from 0 to below 1.
     fn limits(&self) -> [Vec<Named>; 2];
 
@@ -64,6 +66,19 @@ pub(super) trait Formula: Copy + Debug {
 
 /// A number among the options, and its name.
 pub(super) type Named = (&'static str, f64);
+
+/// How slowly two means forget, by name.
+pub(super) fn betas([first, second]: [f64; 2]) -> Vec<Named> {
+    vec![("first beta", first), ("second beta", second)]
+}
+
+/// The share of a parameter that stays, and that which is added to its gradient.
+pub(super) fn decayed(rate: f64, decay: f64, is_decoupled: bool) -> [f64; 2] {
+    match is_decoupled {
+        true => [1.0 - rate * decay, 0.0],
+        false => [1.0, decay],
+    }
+}
 
 /// Parameters, each with its options and what is remembered of it.
 #[derive(Debug)]
