@@ -809,3 +809,36 @@ fn counts_at_their_end_stay_there() {
         close(&[weight], &[1.0 - 0.5 * 0.1 / 0.001_f64.sqrt()], 1e-5);
     }
 }
+
+/// Rows and columns of squares of matrices with few elements or none, of vectors and of numbers.
+#[test]
+fn adafactor_takes_any_shape() {
+    let shapes: [&[usize]; 7] = [&[0, 3], &[3, 0], &[1, 5], &[5, 1], &[2, 3, 7], &[0], &[]];
+    for shape in shapes {
+        let step = |ranks: usize| {
+            let launch = Launch::new(ranks).dtype(DType::F64);
+            let found = launch.run(|ctx| {
+                let mesh = ctx.mesh_of(ranks)?;
+                let placements = match shape.len() {
+                    0 => replicate(),
+                    n => shard(n - 1),
+                };
+                let w = mesh.from_fn(shape.to_vec(), placements, |i| {
+                    1.0 + i.iter().sum::<usize>() as f64
+                })?;
+                let w = w.requires_grad()?;
+                let mut adafactor = Adafactor::new(vec![("w".to_owned(), w.clone())], 0.1)?;
+                for _ in 0..2 {
+                    adafactor.step(&w.square()?.sum_all()?.backward()?)?;
+                }
+                read(&w)
+            });
+            found.unwrap()
+        };
+        let one = step(1).remove(0);
+        assert!(one.iter().all(|x| x.is_finite()), "{shape:?}");
+        for rank in step(3) {
+            close(&rank, &one, 1e-12);
+        }
+    }
+}
