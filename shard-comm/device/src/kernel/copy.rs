@@ -4,6 +4,7 @@ use super::arithmetic::Widen;
 use super::convert;
 use super::nest::{Block, Kernel, Nest};
 use super::stream;
+use super::turn;
 use crate::{DType, Element, Scalar, Strided, dispatch_dtype};
 use half::{bf16, f16};
 
@@ -131,6 +132,8 @@ fn move_bits<T: bytemuck::Pod>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
     let (src, dst): (&[T], &mut [T]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
     if (block.inner.src, block.inner.dst) == (-1, 1) {
         turn_rows(dst, src, block);
+    } else if block.is_turned() {
+        turn::tile(dst, src, block);
     } else {
         block.sweep(src, dst, |_, value| value);
     }

@@ -3,7 +3,8 @@
 //! All of these walk two views of one shape together. The module `nest` turns the views into as few loops as possible, with the
 //! destination's smallest step innermost. A function pointer does the work on the elements; it is chosen by types and operation
 //! before the loops (`copy`, `fold`, `reduce`; `arithmetic` has the operations, `half_float` the conversions of `f16`, `convert` the vectors for them). Such a function is compiled once for each
-//! pair of types or each operation, with only the loops that it needs to be fast. Copies know no types, only sizes. What no cache
+//! pair of types or each operation, with only the loops that it needs to be fast. Copies know no types, only sizes (`turn` has those
+//! in which rows become columns). What no cache
 //! would hold until it is read is written past them (`stream`).
 //!
 //! Elements are given as aligned bytes. The caller has checked that the views lie within them (see [`check`](crate::check)); a
@@ -18,6 +19,7 @@ mod nest;
 mod reduce;
 mod stream;
 mod tree;
+mod turn;
 
 pub use copy::{convert_run, copy, copy_run, fill};
 pub use fold::{check_fold, fold};

@@ -256,9 +256,9 @@ impl Place {
 pub(super) struct Block<'a> {
     /// At most [`NEAR`] loops.
     outer: &'a [Axis],
-    src: isize,
-    dst: isize,
-    rows: Axis,
+    pub(super) src: isize,
+    pub(super) dst: isize,
+    pub(super) rows: Axis,
     pub(super) inner: Axis,
 }
 
@@ -277,6 +277,12 @@ impl Block<'_> {
         }
     }
 
+    /// Whether the block is a tile in which the source's rows are the destination's columns.
+    #[inline]
+    pub(super) fn is_turned(&self) -> bool {
+        self.outer.is_empty() && (self.rows.src, self.inner.dst) == (1, 1)
+    }
+
     /// Whether elements of a row lie side by side in both views.
     #[inline]
     pub(super) fn is_dense(&self) -> bool {
@@ -290,7 +296,7 @@ impl Block<'_> {
     }
 
     /// Visits two loops in parts of `rows` rows and `columns` columns, in row-major order of the parts.
-    fn parts(&self, rows: usize, columns: usize, visit: &mut dyn FnMut(&Self)) {
+    pub(super) fn parts(&self, rows: usize, columns: usize, visit: &mut dyn FnMut(&Self)) {
         for i in (0..self.rows.extent).step_by(rows) {
             for j in (0..self.inner.extent).step_by(columns) {
                 let (i, j) = (i as isize, j as isize);
