@@ -247,7 +247,8 @@ impl<const FMA: bool> Math for Fast<FMA> {
     #[inline(always)]
     fn powf(x: f64, p: f64) -> f64 {
         let size = Self::exp(p * Self::ln(x.abs()));
-        let (is_whole, is_odd) = (p.floor() == p, (0.5 * p).floor() != 0.5 * p);
+        let is_whole = p.floor() == p;
+        let is_odd = is_whole & ((0.5 * p).floor() != 0.5 * p);
         let signed = if is_odd { size.copysign(x) } else { size };
         let is_one = x >= 0.0 || is_whole || x == f64::NEG_INFINITY;
         if is_one { signed } else { f64::NAN }

@@ -3,7 +3,10 @@
 //! Activations and their derivatives are in [`unary`](super::unary); arithmetic of integers, and comparisons, in
 //! [`whole`](super::whole).
 
-use super::view::{for_each_row, same_shape};
+mod double;
+
+use super::view::{for_each_row, join_dims, same_shape};
+use super::whole::{by_rows, gathered};
 use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
 use core::ops::{Add, Div, Mul, Sub};
@@ -94,8 +97,8 @@ compiled! { trait Compiled for Real: f32 f64; {
 macro_rules! with_formula {
     ($op:expr, $T:ident, $f:ident => $body:expr) => {
         with_formula!(@ $op, $T, $f, $body;
-            Add => Add::add, Sub => Sub::sub, Mul => Mul::mul, Div => Div::div, Pow => $T::powf,
-            Maximum => larger, Minimum => smaller, FloorDiv => floor_div, Remainder => remainder)
+            Add => Add::add, Sub => Sub::sub, Mul => Mul::mul, Div => Div::div,
+            Maximum => larger, Minimum => smaller, Copysign => $T::copysign, Prelu => prelu)
     };
     (@ $op:expr, $T:ident, $f:ident, $body:expr; $($kind:ident => $formula:expr),+) => {
         match $op {
@@ -113,6 +116,9 @@ macro_rules! with_formula {
 }
 
 fn binary_here<T: Real>(op: Binary, a: &View<'_, T>, b: &View<'_, T>, out: &mut ViewMut<'_, T>) {
+    if let Some(row) = double::row(op) {
+        return by_rows(a, b, out, row);
+    }
     with_formula!(op, T, f => zip(a, b, out, f));
 }
 
@@ -122,12 +128,18 @@ fn lines_here<T: Real>(op: Binary, a: &[T], b: &[T], out: &mut [T]) {
         lengths == [out.len(); 3],
         "pointwise: lengths {lengths:?} differ"
     );
+    if let Some(row) = double::row(op) {
+        return row(a, b, out);
+    }
     with_formula!(op, T, f => vectorized(Rows { a, b, out, f: &f }));
 }
 
 /// The maps that are called number by number.
 fn formula<T: Real>(op: Binary) -> fn(T, T) -> T {
     match op {
+        Binary::FloorDiv => floor_div,
+        Binary::Remainder => remainder,
+        Binary::Pow => T::powf,
         Binary::Fmod => |a, b| a % b,
         Binary::Atan2 => T::atan2,
         Binary::Hypot => T::hypot,
@@ -143,8 +155,6 @@ fn formula<T: Real>(op: Binary) -> fn(T, T) -> T {
             let log_1p = |x: T| x.ln_1p() / T::of(core::f64::consts::LN_2);
             log_add(a, b, T::exp2, log_1p)
         },
-        Binary::Copysign => T::copysign,
-        Binary::Prelu => |a, b| if a > T::zero() { a } else { b * a },
         // Of ops, the rule has refused maps of bits.
         _ => panic!("{op:?} of floats"),
     }
@@ -189,6 +199,24 @@ pub fn zip<T: Real>(
         return vectorized(Rows { a, b, out, f: &f });
     }
     assert_shapes(&[a.shape(), b.shape()], out.shape());
+    if let Some(out) = out.as_slice_mut() {
+        // Rows by themselves would be too short for a loop each.
+        match (a.as_slice(), b.as_slice()) {
+            (Some(a), None) if has_short_rows(b) => {
+                return beside(b, |at, b| {
+                    let (a, out) = (&a[at..][..b.len()], &mut out[at..][..b.len()]);
+                    vectorized(Rows { a, b, out, f: &f });
+                });
+            }
+            (None, Some(b)) if has_short_rows(a) => {
+                return beside(a, |at, a| {
+                    let (b, out) = (&b[at..][..a.len()], &mut out[at..][..a.len()]);
+                    vectorized(Rows { a, b, out, f: &f });
+                });
+            }
+            _ => {}
+        }
+    }
     let (shape, strides, offset, data) = out.parts();
     let at = [a.offset(), b.offset(), offset];
     let mut repeated: SmallVec<[T; REPEATED]> = SmallVec::new();
@@ -241,6 +269,38 @@ pub fn zip<T: Real>(
             }
         },
     );
+}
+
+/// Whether elements that do not lie side by side are in rows of few.
+fn has_short_rows<T>(x: &View<'_, T>) -> bool {
+    let (extents, _) = join_dims(x.shape(), [x.strides()]);
+    extents.len() > 1 && extents.last().is_some_and(|n| *n < REPEATED)
+}
+
+/// Visits the elements of a view in row-major order, some of them brought side by side at a time, and the number of the first.
+fn beside<T: Real>(x: &View<'_, T>, mut visit: impl FnMut(usize, &[T])) {
+    let (mut room, mut filled, mut number) = ([T::zero(); REPEATED], 0, 0);
+    for_each_row(x.shape(), [x.strides()], [x.offset()], |[at], n, [step]| {
+        let mut i = 0;
+        while i < n {
+            let len = (n - i).min(REPEATED - filled);
+            let to = &mut room[filled..filled + len];
+            let at = at.wrapping_add_signed(i as isize * step);
+            if step == 1 {
+                to.copy_from_slice(&x.data()[at..at + len]);
+            } else {
+                gathered(x.data(), at, step, to);
+            }
+            (i, filled) = (i + len, filled + len);
+            if filled == REPEATED {
+                visit(number, &room);
+                (number, filled) = (number + filled, 0);
+            }
+        }
+    });
+    if filled > 0 {
+        visit(number, &room[..filled]);
+    }
 }
 
 /// `acc = f(acc, x)` element by element: in-place accumulation.
@@ -296,6 +356,12 @@ fn floor_div<T: Real>(a: T, b: T) -> T {
     } else {
         floor
     }
+}
+
+#[inline(always)]
+fn prelu<T: Real>(a: T, b: T) -> T {
+    let scaled = b * a;
+    if a > T::zero() { a } else { scaled }
 }
 
 /// What [`floor_div`] leaves.

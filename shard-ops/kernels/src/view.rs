@@ -333,6 +333,16 @@ impl<'a, T> ViewMut<'a, T> {
         }
     }
 
+    /// As [`View::as_slice`].
+    pub(crate) fn as_slice_mut(&mut self) -> Option<&mut [T]> {
+        if self.is_empty() {
+            return Some(&mut []);
+        }
+        let len = self.shape.iter().product();
+        self.is_contiguous()
+            .then(|| &mut self.data[self.offset..][..len])
+    }
+
     /// Shape, strides and offset, and the slice behind the view.
     pub(crate) fn parts(&mut self) -> (&[usize], &[isize], usize, &mut [T]) {
         (&self.shape, &self.strides, self.offset, self.data)

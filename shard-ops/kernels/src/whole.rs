@@ -316,9 +316,19 @@ impl<T: Element> WithSimd for Chosen<'_, T> {
     }
 }
 
-/// Both were read before one is chosen, or there would be a branch for each.
+/// Chosen bit by bit: of a choice between two elements the compiler makes one between their addresses, and gathers.
 #[inline(always)]
-fn choose<T>(mask: &Bool, a: T, b: T) -> T {
+fn choose<T: Element>(mask: &Bool, a: T, b: T) -> T {
+    macro_rules! of_bits {
+        ($($bits:ty),*) => {
+            $(if size_of::<T>() == size_of::<$bits>() {
+                let kept = <$bits>::from(mask.get()).wrapping_neg();
+                let [a, b]: [$bits; 2] = [bytemuck::cast(a), bytemuck::cast(b)];
+                return bytemuck::cast(b ^ ((a ^ b) & kept));
+            })*
+        };
+    }
+    of_bits!(u8, u16, u32, u64);
     if mask.get() { a } else { b }
 }
 
@@ -326,7 +336,7 @@ fn choose<T>(mask: &Bool, a: T, b: T) -> T {
 pub(crate) const CHUNK: usize = 512;
 
 /// Runs a map over the rows of two operands. What does not lie side by side is brought together in chunks.
-fn by_rows<T: Element, R: Element>(
+pub(crate) fn by_rows<T: Element, R: Element>(
     a: &View<'_, T>,
     b: &View<'_, T>,
     out: &mut ViewMut<'_, R>,

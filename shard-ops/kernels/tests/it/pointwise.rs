@@ -106,6 +106,74 @@ fn quotients_are_rounded_down_and_remainders_have_the_divisors_sign() {
 }
 
 #[test]
+fn maps_in_single_precision_are_those_of_double_rounded_and_alone_what_they_are_in_lines() {
+    let ends = [
+        f32::MAX,
+        f32::MIN_POSITIVE,
+        1e-45,
+        f32::INFINITY,
+        f32::NAN,
+        0.0,
+    ];
+    let some = [
+        1.0,
+        0.5,
+        3.0,
+        0.1,
+        7.25,
+        1e-7,
+        2.5e8,
+        1e20,
+        88.0,
+        1_234_567.0,
+    ];
+    let mut rng = Rng::new(31);
+    let spread = rng.vec::<f32>(40).into_iter().map(|x| x * 30.0);
+    let numbers: Vec<f32> = (ends.into_iter().chain(some).chain(spread))
+        .flat_map(|x| [x, -x])
+        .collect();
+    let (a, b): (Vec<f32>, Vec<f32>) = (numbers.iter())
+        .flat_map(|a| numbers.iter().map(|b| (*a, *b)))
+        .unzip();
+    let n = a.len();
+    let wide = [&a, &b].map(|x| x.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
+    // Of what the result may be off, and of what size.
+    for (op, last_places, near_zero) in [
+        (Binary::Fmod, 0.0, 0.0),
+        (Binary::Remainder, 0.0, 0.0),
+        (Binary::FloorDiv, 1.0, 0.0),
+        (Binary::Pow, 1.0, 0.0),
+        (Binary::Atan2, 0.51, 0.0),
+        (Binary::Hypot, 0.51, 0.0),
+        (Binary::Xlogy, 0.51, 0.0),
+        (Binary::LogAddExp, 0.51, 1e-9),
+        (Binary::LogAddExp2, 0.51, 1e-9),
+        (Binary::Copysign, 0.0, 0.0),
+        (Binary::Prelu, 0.0, 0.0),
+    ] {
+        let (mut out, mut expected) = (vec![9.0f32; n], vec![9.0f64; n]);
+        binary_lines(op, &a, &b, &mut out);
+        binary_lines(op, &wide[0], &wide[1], &mut expected);
+        for (i, (&y, &exact)) in out.iter().zip(&expected).enumerate() {
+            let (a, b) = (a[i], b[i]);
+            let mut alone = [9.0];
+            binary_lines(op, &[a], &[b], &mut alone);
+            let is_same = alone[0].to_bits() == y.to_bits() || y.is_nan() && alone[0].is_nan();
+            assert!(is_same, "{op:?} of {a} and {b}: {y}, alone {}", alone[0]);
+            let near = exact as f32;
+            let place = f64::from(f32::EPSILON) * exact.abs().max(f64::from(f32::MIN_POSITIVE));
+            let is_right = match (near.is_finite(), near == 0.0) {
+                (false, _) => near.is_nan() && y.is_nan() || near == y,
+                (_, true) => y == 0.0 && y.is_sign_negative() == near.is_sign_negative(),
+                _ if last_places == 0.0 => y == near,
+                _ => (f64::from(y) - exact).abs() <= last_places * place + near_zero,
+            };
+            assert!(is_right, "{op:?} of {a} and {b}: {y}, not {exact}");
+        }
+    }
+}
+
+#[test]
 fn lines_have_the_bits_of_views() {
     let mut rng = Rng::new(9);
     let ops = [
