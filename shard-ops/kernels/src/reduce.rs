@@ -15,6 +15,9 @@ pub(crate) const BLOCK: usize = 1024;
 /// Independent accumulators of a run: enough for every vector width and the latency of an add.
 pub(crate) const LANES: usize = 64;
 
+/// Elements of a run of which one sum is faster than one per lane.
+const SHORT: usize = 32;
+
 /// Columns accumulated side by side where the contiguous dim is kept.
 pub(crate) const COLUMNS: usize = 256;
 
@@ -278,11 +281,17 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
         out.len()
     );
     let data = x.data();
+    // Made once: where rows are short, to make them takes longer than what they are for.
+    let (mut totals, mut room) = ([0.0; SUMMED], ([T::zero(); SUMMED], [0.0; SUMMED]));
     split.for_each_cell(x.offset(), SUMMED, |cell, at, width, cell_step| {
         if width == 1 {
             let mut total: f64 = F::start();
             split.for_each_run(at, |at, n, step| {
-                if step == 1 {
+                if step == 1 && n <= SHORT {
+                    let run = data[at..at + n].iter();
+                    let sum: T = run.fold(F::start(), |sum, x| F::join(sum, F::term(*x)));
+                    total = F::join(total, sum.wide());
+                } else if step == 1 {
                     for block in data[at..at + n].chunks(BLOCK) {
                         let run = Run::<T, F>(block, core::marker::PhantomData);
                         total = F::join(total, vectorized(run).wide());
@@ -297,11 +306,15 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
             out[cell] = T::of(total);
             return;
         }
-        let mut totals = [F::start::<f64>(); SUMMED];
+        let totals = &mut totals[..width];
+        totals.fill(F::start());
+        let (columns, wide) = (&mut room.0[..width], &mut room.1[..width]);
         split.for_each_run(at, |at, n, step| {
             for first in (0..n).step_by(ROWS) {
                 vectorized(Rows::<T, F> {
-                    totals: &mut totals[..width],
+                    totals,
+                    columns,
+                    wide,
                     data,
                     at: at.wrapping_add_signed(first as isize * step),
                     step,
@@ -310,7 +323,7 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
                 });
             }
         });
-        for (j, total) in totals[..width].iter().enumerate() {
+        for (j, total) in totals.iter().enumerate() {
             out[cell.wrapping_add_signed(j as isize * cell_step)] = T::of(*total);
         }
     });
@@ -338,13 +351,16 @@ impl<T: Real, F: Fold> WithSimd for Run<'_, T, F> {
         for (last, x) in last.iter_mut().zip(tail) {
             *last = F::term(*x);
         }
-        for (v, lanes) in T::vectors_mut::<S>(&mut lanes).iter_mut().enumerate() {
-            let mut joined = *lanes;
-            for block in whole {
-                let term = F::term_vec::<T, S>(simd, T::vectors::<S>(block)[v]);
-                joined = F::join_vec::<T, S>(simd, joined, term);
-            }
-            *lanes = F::join_vec::<T, S>(simd, joined, T::vectors::<S>(&last)[v]);
+        // Vectors whose joins wait for each other go side by side, as many as there are registers for.
+        match LANES / T::lanes::<S>() {
+            4 => joined::<T, F, S, 4>(simd, whole, &mut lanes),
+            8 => joined::<T, F, S, 8>(simd, whole, &mut lanes),
+            _ => joined::<T, F, S, 1>(simd, whole, &mut lanes),
+        }
+        for (lanes, last) in
+            (T::vectors_mut::<S>(&mut lanes).iter_mut()).zip(T::vectors::<S>(&last))
+        {
+            *lanes = F::join_vec::<T, S>(simd, *lanes, *last);
         }
         // As [`halve`] does, in vectors as long as there are two.
         let vectors = T::vectors_mut::<S>(&mut lanes);
@@ -363,6 +379,25 @@ impl<T: Real, F: Fold> WithSimd for Run<'_, T, F> {
             half /= 2;
         }
         lanes[0]
+    }
+}
+
+/// Joins blocks to lanes, `N` vectors of them at a time.
+#[inline(always)]
+fn joined<T: Real, F: Fold, S: Simd, const N: usize>(
+    simd: S,
+    blocks: &[[T; LANES]],
+    lanes: &mut [T; LANES],
+) {
+    for (first, lanes) in (T::vectors_mut::<S>(lanes).chunks_exact_mut(N)).enumerate() {
+        let mut joined: [T::Vec<S>; N] = core::array::from_fn(|i| lanes[i]);
+        for block in blocks {
+            let block = &T::vectors::<S>(block)[first * N..][..N];
+            for (joined, x) in joined.iter_mut().zip(block) {
+                *joined = F::join_vec::<T, S>(simd, *joined, F::term_vec::<T, S>(simd, *x));
+            }
+        }
+        lanes.copy_from_slice(&joined);
     }
 }
 
@@ -432,6 +467,9 @@ pub(crate) fn sum_of_lanes<T: Real, S: Simd>(simd: S, lanes: &[T; LANES]) -> T {
 /// Some rows, joined in the element type and then with totals.
 struct Rows<'a, T, F> {
     totals: &'a mut [f64],
+    /// Room for as many numbers.
+    columns: &'a mut [T],
+    wide: &'a mut [f64],
     data: &'a [T],
     at: usize,
     step: isize,
@@ -449,8 +487,8 @@ impl<T: Real, F: Fold> WithSimd for Rows<'_, T, F> {
             let at = self.at.wrapping_add_signed(i as isize * self.step);
             &self.data[at..][..width]
         };
-        let mut columns = [F::start::<T>(); SUMMED];
-        let columns = &mut columns[..width];
+        let columns = &mut self.columns[..width];
+        columns.fill(F::start());
         let vectors = T::vectors_mut::<S>(columns);
         let whole = vectors.len() * T::lanes::<S>();
         if self.rows == ROWS {
@@ -475,13 +513,13 @@ impl<T: Real, F: Fold> WithSimd for Rows<'_, T, F> {
                 *column = F::join(*column, F::term(*x));
             }
         }
-        let mut wide = [F::start::<f64>(); SUMMED];
+        let wide = &mut self.wide[..width];
         for (wide, column) in wide.iter_mut().zip(&*columns) {
             *wide = column.wide();
         }
         let totals = f64::vectors_mut::<S>(self.totals);
         let whole = totals.len() * f64::lanes::<S>();
-        for (total, x) in totals.iter_mut().zip(f64::vectors::<S>(&wide)) {
+        for (total, x) in totals.iter_mut().zip(f64::vectors::<S>(wide)) {
             *total = F::join_vec::<f64, S>(simd, *total, *x);
         }
         for (total, x) in self.totals[whole..].iter_mut().zip(&wide[whole..]) {

@@ -147,25 +147,45 @@ impl Rows {
         at
     }
 
+    /// The step of keys in the table, where rows are single elements and keys count along one dim: then to find where a row is and what
+    /// it is made of would take longer than to read it.
+    fn singles(&self) -> Option<usize> {
+        match self.keyed[..] {
+            _ if self.row_len != 1 => None,
+            [] => Some(0),
+            [(_, step)] => Some(step),
+            _ => None,
+        }
+    }
+
     /// Calls `f` with every key of the list and where its row begins on the other side; and where in the table a long row begins whose
     /// turn comes soon. Its memory may be asked for, since keys are in an order that no processor foresees.
     fn for_each(&self, keys: &[i64], mut f: impl FnMut(i64, usize, Option<usize>)) {
+        let long = self.run >= LONG;
+        let mut number = 0;
+        self.for_each_line(keys, |line, to, step| {
+            for (i, &key) in line.iter().enumerate() {
+                let ahead = || {
+                    let key = usize::try_from(*keys.get(number + i + AHEAD)?).ok()?;
+                    (key < self.keys).then(|| self.at(key))
+                };
+                f(key, to + i * step, if long { ahead() } else { None });
+            }
+            number += line.len();
+        });
+    }
+
+    /// Calls `f` with the keys of every line of the list, and where on the other side rows begin: the first, and how far apart.
+    fn for_each_line(&self, keys: &[i64], mut f: impl FnMut(&[i64], usize, usize)) {
         // One place of one key is a list without dims.
         let (&(inner, step), front) = self.list.split_last().unwrap_or((&(1, 0), &[]));
         if inner == 0 {
             return;
         }
-        let long = self.run >= LONG;
         let mut at: SmallVec<[usize; 4]> = SmallVec::from_elem(0, front.len());
         let mut base = 0;
-        for (number, line) in keys.chunks_exact(inner).enumerate() {
-            for (i, &key) in line.iter().enumerate() {
-                let ahead = || {
-                    let key = usize::try_from(*keys.get(number * inner + i + AHEAD)?).ok()?;
-                    (key < self.keys).then(|| self.at(key))
-                };
-                f(key, base + i * step, if long { ahead() } else { None });
-            }
+        for line in keys.chunks_exact(inner) {
+            f(line, base, step);
             for (place, &(extent, step)) in at.iter_mut().zip(front).rev() {
                 *place += 1;
                 base += step;
@@ -229,6 +249,18 @@ pub fn pick<T: Copy + Default>(
     let run = rows.run;
     if rows.row_len == 0 {
         return;
+    }
+    if let Some(step) = rows.singles() {
+        let named = |key: i64| match usize::try_from(key) {
+            Err(_) => T::default(),
+            Ok(key) if key < rows.keys => table[key * step],
+            Ok(key) => ghosts[key - rows.keys],
+        };
+        return rows.for_each_line(keys, |line, to, step| {
+            for (i, &key) in line.iter().enumerate() {
+                out[to + i * step] = named(key);
+            }
+        });
     }
     rows.for_each(keys, |key, to, ahead| {
         if let Some(at) = ahead {
@@ -417,6 +449,18 @@ fn fold_with<T: Foldable>(
             *to = join(*to, from);
         }
     };
+    if let Some(step) = rows.singles() {
+        return rows.for_each_line(keys, |line, from, by| {
+            for (i, &key) in line.iter().enumerate() {
+                let to = match usize::try_from(key) {
+                    Err(_) => continue,
+                    Ok(key) if key < rows.keys => &mut table[key * step],
+                    Ok(key) => &mut ghosts[key - rows.keys],
+                };
+                *to = join(*to, src[from + i * by]);
+            }
+        });
+    }
     rows.for_each(keys, |key, from, ahead| {
         if let Some(at) = ahead {
             prefetch(table, at, run.min(MOST));
