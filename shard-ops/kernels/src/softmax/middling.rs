@@ -38,14 +38,14 @@ pub(super) fn values<T: Real, S: Simd>(log: bool, x: &[T], n: usize, out: &mut [
         for i in 0..SIDE {
             let row = &x[(first + i) * n..][..n];
             for (k, kept) in kept[i].iter_mut().enumerate().take(n / LANES) {
-                let below = each(lanes(row, k * LANES), |x| x - most[i]);
-                let e = each(below, |x| exp_in::<S, T>(x));
+                let below = lane_by_lane(lanes(row, k * LANES), |x| x - most[i]);
+                let e = lane_by_lane(below, |x| exp_in::<S, T>(x));
                 sums[i] = both(sums[i], e, add);
                 *kept = if log { below } else { e };
             }
             if !n.is_multiple_of(LANES) {
-                let below = each(lanes(row, n - LANES), |x| x - most[i]);
-                let e = each(below, |x| exp_in::<S, T>(x));
+                let below = lane_by_lane(lanes(row, n - LANES), |x| x - most[i]);
+                let e = lane_by_lane(below, |x| exp_in::<S, T>(x));
                 sums[i] = both(sums[i], last_of(n, e), add);
                 kept[i][n / LANES] = if log { below } else { e };
             }
@@ -56,10 +56,10 @@ pub(super) fn values<T: Real, S: Simd>(log: bool, x: &[T], n: usize, out: &mut [
             let out = &mut out[(first + i) * n..][..n];
             let value = |x: T| if log { x - of[i] } else { x * of[i] };
             for k in 0..n / LANES {
-                out[k * LANES..][..LANES].copy_from_slice(&each(kept[i][k], value));
+                out[k * LANES..][..LANES].copy_from_slice(&lane_by_lane(kept[i][k], value));
             }
             if !n.is_multiple_of(LANES) {
-                out[n - LANES..].copy_from_slice(&each(kept[i][n / LANES], value));
+                out[n - LANES..].copy_from_slice(&lane_by_lane(kept[i][n / LANES], value));
             }
         }
     });
@@ -120,6 +120,12 @@ fn lanes<T: Real>(row: &[T], at: usize) -> Lanes<T> {
     lanes
 }
 
+/// As [`each`], which takes the first lane apart from the others: they would be no whole vector.
+#[inline(always)]
+fn lane_by_lane<T: Real>(of: Lanes<T>, f: impl Fn(T) -> T) -> Lanes<T> {
+    both(of, of, |x, _| f(x))
+}
+
 #[inline(always)]
 fn both<T: Real>(a: Lanes<T>, b: Lanes<T>, f: impl Fn(T, T) -> T) -> Lanes<T> {
     let mut out = a;
@@ -154,10 +160,11 @@ fn larger<T: Real>(most: T, x: T) -> T {
 /// The lanes of each row as one number: those of four rows at a time, with rows and columns exchanged.
 #[inline(always)]
 fn joined<T: Real>(rows: [Lanes<T>; SIDE], join: impl Fn(T, T) -> T) -> [T; SIDE] {
-    let fours = each(rows, |row| {
-        let fours: [[T; SIDE]; LANES / SIDE] = numbered(|i| numbered(|lane| row[i * SIDE + lane]));
-        pairs(fours, &join)
-    });
+    let mut fours = [[T::zero(); SIDE]; SIDE];
+    for (fours, row) in fours.iter_mut().zip(&rows) {
+        let (row, _) = row.as_chunks::<SIDE>();
+        *fours = pairs([row[0], row[1], row[2], row[3]], &join);
+    }
     pairs(turned(fours), &join)
 }
 
