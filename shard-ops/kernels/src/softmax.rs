@@ -53,6 +53,18 @@ compiled! { trait Compiled for Real: f32 f64; {
         out: &mut ViewMut<'_, T>,
     ) = softmax_here;
 
+    /// `exp(x - from) * factor` of the elements of `x` with the pairs (from, factor) of their cells over `dims`, which are row-major: with the
+    /// maximum and a cotangent the derivative of a sum of exponentials.
+    ///
+    /// # Panics
+    /// As [`softmax`].
+    pub fn exponentials<T>(
+        x: &View<'_, T>,
+        dims: &[usize],
+        pairs: &[f64],
+        out: &mut ViewMut<'_, T>,
+    ) = exponentials_here;
+
     /// The derivative, given the result `y`, its cotangent, and the sums of cells: `y (dy - Σ y dy)`, or with `log`
     /// `dy - exp(y) Σ dy`. All operands have the shape of `out`, the sums by strides of 0.
     ///
@@ -222,14 +234,36 @@ fn softmax_here<T: Real>(
     pairs: &[f64],
     out: &mut ViewMut<'_, T>,
 ) {
-    assert_shapes(&[x.shape()], out.shape());
-    let steps = cell_steps(x.shape(), dims);
     // The largest element, and what is divided by, or taken off.
     let term = |pair: &[f64]| match (pair[0].is_infinite(), log) {
         (true, _) => [T::nan(); 2],
         (false, true) => [T::of(pair[0]), T::of(pair[1].ln())],
         (false, false) => [T::of(pair[0]), T::of(1.0 / pair[1])],
     };
+    with_pairs(log, x, dims, pairs, term, out);
+}
+
+fn exponentials_here<T: Real>(
+    x: &View<'_, T>,
+    dims: &[usize],
+    pairs: &[f64],
+    out: &mut ViewMut<'_, T>,
+) {
+    let term = |pair: &[f64]| [T::of(pair[0]), T::of(pair[1])];
+    with_pairs(false, x, dims, pairs, term, out);
+}
+
+/// Writes [`Values`] with the terms that are made of the pairs of cells.
+fn with_pairs<T: Real>(
+    log: bool,
+    x: &View<'_, T>,
+    dims: &[usize],
+    pairs: &[f64],
+    term: impl Fn(&[f64]) -> [T; 2],
+    out: &mut ViewMut<'_, T>,
+) {
+    assert_shapes(&[x.shape()], out.shape());
+    let steps = cell_steps(x.shape(), dims);
     let (most, terms): (Vec<T>, Vec<T>) = (pairs.chunks_exact(2).map(term))
         .map(|[max, term]| (max, term))
         .unzip();

@@ -18,7 +18,7 @@ use shard_kernels::Real;
 use shard_kernels::best::best;
 use shard_kernels::cells::map_cells;
 use shard_kernels::moments::moments;
-use shard_kernels::softmax::max_sum_exp;
+use shard_kernels::softmax::{exponentials, max_sum_exp};
 use shard_kernels::unary::Unary;
 use shard_kernels::whole::{Number, Whole};
 use shard_spec::Dims;
@@ -302,21 +302,19 @@ impl StatesGrad {
         let width = self.0.monoid.width();
         let (x, states) = (call.input::<T>(0), call.input::<f64>(1).to_vec());
         let dy = call.input::<f64>(2).to_vec();
-        // Of every cell what is looked at: a line through the elements, or a factor of their exponentials.
-        let terms: Vec<[f64; 3]> = states
-            .chunks_exact(width)
-            .zip(dy.chunks_exact(width))
-            .map(|(s, g)| match self.0.monoid {
-                Monoid::MaxSumExp => [s[0], g[1], 0.0],
-                _ => [s[1], 2.0 * g[2], g[1] / s[0]],
-            })
+        let cells = states.chunks_exact(width).zip(dy.chunks_exact(width));
+        let (dims, mut out) = (&self.0.dims, call.output::<T>(0));
+        if self.0.monoid == Monoid::MaxSumExp {
+            let pairs: Vec<f64> = cells.flat_map(|(s, g)| [s[0], g[1]]).collect();
+            return exponentials(&x, dims, &pairs, &mut out);
+        }
+        // Of every cell a line through its elements.
+        let lines: Vec<[f64; 3]> = cells
+            .map(|(s, g)| [s[1], 2.0 * g[2], g[1] / s[0]])
             .collect();
-        let exponential = self.0.monoid == Monoid::MaxSumExp;
-        let mut out = call.output::<T>(0);
-        map_cells(&x, &self.0.dims, &mut out, |x, cell| {
-            let [from, slope, level] = terms[cell];
-            let d = x.wide() - from;
-            T::of(slope * if exponential { d.exp() } else { d } + level)
+        map_cells(&x, dims, &mut out, |x, cell| {
+            let [from, slope, level] = lines[cell];
+            T::of(slope * (x.wide() - from) + level)
         });
     }
 }
