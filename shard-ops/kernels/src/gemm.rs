@@ -111,7 +111,7 @@ impl<'a, T> Mat<'a, T> {
 
 impl<'a, T> MatMut<'a, T> {
     /// The transpose, without a copy.
-    fn transposed(self) -> Self {
+    pub(crate) fn transposed(self) -> Self {
         Self {
             row_step: self.col_step,
             col_step: self.row_step,

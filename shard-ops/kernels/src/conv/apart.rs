@@ -16,19 +16,27 @@ const BUDGET: usize = 128 * 1024;
 /// Windows that are multiplied at least, with others beside them: products of fewer would be summed in another order.
 const FEW: usize = 4;
 
+/// Elements of a window's row from which on it is moved as one.
+const LONG: usize = 8;
+
 /// Channels below which a product is not worth its packing.
 const LEAST: usize = 8;
 
 /// Whether no input lies in two windows, and each window is a long enough sum.
 pub(super) fn are_apart(g: &Geometry) -> bool {
+    lie_apart(g) && g.volume() > 1 && g.cin > 0 && g.cout >= LEAST
+}
+
+/// Whether no input lies in two windows.
+fn lie_apart(g: &Geometry) -> bool {
     let apart = |d: usize| g.kernel[d].saturating_sub(1) * g.dilation[d] < g.stride[d];
-    (0..3).all(apart) && g.volume() > 1 && g.cin > 0 && g.cout >= LEAST
+    (0..3).all(apart)
 }
 
 /// Whether windows that [`are_apart`] are worth being copied: their runs are long, and the products outweigh the copy. Products of
 /// so many channels are summed in the same order for any number of windows.
 pub(super) fn are_copied(g: &Geometry) -> bool {
-    are_apart(g) && g.kernel[2] >= 8 && g.dilation[2] == 1 && g.cout > 64
+    are_apart(g) && g.kernel[2] >= LONG && g.dilation[2] == 1 && g.cout > 64
 }
 
 /// Writes `y = bias + weight * x`, where windows [`are_copied`]; `weight` is `[Cout, Cin / groups, kernel]`, contiguous.
@@ -138,7 +146,7 @@ pub(super) fn input_grad<E, T: Real, R: Pod>(
     multiply: impl Fn(usize, usize, usize, Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, bool),
     put: impl Fn(R, T) -> R,
 ) {
-    let taps = g.taps();
+    let (taps, by_taps) = (g.taps(), lie_apart(g) && g.kernel[2] < LONG);
     let mut room = Room::new();
     let windows = room.numbers(taps * strip(taps)).take(taps * strip(taps));
     for n in 0..dx.batch {
@@ -155,10 +163,15 @@ pub(super) fn input_grad<E, T: Real, R: Pod>(
                     row_step: strip.step,
                     col_step: dy.outer[1],
                 };
-                let (weight, to) = (
-                    Mat::row_major(weight, taps),
-                    MatMut::row_major(windows, taps),
-                );
+                let weight = Mat::row_major(weight, taps);
+                if by_taps {
+                    // A tap of all outputs side by side: those of one output are few, and lie in many rows.
+                    let to = MatMut::row_major(windows, strip.len).transposed();
+                    multiply(strip.len, taps, g.cout, outputs, weight, to, false);
+                    let start = dx.start(n, group * g.cin);
+                    return spread(windows, &strip, dy.extent, dx, start, g, &put);
+                }
+                let to = MatMut::row_major(windows, taps);
                 multiply(strip.len, taps, g.cout, outputs, weight, to, false);
                 for (i, window) in windows.chunks_exact(taps).take(strip.len).enumerate() {
                     let o = output(strip.first + i, dy.extent);
@@ -260,6 +273,63 @@ fn fill<R: Copy>(dx: &mut SlabMut<'_, R>, start: usize, value: R) {
             dx.data[at.wrapping_add_signed(i * step)] = value;
         }
     });
+}
+
+/// Puts windows that [`lie_apart`], of each tap one column, to what is there, as far as they lie inside; channels begin at `start`.
+fn spread<T: Copy, R: Copy>(
+    windows: &[T],
+    strip: &Strip,
+    extent: [usize; 3],
+    dx: &mut SlabMut<'_, R>,
+    start: usize,
+    g: &Geometry,
+    put: impl Fn(R, T) -> R,
+) {
+    let [kd, kh, kw] = g.kernel;
+    let (stride, apart) = (g.stride[2], g.stride[2] as isize * dx.step[2]);
+    let inside = |d: usize, at: isize| (0..dx.extent[d] as isize).contains(&at).then_some(at);
+    // How many outputs lie before the one whose tap is the first at or behind `at`, if one's is at `first`.
+    let before = |at: isize, first: isize| (at - first).max(0).cast_unsigned().div_ceil(stride);
+    let mut done = 0;
+    while done < strip.len {
+        let o = output(strip.first + done, extent);
+        let run = (extent[2] - o[2]).min(strip.len - done);
+        for (row, columns) in windows
+            .chunks_exact(kw * strip.len)
+            .take(g.cin * kd * kh)
+            .enumerate()
+        {
+            let (ci, k) = (row / (kd * kh), [row / kh % kd, row % kh]);
+            let [d, h] = [0, 1].map(|d| inside(d, g.input(d, o[d], k[d])));
+            let (Some(d), Some(h)) = (d, h) else { continue };
+            let at = ci as isize * dx.outer[1] + d * dx.step[0] + h * dx.step[1];
+            for (k, column) in columns.chunks_exact(strip.len).enumerate() {
+                let first = g.input(2, o[2], k);
+                let (from, to) = (
+                    before(0, first),
+                    before(dx.extent[2] as isize, first).min(run),
+                );
+                if from >= to {
+                    continue;
+                }
+                let values = &column[done + from..done + to];
+                let within = at + first * dx.step[2] + from as isize * apart;
+                let at = start.wrapping_add_signed(within);
+                if apart > 0 {
+                    let places = dx.data[at..].chunks_mut(apart.cast_unsigned());
+                    for (place, value) in places.zip(values) {
+                        place[0] = put(place[0], *value);
+                    }
+                } else {
+                    for (i, value) in values.iter().enumerate() {
+                        let place = &mut dx.data[at.wrapping_add_signed(i as isize * apart)];
+                        *place = put(*place, *value);
+                    }
+                }
+            }
+        }
+        done += run;
+    }
 }
 
 /// Puts the window of output `o` to what is there, as far as it lies inside; channels begin at `start`.
