@@ -47,9 +47,11 @@ fn best_here<T: Number>(
         let further = if largest { new > old } else { new < old };
         further || (new.is_nan() && !old.is_nan())
     };
+    // Made once: to make it takes longer than to look at a short row.
+    let mut found: [Option<(T, i64)>; COLUMNS] = [None; COLUMNS];
     split.for_each_cell(x.offset(), COLUMNS, |cell, at, width, cell_step| {
-        let mut found: [Option<(T, i64)>; COLUMNS] = [None; COLUMNS];
         let found = &mut found[..width];
+        found.fill(None);
         for_each_row(
             &split.reduced,
             [&split.reduced_steps, steps],

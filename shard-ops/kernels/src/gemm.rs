@@ -24,6 +24,7 @@ mod product;
 mod range;
 mod thin;
 mod tiles;
+mod tiny;
 mod unit;
 mod whole;
 
@@ -202,6 +203,9 @@ pub fn gemm<T: Real>(
         row_step: c_rows,
         col_step: c_cols,
     };
+    if tiny::pays([m, n, k]) {
+        return tiny::product([m, n, k], &a, &b, &mut c, accumulate);
+    }
     let product = T::product();
     if product.in_tiles([m, n, k], &a, &b, &mut c, accumulate) {
         return;

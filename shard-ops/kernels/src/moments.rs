@@ -246,7 +246,7 @@ impl<T: Real> WithSimd for Differs<'_, T> {
     fn with_simd<S: Simd>(self, _: S) -> bool {
         let first = self.0[0];
         let mut differs = [false; LANES];
-        by_lanes(self.0, first, |block| {
+        by_lanes(self.0, first, |block: &[_; LANES]| {
             for (differs, x) in differs.iter_mut().zip(block) {
                 *differs |= *x != first;
             }
@@ -270,7 +270,7 @@ fn in_double<T: Real>(x: &[T]) -> (f64, f64) {
 #[inline(always)]
 fn guess<T: Real, S: Simd>(simd: S, x: &[T]) -> T {
     let mut sums = [T::zero(); LANES];
-    by_lanes(x, T::zero(), |block| {
+    by_lanes(x, T::zero(), |block: &[_; LANES]| {
         for (sum, x) in sums.iter_mut().zip(block) {
             *sum += *x;
         }
@@ -282,7 +282,7 @@ fn guess<T: Real, S: Simd>(simd: S, x: &[T]) -> T {
 #[inline(always)]
 fn deviations<T: Real, S: Simd>(simd: S, x: &[T], guess: T) -> (T, T) {
     let (mut off, mut squares) = ([T::zero(); LANES], [T::zero(); LANES]);
-    by_lanes(x, guess, |block| {
+    by_lanes(x, guess, |block: &[_; LANES]| {
         for ((off, square), x) in off.iter_mut().zip(&mut squares).zip(block) {
             let d = *x - guess;
             *off += d;

@@ -5,7 +5,7 @@
 
 mod double;
 
-use super::view::{for_each_row, join_dims, same_shape};
+use super::view::{Strides, for_each_row, is_row_major, join_dims, same_shape};
 use super::whole::{by_rows, gathered};
 use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
@@ -191,12 +191,21 @@ pub fn zip<T: Real>(
     out: &mut ViewMut<'_, T>,
     f: impl Fn(T, T) -> T,
 ) {
+    zip_by(a, b, out, &f);
+}
+
+fn zip_by<T: Real, F: Fn(T, T) -> T>(
+    a: &View<'_, T>,
+    b: &View<'_, T>,
+    out: &mut ViewMut<'_, T>,
+    f: &F,
+) {
     // Most operands are single runs of as many elements.
     if let (Some(a), Some(b), Some(out)) = (a.as_line(), b.as_line(), out.as_line_mut())
         && a.len() == out.len()
         && b.len() == out.len()
     {
-        return vectorized(Rows { a, b, out, f: &f });
+        return vectorized(Rows { a, b, out, f });
     }
     assert_shapes(&[a.shape(), b.shape()], out.shape());
     if let Some(out) = out.as_slice_mut() {
@@ -205,14 +214,21 @@ pub fn zip<T: Real>(
             (Some(a), None) if has_short_rows(b) => {
                 return beside(b, |at, b| {
                     let (a, out) = (&a[at..][..b.len()], &mut out[at..][..b.len()]);
-                    vectorized(Rows { a, b, out, f: &f });
+                    vectorized(Rows { a, b, out, f });
                 });
             }
             (None, Some(b)) if has_short_rows(a) => {
                 return beside(a, |at, a| {
                     let (b, out) = (&b[at..][..a.len()], &mut out[at..][..a.len()]);
-                    vectorized(Rows { a, b, out, f: &f });
+                    vectorized(Rows { a, b, out, f });
                 });
+            }
+            (None, None) if has_dense_slabs(a) || has_dense_slabs(b) => {
+                for (i, out) in out.chunks_exact_mut(a.len() / a.shape()[0]).enumerate() {
+                    let (a, b) = (a.slab(i), b.slab(i));
+                    zip_by(&a, &b, &mut ViewMut::contiguous(out, a.shape()), f);
+                }
+                return;
             }
             _ => {}
         }
@@ -229,7 +245,7 @@ pub fn zip<T: Real>(
                 a: &a.data()[p..p + n],
                 b: &b.data()[q..q + n],
                 out: &mut data[r..r + n],
-                f: &f,
+                f,
             }),
             // A single number beside many is repeated for a while, so that there is one loop for each formula.
             [1, 0, 1] => {
@@ -241,7 +257,7 @@ pub fn zip<T: Real>(
                         a: &a.data()[p + first..][..len],
                         b: &repeated[..len],
                         out: &mut data[r + first..][..len],
-                        f: &f,
+                        f,
                     });
                 }
             }
@@ -254,7 +270,7 @@ pub fn zip<T: Real>(
                         a: &repeated[..len],
                         b: &b.data()[q + first..][..len],
                         out: &mut data[r + first..][..len],
-                        f: &f,
+                        f,
                     });
                 }
             }
@@ -277,8 +293,46 @@ fn has_short_rows<T>(x: &View<'_, T>) -> bool {
     extents.len() > 1 && extents.last().is_some_and(|n| *n < REPEATED)
 }
 
+/// Whether what an index of the first dim names lies side by side, and is long enough for a loop of its own.
+fn has_dense_slabs<T>(x: &View<'_, T>) -> bool {
+    let (shape, strides) = (x.shape(), x.strides());
+    shape.len() > 1
+        && is_row_major(&shape[1..], &strides[1..])
+        && x.len() / shape[0].max(1) >= REPEATED
+}
+
 /// Visits the elements of a view in row-major order, some of them brought side by side at a time, and the number of the first.
 fn beside<T: Real>(x: &View<'_, T>, mut visit: impl FnMut(usize, &[T])) {
+    let (extents, steps) = join_dims(x.shape(), [x.strides()]);
+    if let [.., times, n] = extents[..]
+        && let [.., [0], [step]] = steps[..]
+    {
+        // Rows that come again and again are written once, as often as there is room for.
+        let mut room = [T::zero(); REPEATED];
+        let room = &mut room[..REPEATED / n * n];
+        let outer = extents.len() - 2;
+        let outer_steps: Strides = steps[..outer].iter().map(|[step]| *step).collect();
+        let mut number = 0;
+        for_each_row(
+            &extents[..outer],
+            [&outer_steps],
+            [x.offset()],
+            |[at], slabs, [apart]| {
+                for slab in 0..slabs {
+                    let at = at.wrapping_add_signed(slab as isize * apart);
+                    for (i, to) in room.iter_mut().enumerate() {
+                        *to = x.data()[at.wrapping_add_signed((i % n) as isize * step)];
+                    }
+                    for first in (0..times * n).step_by(room.len()) {
+                        let len = room.len().min(times * n - first);
+                        visit(number + first, &room[..len]);
+                    }
+                    number += times * n;
+                }
+            },
+        );
+        return;
+    }
     let (mut room, mut filled, mut number) = ([T::zero(); REPEATED], 0, 0);
     for_each_row(x.shape(), [x.strides()], [x.offset()], |[at], n, [step]| {
         let mut i = 0;
@@ -376,10 +430,10 @@ fn remainder<T: Real>(a: T, b: T) -> T {
 }
 
 /// The larger of two; NaN if either is. A zero counts as above its negative, so that the order of the operands does not
-/// matter.
+/// matter. All is asked at once: a branch is guessed wrong as often as not.
 #[inline(always)]
 pub(crate) fn larger<T: Real>(a: T, b: T) -> T {
-    if a > b || a.is_nan() || a == b && b.is_sign_negative() {
+    if (a > b) | a.is_nan() | ((a == b) & b.is_sign_negative()) {
         a
     } else {
         b
@@ -389,7 +443,7 @@ pub(crate) fn larger<T: Real>(a: T, b: T) -> T {
 /// The smaller of two; NaN if either is. A zero counts as above its negative.
 #[inline(always)]
 pub(crate) fn smaller<T: Real>(a: T, b: T) -> T {
-    if a < b || a.is_nan() || a == b && b.is_sign_positive() {
+    if (a < b) | a.is_nan() | ((a == b) & b.is_sign_positive()) {
         a
     } else {
         b

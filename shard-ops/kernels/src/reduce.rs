@@ -84,12 +84,19 @@ trait Fold {
     fn start<R: Real>() -> R;
     fn join<R: Real>(a: R, b: R) -> R;
 
+    /// The fold of a few numbers, one after the other.
+    #[inline(always)]
+    fn few<R: Real>(of: &[R]) -> R {
+        of.iter()
+            .fold(Self::start(), |sum, x| Self::join(sum, Self::term(*x)))
+    }
+
     /// The same per lane. Of choices between two elements in a loop the compiler makes branches, or stores under a mask.
     fn join_vec<R: Real, S: Simd>(simd: S, a: R::Vec<S>, b: R::Vec<S>) -> R::Vec<S>;
 }
 
 macro_rules! folds {
-    ($($name:ident: $start:expr, |$a:ident, $b:ident| $join:expr, $join_vec:ident;)*) => {$(
+    ($($name:ident: $start:expr, |$a:ident, $b:ident| $join:expr, $join_vec:ident $(, $few:ident)?;)*) => {$(
         struct $name;
         impl Fold for $name {
             #[inline(always)]
@@ -104,6 +111,12 @@ macro_rules! folds {
             fn join_vec<R: Real, S: Simd>(simd: S, a: R::Vec<S>, b: R::Vec<S>) -> R::Vec<S> {
                 R::$join_vec(simd, a, b)
             }
+            $(
+                #[inline(always)]
+                fn few<R: Real>(of: &[R]) -> R {
+                    $few::<R, Self>(of)
+                }
+            )?
         }
     )*};
 }
@@ -111,8 +124,33 @@ macro_rules! folds {
 folds! {
     Sum: R::zero(), |a, b| a + b, add_vec;
     Prod: R::one(), |a, b| a * b, mul_vec;
-    Max: R::neg_infinity(), |a, b| larger(a, b), larger_or_nan_vec;
-    Min: R::infinity(), |a, b| smaller(a, b), smaller_or_nan_vec;
+    Max: R::neg_infinity(), |a, b| larger(a, b), larger_or_nan_vec, most_of;
+    Min: R::infinity(), |a, b| smaller(a, b), smaller_or_nan_vec, least_of;
+}
+
+/// The largest of a few numbers by comparisons alone, which are right unless there is a NaN, or zeros of two signs may be the largest.
+#[inline(always)]
+fn most_of<R: Real, F: Fold>(of: &[R]) -> R {
+    let most = (of.iter()).fold(F::start(), |most: R, x| if *x > most { *x } else { most });
+    checked::<R, F>(most, of)
+}
+
+#[inline(always)]
+fn least_of<R: Real, F: Fold>(of: &[R]) -> R {
+    let least = (of.iter()).fold(
+        F::start(),
+        |least: R, x| if *x < least { *x } else { least },
+    );
+    checked::<R, F>(least, of)
+}
+
+#[inline(always)]
+fn checked<R: Real, F: Fold>(found: R, of: &[R]) -> R {
+    let is_none = of.iter().fold(false, |is_none, x| is_none | x.is_nan());
+    if is_none | (found == R::zero()) {
+        return of.iter().fold(F::start(), |found, x| F::join(found, *x));
+    }
+    found
 }
 
 struct Squares;
@@ -288,9 +326,7 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
             let mut total: f64 = F::start();
             split.for_each_run(at, |at, n, step| {
                 if step == 1 && n <= SHORT {
-                    let run = data[at..at + n].iter();
-                    let sum: T = run.fold(F::start(), |sum, x| F::join(sum, F::term(*x)));
-                    total = F::join(total, sum.wide());
+                    total = F::join(total, F::few(&data[at..at + n]).wide());
                 } else if step == 1 {
                     for block in data[at..at + n].chunks(BLOCK) {
                         let run = Run::<T, F>(block, core::marker::PhantomData);
@@ -403,13 +439,17 @@ fn joined<T: Real, F: Fold, S: Simd, const N: usize>(
 
 /// Visits a block in whole arrays of lanes, of which the last is filled up. So all of them stay in registers.
 #[inline(always)]
-pub(crate) fn by_lanes<T: Copy>(block: &[T], fill: T, mut visit: impl FnMut(&[T; LANES])) {
-    let (whole, tail) = pulp::as_arrays::<LANES, T>(block);
+pub(crate) fn by_lanes<T: Copy, const N: usize>(
+    block: &[T],
+    fill: T,
+    mut visit: impl FnMut(&[T; N]),
+) {
+    let (whole, tail) = pulp::as_arrays::<N, T>(block);
     for block in whole {
         visit(block);
     }
     if !tail.is_empty() {
-        let mut last = [fill; LANES];
+        let mut last = [fill; N];
         last[..tail.len()].copy_from_slice(tail);
         visit(&last);
     }
@@ -435,7 +475,7 @@ pub(crate) fn halve<T: Copy, const N: usize>(mut lanes: [T; N], join: impl Fn(T,
 pub(crate) fn largest<T: Real, S: Simd>(simd: S, x: &[T]) -> T {
     const CHAINS: usize = 4;
     let mut most = [T::splat(simd, T::neg_infinity()); CHAINS];
-    by_lanes(x, T::neg_infinity(), |block| {
+    by_lanes(x, T::neg_infinity(), |block: &[T; LANES]| {
         for (i, x) in T::vectors::<S>(block).iter().enumerate() {
             most[i % CHAINS] = T::larger_vec(simd, most[i % CHAINS], *x);
         }

@@ -22,6 +22,9 @@ use crate::compiled::compiled;
 use core::marker::PhantomData;
 use pulp::{Simd, WithSimd};
 
+/// Lanes of a run of as few elements.
+const FEW: usize = 16;
+
 /// Rows per block where columns are side by side.
 const ROWS: usize = 64;
 
@@ -127,22 +130,30 @@ impl<T: Real> WithSimd for Run<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> [f64; 2] {
-        self.pair(simd)
+        if self.0.len() <= FEW {
+            self.pair::<S, FEW>(simd)
+        } else {
+            self.pair::<S, LANES>(simd)
+        }
     }
 }
 
 impl<T: Real> Run<'_, T> {
     #[inline(always)]
-    fn pair<S: Simd>(self, simd: S) -> [f64; 2] {
+    fn pair<S: Simd, const N: usize>(self, simd: S) -> [f64; 2] {
         let empty = T::neg_infinity();
-        let max = largest(simd, self.0);
+        let max = if N == FEW {
+            self.0.iter().fold(empty, |max, x| above(max, *x))
+        } else {
+            largest(simd, self.0)
+        };
         if max == empty {
             // What fills up the lanes would count too.
             let sum: T = (self.0.iter()).fold(T::zero(), |sum, x| sum + below(*x, max) + T::one());
             return pair(max, sum.wide());
         }
-        let mut sums = [T::zero(); LANES];
-        by_lanes(self.0, empty, |block| {
+        let mut sums = [T::zero(); N];
+        by_lanes(self.0, empty, |block: &[T; N]| {
             for (sum, x) in sums.iter_mut().zip(block) {
                 *sum += exp_in::<S, T>(below(*x, max));
             }

@@ -125,6 +125,16 @@ impl<'a, T> View<'a, T> {
             .then(|| &self.data[self.offset..self.offset + self.len()])
     }
 
+    /// What an index of the first dim names.
+    pub(crate) fn slab(&self, index: usize) -> Self {
+        Self {
+            data: self.data,
+            offset: (self.offset).wrapping_add_signed(index as isize * self.strides[0]),
+            shape: short(&self.shape[1..]),
+            strides: short(&self.strides[1..]),
+        }
+    }
+
     /// The elements of a view of one dim, if they lie side by side.
     #[inline]
     pub(crate) fn as_line(&self) -> Option<&'a [T]> {

@@ -395,7 +395,7 @@ fn exponentials<A: Real, S: Simd>(simd: S, row: &mut [A], factor: A, max: A) -> 
             *x = exp_shifted::<S, A>(*x, factor, max);
         }
         let mut sums = [A::zero(); LANES];
-        by_lanes(row, A::zero(), |row| {
+        by_lanes(row, A::zero(), |row: &[_; LANES]| {
             for (sum, x) in sums.iter_mut().zip(row) {
                 *sum += *x;
             }

@@ -164,7 +164,7 @@ fn exponentials<T: Real, S: Simd>(simd: S, x: &[T], max: T, out: &mut [T]) -> f6
             out[whole..].copy_from_slice(&last[..tail]);
         }
         let mut sums = [T::zero(); LANES];
-        by_lanes(out, T::zero(), |out| {
+        by_lanes(out, T::zero(), |out: &[T; LANES]| {
             for (sum, e) in sums.iter_mut().zip(out) {
                 *sum += *e;
             }
@@ -228,7 +228,7 @@ fn cell_sum<T: Real, S: Simd>(simd: S, log: bool, y: &[T], dy: &[T]) -> f64 {
     for (y, dy) in y.chunks(BLOCK).zip(dy.chunks(BLOCK)) {
         let mut sums = [T::zero(); LANES];
         if log {
-            by_lanes(dy, T::zero(), |dy| {
+            by_lanes(dy, T::zero(), |dy: &[T; LANES]| {
                 for (sum, dy) in sums.iter_mut().zip(dy) {
                     *sum += *dy;
                 }

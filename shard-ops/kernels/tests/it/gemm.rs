@@ -539,3 +539,35 @@ fn products_of_integers_are_exact() {
     whole_products(|bits| bits as i32);
     whole_products(|bits| bits as u8);
 }
+
+#[test]
+fn products_of_a_few_numbers_have_the_bits_of_rows_of_many() {
+    let mut rng = Rng::new(77);
+    for (n, k) in [(2, 3), (3, 3), (4, 4), (2, 16)] {
+        let (many, few) = (40, (64 / (n * k)).clamp(2, 3));
+        let [a, b, start] = [many * k, k * n, many * n].map(|len| rng.vec::<f32>(len));
+        for accumulate in [false, true] {
+            let product = |rows: usize| {
+                let mut c = start[..rows * n].to_vec();
+                let (left, right) = (Mat::row_major(&a, k), Mat::row_major(&b, n));
+                gemm(
+                    rows,
+                    n,
+                    k,
+                    left,
+                    right,
+                    MatMut::row_major(&mut c, n),
+                    accumulate,
+                );
+                c
+            };
+            let bits = |c: &[f32]| c.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let (some, all) = (product(few), product(many));
+            assert_eq!(
+                bits(&some),
+                bits(&all[..few * n]),
+                "{few} x {n} x {k}, {accumulate}"
+            );
+        }
+    }
+}

@@ -123,3 +123,24 @@ fn maxima_know_nan_and_the_signs_of_zeros() {
     assert_eq!(min(-0.0, 0.0).map(f64::is_sign_negative), [true; 2]);
     assert_eq!((max(1.0, 2.0), min(1.0, 2.0)), ([2.0; 2], [1.0; 2]));
 }
+
+#[test]
+fn single_elements_are_folded_from_where_they_stand() {
+    // Three keys two apart in the table, and one ghost; elements are three apart, in lines of two.
+    let rows = Rows::new(&[(3, 2)], &[(2, 10), (2, 3)], &[]);
+    let src: Vec<i64> = (0..14).map(|i| 1 << i).collect();
+    let (mut table, mut ghosts) = ([0; 6], [0]);
+    let keys = [2, 0, 3, 2];
+    fold(RowFold::Sum, &rows, &mut table, &mut ghosts, &keys, &src);
+    assert_eq!(
+        (table, ghosts),
+        ([1 << 3, 0, 0, 0, 1 | 1 << 13, 0], [1 << 10])
+    );
+    let mut out = [9; 14];
+    pick(&rows, &table, &ghosts, &keys, &mut out);
+    assert_eq!(
+        [out[0], out[3], out[10], out[13]],
+        [1 | 1 << 13, 8, 1 << 10, 1 | 1 << 13]
+    );
+    assert_eq!(out.iter().filter(|&&x| x == 9).count(), 10);
+}
