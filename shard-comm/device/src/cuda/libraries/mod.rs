@@ -2,7 +2,7 @@
 //! [convolutions](Cuda::convolve) and cuFFT for [Fourier transforms](Cuda::fourier).
 //!
 //! All are optional, and loaded when they are first asked for. A call is described by a few plain structures (`terms.rs`) in
-//! the library's own terms. Two drivers take these: NVIDIA's (`cublaslt.rs`, `cudnn.rs`, `cufft.rs`), which hands each field to the library
+//! the library's own terms. Two drivers take these: NVIDIA's (`cublaslt.rs`, `cudnn/`, `cufft.rs`), which hands each field to the library
 //! under the name it has there, and the emulation (`played.rs`), which does with plain loops what the library's manual says.
 //! That way the translation of views into these terms is tested without a GPU.
 
