@@ -124,7 +124,7 @@ impl Access {
     }
 
     /// Which factor may be sharded instead, if any.
-    fn instead(&self) -> Option<usize> {
+    pub(crate) fn instead(&self) -> Option<usize> {
         match self {
             Self::Whole { instead } | Self::Ring { instead, .. } => *instead,
             _ => None,
@@ -140,6 +140,11 @@ impl Access {
     pub(crate) fn is_routed(&self) -> bool {
         matches!(self, Self::Routed { .. })
     }
+}
+
+/// Whether a factor indexes one of these dims.
+pub(crate) fn indexes(dims: &[Access], factor: usize) -> bool {
+    dims.iter().any(|a| a.factor_index() == Some(factor))
 }
 
 /// What happens when a reduce factor is sharded.
@@ -369,6 +374,11 @@ impl Rule {
         &self.outputs
     }
 
+    /// How the dims of each operand are indexed: of the inputs, and then of the outputs.
+    pub(crate) fn operands(&self) -> impl Iterator<Item = &Vec<Access>> {
+        (self.inputs.iter()).chain(self.outputs.iter().map(|o| &o.dims))
+    }
+
     /// Which partial sums may pass.
     pub fn linearity(&self) -> &Linearity {
         &self.linearity
@@ -376,12 +386,11 @@ impl Rule {
 
     /// How much work a kernel does on these boxes: operations per index of all factors together, and bytes of every operand once.
     pub(crate) fn work(&self, inputs: &[OperandBox], outputs: &[OperandBox]) -> Work {
-        let outs = self.outputs.iter().map(|o| &o.dims).zip(outputs);
         // How many indices of each factor are counted: those that the first box that shows it has.
         let mut indices: SmallVec<[Option<usize>; 8]> =
             SmallVec::from_elem(None, self.factors.len());
         let mut is_routed = false;
-        for (dims, at) in self.inputs.iter().zip(inputs).chain(outs) {
+        for (dims, at) in self.operands().zip(inputs.iter().chain(outputs)) {
             for (access, &n) in dims.iter().zip(&at.shape) {
                 let (factor, n) = match access {
                     Access::Factor { factor, block } if *block > 0 => (factor, n.div_ceil(*block)),
@@ -414,17 +423,13 @@ impl Rule {
 
     /// Whether a factor appears in no output: sharding it makes the result a reduction.
     pub fn is_reduced(&self, factor: usize) -> bool {
-        !self
-            .outputs
-            .iter()
-            .any(|o| o.dims.iter().any(|a| a.factor_index() == Some(factor)))
+        !self.outputs.iter().any(|o| indexes(&o.dims, factor))
     }
 
     /// Whether a rank may hold several intervals of a factor, as with a zigzag or striped partition: the kernel does
     /// not look at positions, and every dim that the factor indexes is divided as the factor is.
     pub(crate) fn scatters(&self, factor: usize) -> bool {
-        let outputs = self.outputs.iter().map(|o| &o.dims);
-        let mut accesses = self.inputs.iter().chain(outputs).flatten();
+        let mut accesses = self.operands().flatten();
         self.any_order
             && accesses.all(|access| match access {
                 Access::Factor { factor: f, block } => *f != factor || *block == 1,
@@ -438,15 +443,13 @@ impl Rule {
 
     /// Whether a factor is folded block by block: every rank needs all of it, so no strategy shards it.
     pub(crate) fn rings(&self, factor: usize) -> bool {
-        let outputs = self.outputs.iter().map(|o| &o.dims);
-        let mut accesses = self.inputs.iter().chain(outputs).flatten();
+        let mut accesses = self.operands().flatten();
         accesses.any(|a| matches!(a, Access::Ring { factor: f, .. } if *f == factor))
     }
 
     /// Whether another operand names the indices of a factor that are looked at.
     pub(crate) fn is_routed(&self, factor: usize) -> bool {
-        let outputs = self.outputs.iter().map(|o| &o.dims);
-        let mut accesses = self.inputs.iter().chain(outputs).flatten();
+        let mut accesses = self.operands().flatten();
         accesses.any(|a| matches!(a, Access::Routed { factor: f } if *f == factor))
     }
 
@@ -465,8 +468,7 @@ impl Rule {
         if self.is_routed(factor) && !self.routes.as_ref().is_some_and(|r| r.masks) {
             return false;
         }
-        let outputs = self.outputs.iter().map(|o| &o.dims);
-        let mut accesses = self.inputs.iter().chain(outputs).flatten();
+        let mut accesses = self.operands().flatten();
         accesses.all(|access| match access {
             Access::Rows {
                 factor: f,
@@ -474,11 +476,6 @@ impl Rule {
             } if *f == factor => cuts.divided(partition).is_some(),
             _ => true,
         })
-    }
-
-    /// The extent of the window input that the factor indexes: the extent that a [`Window`] is asked about.
-    pub(crate) fn factor_extent(&self, factor: usize) -> usize {
-        self.factors[factor]
     }
 }
 
@@ -607,9 +604,8 @@ impl RuleBuilder {
         rule.check_ranks()?;
         rule.check_names()?;
         rule.check_sizes()?;
-        let described = rule.inputs.iter().zip(&rule.metas);
-        let produced = rule.outputs.iter().map(|o| (&o.dims, &o.meta));
-        for (dims, meta) in described.chain(produced) {
+        let metas = (rule.metas.iter()).chain(rule.outputs.iter().map(|o| &o.meta));
+        for (dims, meta) in rule.operands().zip(metas) {
             for (access, &extent) in dims.iter().zip(&meta.shape) {
                 rule.check_extent(access, extent)?;
             }
@@ -647,11 +643,9 @@ impl Rule {
 
     /// Factors and operands that are named by number are there.
     fn check_names(&self) -> Result<()> {
-        let outputs = self.outputs.iter().map(|o| &o.dims);
-        let mut factors = self.inputs.iter().chain(outputs).flatten();
         let beyond = |f: Option<usize>| f.filter(|&f| f >= self.factors.len());
         let missing = |a: &Access| beyond(a.factor_index()).or_else(|| beyond(a.instead()));
-        if let Some(factor) = factors.find_map(missing) {
+        if let Some(factor) = self.operands().flatten().find_map(missing) {
             let problem = format!("factor {factor} of {}", self.factors.len());
             return Err(self.misfit(
                 problem,
@@ -750,10 +744,8 @@ impl Rule {
     /// All routed dims have the same factor, and each operand has at most one. Another operand, of integers, names their indices;
     /// its dims, and the other dims of routed operands, are plain factors.
     fn check_routes(&self) -> Result<()> {
-        let outputs = self.outputs.iter().map(|o| &o.dims);
-        let operands = || self.inputs.iter().chain(outputs.clone());
         let count = |dims: &Vec<Access>| dims.iter().filter(|a| a.is_routed()).count();
-        let mut factors = operands().flatten().filter(|a| a.is_routed());
+        let mut factors = self.operands().flatten().filter(|a| a.is_routed());
         let factor = factors.next().and_then(Access::factor_index);
         let Some(factor) = factor else {
             return Ok(());
@@ -764,11 +756,11 @@ impl Rule {
         let plain =
             |a: &Access| matches!(a, Access::Factor { factor: f, block: 1 } if *f != factor);
         let fits = factors.all(|a| a.factor_index() == Some(factor))
-            && operands().all(|dims| count(dims) <= 1)
+            && self.operands().all(|dims| count(dims) <= 1)
             && names.is_some_and(|(dims, meta)| {
                 dims.iter().all(plain) && (merges || matches!(meta.dtype, DType::I64 | DType::I32))
             });
-        let others = operands().filter(|dims| count(dims) == 1).flatten();
+        let others = self.operands().filter(|dims| count(dims) == 1).flatten();
         let fits = fits && others.into_iter().all(|a| a.is_routed() || plain(a));
         if fits {
             return Ok(());

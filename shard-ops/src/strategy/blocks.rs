@@ -4,6 +4,7 @@
 //! are parts of that output; blocks of one that does not are terms of it, which the engine combines as it would those of several ranks.
 
 use super::site::{Site, Spans, with_halo};
+use crate::rule::indexes;
 use crate::{Access, KernelCx, OperandBox, Reduction, Rule};
 use shard_comm::DType;
 use shard_spec::numel;
@@ -54,9 +55,8 @@ impl Blocks {
     /// The call for block `b`: what it reads and writes lies where it lies for all of them.
     fn call(&self, rule: &Rule, whole: &KernelCx, b: usize) -> KernelCx {
         let mut call = whole.clone();
-        let inputs = rule.inputs.iter().zip(&mut call.inputs);
-        let outputs = rule.outputs.iter().map(|o| &o.dims);
-        for (dims, at) in inputs.chain(outputs.zip(&mut call.outputs)) {
+        let operands = call.inputs.iter_mut().chain(&mut call.outputs);
+        for (dims, at) in rule.operands().zip(operands) {
             for (cut, place) in self.places(b) {
                 for (d, access) in dims.iter().enumerate() {
                     if access.factor_index() == Some(cut.factor) {
@@ -164,9 +164,7 @@ impl Site<'_> {
     /// Whether a kernel may be called on an interval of this factor, and what it makes of several can be put together.
     fn can_cut(&self, factor: usize) -> bool {
         let outputs = &self.rule.outputs;
-        let mut accesses = (self.rule.inputs.iter())
-            .chain(outputs.iter().map(|o| &o.dims))
-            .flatten();
+        let mut accesses = self.rule.operands().flatten();
         let by_spans = accesses.all(|access| {
             access.factor_index() != Some(factor)
                 || matches!(
@@ -183,8 +181,7 @@ impl Site<'_> {
 
     /// Whether a factor indexes a dim of output `o`.
     fn indexes(&self, factor: usize, o: usize) -> bool {
-        let mut dims = self.rule.outputs[o].dims.iter();
-        dims.any(|access| access.factor_index() == Some(factor))
+        indexes(&self.rule.outputs[o].dims, factor)
     }
 
     /// What this rank's part computes of a factor.

@@ -25,7 +25,7 @@ pub(super) fn candidates_yielding(
             (Access::Routed { factor }, Some(s)) => (factor, 1, s),
             _ => continue,
         };
-        let partition = divided(&s.partition, block, rule.factor_extent(*factor));
+        let partition = divided(&s.partition, block, rule.factors[*factor]);
         if rule.divides(*factor, &partition) {
             start.factors[*factor] = Some(DimSharding {
                 axes: s.axes.clone(),
@@ -101,7 +101,7 @@ fn adopt(rule: &Rule, layouts: &[&Layout], order: &[usize], mut choice: Choice) 
                 let own = choice.factors[*f].as_ref();
                 if let (false, Some(s)) = (
                     fresh.is_empty(),
-                    further(own, rule.factor_extent(*f), &fresh, parts),
+                    further(own, rule.factors[*f], &fresh, parts),
                 ) && rule.divides(*f, &s.partition)
                 {
                     choice.factors[*f] = Some(s);
@@ -154,9 +154,9 @@ fn factor_partition(
     extent: usize,
     own: &Partition,
 ) -> Option<(usize, Partition)> {
-    let n = |f: usize| rule.factor_extent(f);
+    let n = |f: usize| rule.factors[f];
     let follows = match access {
-        Access::Whole { instead } | Access::Ring { instead, .. } => *instead,
+        Access::Whole { .. } | Access::Ring { .. } => access.instead(),
         _ => access.factor_index(),
     };
     let consecutive = follows.is_some_and(|f| !rule.scatters(f));

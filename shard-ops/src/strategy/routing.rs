@@ -175,12 +175,8 @@ impl<'a> Site<'a> {
 impl Site<'_> {
     /// The routed factor.
     pub(super) fn routed_factor(&self) -> Option<usize> {
-        let outputs = self.rule.outputs.iter().map(|o| &o.dims);
-        let mut all = self.rule.inputs.iter().chain(outputs).flatten();
-        all.find_map(|a| match a {
-            Access::Routed { factor } => Some(*factor),
-            _ => None,
-        })
+        let mut all = self.rule.operands().flatten();
+        all.find(|a| a.is_routed())?.factor_index()
     }
 
     /// How the routed dim is divided among those who are asked; `None` where nobody is, because a choice divides the dim,
@@ -206,8 +202,7 @@ impl Site<'_> {
 
     /// The dims of operands that have a routed one.
     fn routed_operands(&self) -> impl Iterator<Item = &Vec<Access>> {
-        let outputs = self.rule.outputs.iter().map(|o| &o.dims);
-        let all = self.rule.inputs.iter().chain(outputs);
+        let all = self.rule.operands();
         all.filter(|dims| dims.iter().any(Access::is_routed))
     }
 

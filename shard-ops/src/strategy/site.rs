@@ -3,6 +3,7 @@
 use super::choice::Choice;
 use super::intervals::{Axes, clip_halo, multiplied, same_intervals};
 use crate::error::InOp;
+use crate::rule::indexes;
 use crate::{Access, Fold, FoldBy, KernelCx, OperandBox, Reduction, Result, Rule};
 use shard_comm::{DType, Monoid};
 use shard_redistribute::{CostModel, Plan};
@@ -86,9 +87,7 @@ impl<'a> Site<'a> {
     fn summed_axes(&self, dims: &[Access]) -> Axes {
         let mut axes = Axes::new();
         for (f, sharding) in self.choice.factors.iter().enumerate() {
-            if let (Some(sharding), false) =
-                (sharding, dims.iter().any(|a| a.factor_index() == Some(f)))
-            {
+            if let (Some(sharding), false) = (sharding, indexes(dims, f)) {
                 axes.extend(sharding.axes.iter().copied());
             }
         }

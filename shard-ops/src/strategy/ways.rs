@@ -8,6 +8,7 @@ use super::choice::Choice;
 use super::intervals::further;
 use super::price::WayCost;
 use super::site::Site;
+use crate::rule::indexes;
 use crate::{Access, FoldBy, Reduction, Result};
 use shard_redistribute::CostModel;
 use shard_spec::{DimSharding, Layout, ReduceOp};
@@ -93,14 +94,9 @@ impl Site<'_> {
     fn can_ring(&self, blocks: &DimSharding) -> bool {
         // What these axes divide in a dim that all operands have, such as heads, is needed there whole. The rows that blocks are
         // folded into are what they are there to divide: of an operand that has those too, each rank has its own.
-        let outputs = self.rule.outputs.iter().map(|o| &o.dims);
-        let mut operands = self.rule.inputs.iter().chain(outputs);
-        let whole = operands.any(|dims| {
-            let rows = |access: &Access| match access {
-                Access::Ring { instead, .. } => *instead,
-                _ => None,
-            };
-            let rows = dims.iter().find_map(rows);
+        let whole = self.rule.operands().any(|dims| {
+            let ring = dims.iter().filter(|a| a.is_ring());
+            let rows = ring.into_iter().find_map(Access::instead);
             let others = dims.iter().filter(|a| a.factor_index() != rows);
             dims.iter().any(Access::is_ring)
                 && others.into_iter().any(|a| self.divides(a, &blocks.axes))
@@ -116,8 +112,8 @@ impl Site<'_> {
     /// Choices that move the axes of the blocks from the factor they shard to the blocks' own, or to another.
     fn elsewhere(&self, ring: usize, blocks: &DimSharding) -> Vec<(FoldBy, Choice)> {
         let rule = self.rule;
-        let mut accesses = (rule.inputs.iter()).chain(rule.outputs.iter().map(|o| &o.dims));
-        let rows = accesses.any(|dims| dims.iter().any(|a| matches!(a, Access::Rows { .. })));
+        let mut accesses = rule.operands().flatten();
+        let rows = accesses.any(|a| matches!(a, Access::Rows { .. }));
         let shards = |s: &Option<DimSharding>| {
             s.as_ref()
                 .is_some_and(|s| s.axes.ends_with(&blocks.axes[..]))
@@ -146,7 +142,6 @@ impl Site<'_> {
             work
         };
         let sums = rule.reduction == Some(Reduction::Partial(ReduceOp::Sum));
-        let indexes = |dims: &[Access], f: usize| dims.iter().any(|a| a.factor_index() == Some(f));
         let mut found = Vec::new();
         if sums || rule.merges {
             found.push((FoldBy::Split, moved(ring, blocks.clone())));
