@@ -66,8 +66,7 @@ impl Move {
     /// A bound on the pieces that one rank reads or sends.
     fn most_pieces(&self) -> usize {
         let (from, to) = (&self.from, &self.to);
-        let count =
-            |axes: &[usize]| -> usize { axes.iter().map(|&a| to.mesh().shape()[a]).product() };
+        let count = |axes: &[usize]| to.mesh().part_count(axes);
         let copies = match self.owners {
             Owners::Nearest => 1,
             Owners::Spread | Owners::Balanced => count(from.replicate_axes()),

@@ -257,11 +257,8 @@ pub(crate) fn all_reduce_forecast(len: usize, dtype: DType, ranks: usize, me: us
 /// How many ranks lie along `axes`, and the place among them of the rank at `index`.
 pub(crate) fn position(mesh: &DeviceMesh, axes: &[usize], index: usize) -> (usize, usize) {
     let coords = mesh.coords_at(index);
-    (0..mesh.ndim())
-        .filter(|a| axes.contains(a))
-        .fold((1, 0), |(ranks, me), a| {
-            (ranks * mesh.shape()[a], me * mesh.shape()[a] + coords[a])
-        })
+    let axes: Vec<usize> = (0..mesh.ndim()).filter(|a| axes.contains(a)).collect();
+    (mesh.part_count(&axes), mesh.part_at(&axes, &coords))
 }
 
 /// Seconds in a readable unit.

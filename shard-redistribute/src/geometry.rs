@@ -412,7 +412,7 @@ pub(crate) fn for_each_coord(
     f: &mut impl FnMut(&[usize]),
 ) {
     let saved = coords.clone();
-    let count: usize = axes.iter().map(|&a| mesh.shape()[a]).product();
+    let count = mesh.part_count(axes);
     for part in 0..count {
         mesh.set_part(axes, part, coords);
         f(coords);

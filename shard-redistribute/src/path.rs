@@ -335,7 +335,7 @@ fn sliced(from: &Layout, to: &Layout) -> Result<Vec<Layout>> {
             axes.clone()
         };
         if reduced.iter().all(|a| subset.contains(a)) {
-            let count: usize = subset.iter().map(|&a| mesh.shape()[a]).product();
+            let count = mesh.part_count(&subset);
             // The dims in order of size, so that the pieces of the final gather are as long as possible.
             let mut dims: SmallVec<[usize; 6]> =
                 (0..to.ndim()).filter(|&d| size(to, d) > 1).collect();
@@ -434,7 +434,7 @@ pub(crate) fn partway(from: &Layout, to: &Layout, moved: &[usize]) -> Result<Lay
         let stay = from.axis_order(d).iter().filter(|a| !moved.contains(a));
         let come = to.axis_order(d).iter().filter(|a| moved.contains(a));
         let axes: SmallVec<[usize; 2]> = stay.chain(come).copied().collect();
-        let parts: usize = axes.iter().map(|&a| mesh.shape()[a]).product();
+        let parts = mesh.part_count(&axes);
         let known = [from, to]
             .into_iter()
             .filter_map(|l| l.sharding(d))

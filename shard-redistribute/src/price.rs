@@ -55,7 +55,7 @@ impl Hop {
     pub fn cost(&self, model: &CostModel, size: usize) -> HopCost {
         match self {
             Self::AllReduce { axes, op, to } => {
-                let ranks: usize = axes.iter().map(|&a| to.mesh().shape()[a]).product();
+                let ranks = to.mesh().part_count(axes);
                 let len = to.max_local_numel();
                 let (all, link) = (len * size, model.worst(axes));
                 let in_stages =
@@ -145,7 +145,7 @@ impl Move {
     fn bound(&self, model: &CostModel, size: usize) -> HopCost {
         let (from, to, scatter) = (&self.from, &self.to, &self.scatter);
         let mesh = to.mesh();
-        let count = |axes: &[usize]| -> usize { axes.iter().map(|&a| mesh.shape()[a]).product() };
+        let count = |axes: &[usize]| mesh.part_count(axes);
         let terms = count(scatter);
         let mut owners = terms;
         let mut moved: Axes = scatter.iter().copied().collect();
@@ -192,9 +192,8 @@ fn kept_axes(from: &Layout, to: &Layout, d: usize) -> usize {
         return 0;
     };
     let common = a.axes.iter().zip(&b.axes).take_while(|(a, b)| a == b);
-    let shape = to.mesh().shape();
     let alike = |&kept: &usize| {
-        let parts: usize = a.axes[..kept].iter().map(|&a| shape[a]).product();
+        let parts = to.mesh().part_count(&a.axes[..kept]);
         let joined = |s: &DimSharding| s.partition.joined(s.partition.parts() / parts).ok();
         joined(a).is_some_and(|whole| joined(b) == Some(whole))
     };

@@ -168,6 +168,21 @@ impl DeviceMesh {
         ravel(coords, self.shape())
     }
 
+    /// How many parts `axes` divide a dim into together: the ranks along one times those along the next.
+    ///
+    /// ```
+    /// use shard_spec::DeviceMesh;
+    /// let mesh = DeviceMesh::new(&[2, 3, 5])?;
+    /// assert_eq!((mesh.part_count(&[2, 0]), mesh.part_count(&[])), (10, 1));
+    /// # Ok::<(), shard_spec::SpecError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// Where the mesh has no such axis.
+    pub fn part_count(&self, axes: &[usize]) -> usize {
+        axes.iter().map(|&a| self.axis_size(a)).product()
+    }
+
     /// The flat part at these coordinates over `axes`, major to minor.
     ///
     /// # Panics

@@ -147,7 +147,7 @@ fn divided(
     let dim = |(dim, &n): (usize, &usize)| {
         let shards = |&axis: &usize| roles[axis] == Role::Shard(dim);
         let axes: Vec<usize> = order.iter().copied().filter(shards).collect();
-        let parts = axes.iter().map(|&axis| mesh.axis_size(axis)).product();
+        let parts = mesh.part_count(&axes);
         division(n, parts).prop_map(move |partition| {
             let axes = axes.iter().copied().collect();
             Some(DimSharding { axes, partition })

@@ -204,7 +204,7 @@ fn whole_rows(layout: &Layout) -> shard_spec::Result<Layout> {
         .map_or_else(Vec::new, |s| s.axes.to_vec());
     axes.extend(&places.axes);
     let (mesh, shape) = (layout.mesh(), layout.shape());
-    let parts = axes.iter().map(|&a| mesh.axis_size(a)).product();
+    let parts = mesh.part_count(&axes);
     Layout::builder(mesh, shape)
         .shard(0, &axes, Partition::balanced(shape[0], parts))
         .build()

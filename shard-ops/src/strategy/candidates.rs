@@ -97,7 +97,7 @@ fn adopt(rule: &Rule, layouts: &[&Layout], order: &[usize], mut choice: Choice) 
                     .filter(|&a| !choice.uses(a))
                     .collect();
                 let mesh = layout.mesh();
-                let parts = fresh.iter().map(|&a| mesh.shape()[a]).product();
+                let parts = mesh.part_count(&fresh);
                 let own = choice.factors[*f].as_ref();
                 if let (false, Some(s)) = (
                     fresh.is_empty(),

@@ -50,7 +50,7 @@ pub(super) fn same_intervals(
     let mut axes: Axes = own.axes.iter().chain(&cover.axes).copied().collect();
     axes.sort_unstable();
     axes.dedup();
-    let count: usize = axes.iter().map(|&a| mesh.shape()[a]).product();
+    let count = mesh.part_count(&axes);
     let mut coords: SmallVec<[usize; 4]> = SmallVec::from_elem(0, mesh.ndim());
     (0..count).all(|part| {
         mesh.set_part(&axes, part, &mut coords);

@@ -279,8 +279,7 @@ fn received(from: &Layout, to: &Layout) -> usize {
 
 /// How many partial sums make up each element.
 fn terms(of: &Layout) -> usize {
-    let ranks = of.partial_axes().iter().map(|&a| of.mesh().shape()[a]);
-    ranks.product()
+    of.mesh().part_count(of.partial_axes())
 }
 
 /// Elements the busiest rank receives when partial sums are scattered to their owners: those of the blocks, or evenly.

@@ -483,7 +483,7 @@ impl Site<'_> {
         let owners = self.routed.as_ref()?;
         let mut axes = self.group_axes(index);
         axes.sort_unstable();
-        let count: usize = axes.iter().map(|&a| self.mesh.shape()[a]).product();
+        let count = self.mesh.part_count(&axes);
         if count <= 1 {
             return None;
         }

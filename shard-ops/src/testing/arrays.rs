@@ -142,7 +142,7 @@ impl Share {
             .fold(0, |i, &a| i * size(a) + coords.get(a).copied().unwrap_or(0));
         Self {
             index,
-            terms: axes.iter().map(|&a| size(a)).product(),
+            terms: layout.mesh().part_count(axes),
         }
     }
 

@@ -90,7 +90,7 @@ pub fn layout(
             builder = builder.shard_chunk(dim, &by);
         } else {
             rng.shuffle(&mut by);
-            let parts = by.iter().map(|&a| mesh.axis_size(a)).product();
+            let parts = mesh.part_count(&by);
             builder = builder.shard(dim, &by, split.partition(extent, parts, rng));
         }
     }

@@ -121,7 +121,7 @@ impl Probing<'_> {
         );
 
         let mut choice = Choice::none(rule);
-        let parts = axes.iter().map(|&a| self.mesh.axis_size(a)).product();
+        let parts = self.mesh.part_count(axes);
         choice.factors[factor] = Some(DimSharding {
             axes: axes.iter().copied().collect(),
             partition: split.partition(rule.factors()[factor], parts, &mut self.rng),

@@ -78,7 +78,7 @@ fn layouts(mesh: &DeviceMesh, shape: &[usize]) -> Vec<Layout> {
         for style in 0..4 {
             let mut builder = Layout::builder(mesh, shape);
             for (d, axes) in axes.iter().enumerate().filter(|(_, axes)| !axes.is_empty()) {
-                let parts = axes.iter().map(|&a| mesh.shape()[a]).product();
+                let parts = mesh.part_count(axes);
                 builder = builder.shard(d, axes, partition(shape[d], parts, style));
             }
             found.push(builder.build().unwrap());

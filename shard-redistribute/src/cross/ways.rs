@@ -43,10 +43,7 @@ impl Way {
     /// Refuses a way of more pieces than a rank can list, on either mesh or between them: every rank looks at all of it, whichever
     /// part it takes.
     pub(super) fn check(&self, from: &Layout, crossing: &Layout, to: &Layout) -> Result<()> {
-        let count = |layout: &Layout| -> usize {
-            let axes = layout.replicate_axes().iter();
-            axes.map(|&a| layout.mesh().shape()[a]).product()
-        };
+        let count = |layout: &Layout| layout.mesh().part_count(layout.replicate_axes());
         let (copies, readers) = (count(crossing), count(&self.arriving));
         let cut = if self.spread { copies } else { 1 };
         let times = cut.max(readers.div_ceil(copies));
@@ -105,7 +102,7 @@ fn several(layout: &Layout) -> bool {
 /// The destination with its copies sharding one of its dims among themselves: on small meshes any dim, otherwise the largest.
 fn sliced(to: &Layout) -> Result<Vec<Layout>> {
     let axes = to.replicate_axes();
-    let count = axes.iter().map(|&a| to.mesh().shape()[a]).product();
+    let count = to.mesh().part_count(axes);
     let size = |d: usize| path::size(to, d);
     let mut dims: Vec<usize> = (0..to.ndim()).filter(|&d| size(d) > 1).collect();
     dims.sort_by_key(|&d| (std::cmp::Reverse(size(d).min(count)), d));
@@ -173,7 +170,7 @@ pub(super) fn scattered(from: &Layout) -> Result<Layout> {
     });
     match largest {
         Some(d) if !axes.is_empty() => {
-            let count = axes.iter().map(|&a| from.mesh().shape()[a]).product();
+            let count = from.mesh().part_count(axes);
             Ok(whole.with_sharding(d, Some(finer(&whole, d, axes, count)?))?)
         }
         _ => Ok(whole),

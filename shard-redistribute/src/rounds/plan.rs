@@ -112,7 +112,7 @@ impl Plan {
             match leg.step {
                 Step::Exchange(..) => target * widening(&leg) + leg.between() * dtype.size(),
                 Step::AllReduce(axes, ..) => {
-                    let ranks: usize = axes.iter().map(|&a| self.to().mesh().shape()[a]).product();
+                    let ranks = self.to().mesh().part_count(axes);
                     beside_sum(target, dtype, ranks)
                 }
             }

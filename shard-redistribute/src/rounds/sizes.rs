@@ -90,7 +90,7 @@ impl Leg<'_> {
                 Way::Rounds(rounds.min(MOST_ROUNDS))
             }
             Step::AllReduce(axes, ..) => {
-                let ranks: usize = axes.iter().map(|&a| to.mesh().shape()[a]).product();
+                let ranks = to.mesh().part_count(axes);
                 // The result of a slice, and this rank's chunk of it, must fit.
                 let slice = (staging / (2 * size)).max(1);
                 match place {

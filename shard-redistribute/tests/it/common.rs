@@ -53,7 +53,7 @@ pub(crate) fn layout(mesh: &DeviceMesh, shape: &[usize], recipe: &Recipe) -> Lay
         if recipe.reversed {
             axes.reverse();
         }
-        let parts: usize = axes.iter().map(|&a| mesh.shape()[a]).product();
+        let parts = mesh.part_count(&axes);
         let mut cuts: Vec<usize> = (1..parts)
             .map(|k| (recipe.cuts[k % recipe.cuts.len()] * n as f64) as usize)
             .collect();

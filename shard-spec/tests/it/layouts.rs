@@ -141,7 +141,7 @@ proptest! {
                 prop_assert_eq!(sub.ranks(), group.as_slice());
             }
         }
-        let parts = axes.iter().map(|&a| mesh.axis_size(a)).product();
+        let parts = mesh.part_count(&axes);
         for (index, part) in (0..mesh.size()).flat_map(|i| (0..parts).map(move |p| (i, p))) {
             let old = mesh.coords_at(index);
             let mut coords = old.clone();

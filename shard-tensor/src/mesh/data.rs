@@ -245,16 +245,14 @@ impl Mesh {
     #[track_caller]
     fn sizes_along(&self, dim: usize, axes: &[usize], shapes: &[Dims]) -> Result<Vec<usize>> {
         let mesh = self.mesh();
-        let parts: usize = axes.iter().map(|&a| mesh.axis_size(a)).product();
+        let parts = mesh.part_count(axes);
         let mut first: Vec<Option<usize>> = vec![None; parts];
         // In rank order, so that the rank named is the lowest that differs from one before it.
         for rank in 0..shapes.len() {
             let Some(coords) = mesh.coords(rank) else {
                 continue;
             };
-            let part = axes
-                .iter()
-                .fold(0, |part, &a| part * mesh.axis_size(a) + coords[a]);
+            let part = mesh.part_at(axes, &coords);
             let holder = *first[part].get_or_insert(rank);
             let (expected, got) = (shapes[holder][dim], shapes[rank][dim]);
             if expected != got {

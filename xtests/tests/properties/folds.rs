@@ -119,7 +119,7 @@ proptest! {
         let mesh = DeviceMesh::new(&mesh).unwrap();
         let axes: Vec<usize> = (0..mesh.ndim()).collect();
         let divided = |n: usize, seed: u64, axes: &[usize]| -> Partition {
-            let parts = axes.iter().map(|&a| mesh.shape()[a]).product();
+            let parts = mesh.part_count(axes);
             match kind {
                 0 => Partition::zigzag(n, parts),
                 1 => Partition::striped(n, parts),

@@ -195,10 +195,7 @@ fn slab_of(
     let strides = row_major_strides(&t.shape);
     let mut found = vec![Some(0_usize)];
     for (d, (map, cover)) in maps.iter().zip(covers).enumerate() {
-        let part = cover
-            .axes
-            .iter()
-            .fold(0, |p, &a| p * mesh.axis_size(a) + coords[a]);
+        let part = mesh.part_at(&cover.axes, &coords);
         let mut source_of = vec![None; map.dst_extent()];
         for (src, dst) in map.pairs() {
             source_of[dst] = Some(src * strides[d].unsigned_abs());
