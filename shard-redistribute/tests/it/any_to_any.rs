@@ -1,11 +1,10 @@
 //! Any layout to any layout, checked element by element against the global array.
 
-use crate::common::{expected, layout, missing, pair, recipe, spread, value};
+use crate::common::{expected, layout, missing, on_ranks, pair, recipe, spread, value};
 use proptest::prelude::*;
-use shard_comm::{Communicator, DType, ErrorClass, local};
-use shard_redistribute::{Array, CostModel, Forecast, LinkCost, MeshComm, Plan};
+use shard_comm::{DType, ErrorClass};
+use shard_redistribute::{Array, CostModel, Forecast, LinkCost, Plan};
 use shard_spec::{DeviceMesh, Layout, ReduceOp, numel};
-use std::rc::Rc;
 
 fn meshes() -> impl Strategy<Value = Vec<usize>> {
     prop::sample::select(vec![
@@ -17,15 +16,6 @@ fn meshes() -> impl Strategy<Value = Vec<usize>> {
         vec![3, 1],
         vec![2, 1, 2],
     ])
-}
-
-fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>) -> T + Sync) -> Vec<T> {
-    let mesh = DeviceMesh::new(shape).unwrap();
-    local::run(mesh.size(), |comm| {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
-        f(&MeshComm::new(&world, &mesh).unwrap())
-    })
-    .unwrap()
 }
 
 proptest! {

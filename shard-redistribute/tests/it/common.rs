@@ -1,9 +1,34 @@
-//! Random layouts, and arrays of known values in them.
+//! Ranks, random layouts, and arrays of known values in them.
 
 use proptest::prelude::*;
+use shard_comm::local::{self, LocalOptions};
+use shard_comm::{Communicator, DeviceKind};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, Partition, ReduceOp};
 use std::rc::Rc;
+
+/// Runs `f` on every rank of a mesh.
+pub(crate) fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>) -> T + Sync) -> Vec<T> {
+    on_device(DeviceKind::Host, shape, f)
+}
+
+/// The same on devices of a kind.
+pub(crate) fn on_device<T: Send>(
+    device: DeviceKind,
+    shape: &[usize],
+    f: impl Fn(&Rc<MeshComm>) -> T + Sync,
+) -> Vec<T> {
+    let mesh = DeviceMesh::new(shape).unwrap();
+    let options = LocalOptions {
+        device,
+        ..LocalOptions::default()
+    };
+    local::run_with(mesh.size(), &options, |comm| {
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        f(&MeshComm::new(&world, &mesh).unwrap())
+    })
+    .unwrap()
+}
 
 /// A recipe for a layout of a 2-D tensor on a mesh: small enough to shrink well.
 #[derive(Clone, Debug)]
@@ -110,16 +135,9 @@ pub(crate) fn value(index: &[usize]) -> f64 {
 /// The array of `layout` whose partial shares are spread unevenly over the ranks.
 pub(crate) fn spread(cx: &Rc<MeshComm>, layout: &Layout) -> Array {
     let whole = Array::from_fn::<f64>(cx, &layout.with_partial_reduced(), value).unwrap();
-    let p: usize = layout
-        .partial_axes()
-        .iter()
-        .map(|&a| cx.mesh().shape()[a])
-        .product();
-    let coords = cx.coords().unwrap();
-    let me = layout
-        .partial_axes()
-        .iter()
-        .fold(0, |i, &a| i * cx.mesh().shape()[a] + coords[a]);
+    let (axes, coords) = (layout.partial_axes(), cx.coords().unwrap());
+    let p = cx.mesh().part_count(axes);
+    let me = cx.mesh().part_at(axes, coords);
     let data: Vec<f64> = whole
         .to_vec::<f64>()
         .unwrap()

@@ -1,6 +1,6 @@
 //! Moves within an array's own memory: the same bits as by any other method, in as little memory as promised.
 
-use crate::common::{Recipe, expected, layout, missing, pair, recipe, spread};
+use crate::common::{Recipe, expected, layout, missing, on_device, on_ranks, pair, recipe, spread};
 use proptest::prelude::*;
 use shard_comm::{
     Call, CommError, Communicator, DType, DeviceKind, Element, ErrorClass, Scalar, local,
@@ -21,23 +21,6 @@ fn meshes() -> impl Strategy<Value = Vec<usize>> {
         vec![3, 1],
         vec![2, 1, 2],
     ])
-}
-
-fn on_ranks<T: Send>(
-    device: DeviceKind,
-    shape: &[usize],
-    f: impl Fn(&Rc<MeshComm>) -> T + Sync,
-) -> Vec<T> {
-    let mesh = DeviceMesh::new(shape).unwrap();
-    let options = local::LocalOptions {
-        device,
-        ..local::LocalOptions::default()
-    };
-    local::run_with(mesh.size(), &options, |comm| {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
-        f(&MeshComm::new(&world, &mesh).unwrap())
-    })
-    .unwrap()
 }
 
 /// The array of whole numbers with unequal terms, converted to another type.
@@ -135,7 +118,7 @@ proptest! {
         mesh in meshes(), rows in 0_usize..9, cols in 0_usize..8,
         from in recipe(3), to in recipe(3), staging in 0_usize..700,
     ) {
-        on_ranks(DeviceKind::Host, &mesh, |cx| {
+        on_ranks(&mesh, |cx| {
             let (from, to) = both(cx.mesh(), &[rows, cols], &from, &to);
             check::<f64>(cx, &from, &to, staging);
         });
@@ -146,7 +129,7 @@ proptest! {
         mesh in meshes(), rows in 0_usize..40, cols in 0_usize..50, half in any::<bool>(),
         from in recipe(3), to in recipe(3), staging in 0_usize..4000,
     ) {
-        on_ranks(DeviceKind::Host, &mesh, |cx| {
+        on_ranks(&mesh, |cx| {
             let (from, to) = both(cx.mesh(), &[rows, cols], &from, &to);
             if half {
                 check::<half::f16>(cx, &from, &to, staging);
@@ -161,7 +144,7 @@ proptest! {
         mesh in meshes(), rows in 0_usize..9, cols in 0_usize..8,
         from in recipe(3), to in recipe(3), staging in 0_usize..700,
     ) {
-        on_ranks(DeviceKind::Test, &mesh, |cx| {
+        on_device(DeviceKind::Test, &mesh, |cx| {
             let (from, to) = both(cx.mesh(), &[rows, cols], &from, &to);
             check::<f32>(cx, &from, &to, staging);
         });
@@ -171,7 +154,7 @@ proptest! {
         mesh in meshes(), rows in 0_usize..9, cols in 0_usize..8,
         from in recipe(3), to in recipe(3), staging in 0_usize..300,
     ) {
-        let sums = on_ranks(DeviceKind::Host, &mesh, |cx| {
+        let sums = on_ranks(&mesh, |cx| {
             let (from, to) = both(cx.mesh(), &[rows, cols], &from, &to);
             let index = cx.mesh().index_of(cx.rank()).unwrap();
             let plan = Plan::new(&from, &to, index).unwrap().with_staging(staging);
@@ -195,7 +178,7 @@ fn rows_and_columns(cx: &MeshComm) -> (Layout, Layout, usize) {
 
 #[test]
 fn an_array_that_somebody_else_holds_is_left_alone() {
-    on_ranks(DeviceKind::Host, &[3], |cx| {
+    on_ranks(&[3], |cx| {
         let (rows, columns, staging) = rows_and_columns(cx);
         cx.planner()
             .set_model(Some(CostModel::shared_memory().with_staging(staging)));
@@ -218,7 +201,7 @@ fn an_array_that_somebody_else_holds_is_left_alone() {
 
 #[test]
 fn slow_readers_of_an_earlier_move_are_waited_for() {
-    on_ranks(DeviceKind::Host, &[3], |cx| {
+    on_ranks(&[3], |cx| {
         let (rows, columns, staging) = rows_and_columns(cx);
         let index = cx.mesh().index_of(cx.rank()).unwrap();
         let plan = Plan::new(&rows, &columns, index).unwrap();
@@ -251,7 +234,7 @@ fn slow_readers_of_an_earlier_move_are_waited_for() {
 
 #[test]
 fn ranks_that_disagree_on_the_staging_are_told() {
-    let errors = on_ranks(DeviceKind::Host, &[3], |cx| {
+    let errors = on_ranks(&[3], |cx| {
         let (rows, columns, staging) = rows_and_columns(cx);
         let index = cx.mesh().index_of(cx.rank()).unwrap();
         let plan = Plan::new(&rows, &columns, index).unwrap();
@@ -277,7 +260,7 @@ fn ranks_that_disagree_on_the_staging_are_told() {
 #[test]
 fn other_reductions_and_three_dims() {
     for (op, text) in [(ReduceOp::Max, "P(max)"), (ReduceOp::Prod, "P(prod)")] {
-        on_ranks(DeviceKind::Host, &[2, 2], |cx| {
+        on_ranks(&[2, 2], |cx| {
             let shape = [7, 6, 5];
             let from = Layout::parse(cx.mesh(), &shape, &format!("S(1) {text}")).unwrap();
             let x = || {
@@ -365,7 +348,7 @@ fn sums_have_the_same_bits_however_they_are_cut() {
             }
         }
     }
-    on_ranks(DeviceKind::Host, &[2, 3], |cx| {
+    on_ranks(&[2, 3], |cx| {
         all::<half::f16>(cx);
         all::<f32>(cx);
     });
@@ -382,7 +365,7 @@ fn copies_that_readers_share_out_are_released_as_they_are_read() {
         (&[2, 3], "S(0)[280,0] R", "R S(0)[280,0,0]"),
         (&[3, 3], "S(1) R", "R S(1)[1,15,1]"),
     ] {
-        on_ranks(DeviceKind::Host, mesh, |cx| {
+        on_ranks(mesh, |cx| {
             let [from, to] =
                 [from, to].map(|text| Layout::parse(cx.mesh(), &[280, 17], text).unwrap());
             check::<i64>(cx, &from, &to, 800);

@@ -1,25 +1,13 @@
 //! Meshes of many axes: groups are made for axes of several ranks, and the others cost nothing.
 
-use crate::common::{expected, spread};
-use shard_comm::{Communicator, local};
-use shard_redistribute::MeshComm;
-use shard_spec::{DeviceMesh, Layout, Placement};
-use std::rc::Rc;
-
-fn on_mesh<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>) -> T + Sync) -> Vec<T> {
-    let mesh = DeviceMesh::new(shape).unwrap();
-    local::run(mesh.size(), |comm| {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
-        f(&MeshComm::new(&world, &mesh).unwrap())
-    })
-    .unwrap()
-}
+use crate::common::{expected, on_ranks, spread};
+use shard_spec::{Layout, Placement};
 
 /// One group per subset of all axes would be 2^70.
 #[test]
 fn axes_of_one_rank_make_no_groups() {
     for axes in [22, 70] {
-        let sizes = on_mesh(&vec![1; axes], |cx| {
+        let sizes = on_ranks(&vec![1; axes], |cx| {
             let along: Vec<usize> = (0..axes).collect();
             [&along[..], &along[..1], &[]].map(|axes| cx.along(axes).unwrap().size())
         });
@@ -29,7 +17,7 @@ fn axes_of_one_rank_make_no_groups() {
 
 #[test]
 fn groups_are_those_of_the_axes_of_several_ranks() {
-    let sizes = on_mesh(&[1, 2, 1, 3], |cx| {
+    let sizes = on_ranks(&[1, 2, 1, 3], |cx| {
         let all = cx.all().unwrap().size();
         let own = cx.own().along(&[0]).unwrap().size();
         let along = [
@@ -53,7 +41,7 @@ fn groups_are_those_of_the_axes_of_several_ranks() {
 fn arrays_move_along_axes_of_any_number() {
     let mut shape = vec![1; 66];
     (shape[64], shape[65]) = (2, 2);
-    on_mesh(&shape, |cx| {
+    on_ranks(&shape, |cx| {
         let layout = |a: usize, b: usize| {
             let mut placements = vec![Placement::Replicate; 66];
             (placements[64], placements[65]) = (Placement::Shard(a), Placement::Shard(b));

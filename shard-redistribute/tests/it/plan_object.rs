@@ -1,24 +1,15 @@
 //! Plans as objects: started and waited for, written and read.
 
-use crate::common::{expected, layout, missing, pair, recipe, spread};
+use crate::common::{expected, layout, missing, on_ranks, pair, recipe, spread};
 use proptest::prelude::*;
 use shard_comm::simulated::SimulatedComm;
-use shard_comm::{Communicator, DType, Machine, Topology, local};
+use shard_comm::{Communicator, DType, Machine, Topology};
 use shard_redistribute::{Array, CostModel, LinkCost, MeshComm, Plan, RedistributeError};
 use shard_spec::{DeviceMesh, Layout, SpecError};
 use std::rc::Rc;
 
 fn meshes() -> impl Strategy<Value = Vec<usize>> {
     prop::sample::select(vec![vec![1], vec![4], vec![2, 2], vec![2, 3]])
-}
-
-fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>) -> T + Sync) -> Vec<T> {
-    let mesh = DeviceMesh::new(shape).unwrap();
-    local::run(mesh.size(), |comm| {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
-        f(&MeshComm::new(&world, &mesh).unwrap())
-    })
-    .unwrap()
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! Exchanges in which pieces pass through other ranks: the same elements in fewer messages.
 
-use crate::common::{expected, layout, recipe, spread};
+use crate::common::{expected, layout, on_ranks, recipe, spread};
 use proptest::prelude::*;
 use shard_comm::backend::Decorator;
 use shard_comm::simulated::SimulatedComm;
@@ -12,15 +12,6 @@ use std::rc::Rc;
 /// Messages take an hour, and bytes next to nothing.
 fn slow() -> CostModel {
     CostModel::network(LinkCost::new(3600.0, 1e12)).with_at_once(0)
-}
-
-fn on_ranks<T: Send>(shape: &[usize], f: impl Fn(&Rc<MeshComm>) -> T + Sync) -> Vec<T> {
-    let mesh = DeviceMesh::new(shape).unwrap();
-    local::run(mesh.size(), |comm| {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
-        f(&MeshComm::new(&world, &mesh).unwrap())
-    })
-    .unwrap()
 }
 
 /// Runs a plan, and compares what it did with what it said.
