@@ -1,6 +1,6 @@
 //! The engine on small ops: results equal one rank's, layouts follow the rules, and nothing moves needlessly.
 
-use crate::ranks::on_ranks;
+use crate::ranks::{on_ranks, whole};
 use half::{bf16, f16};
 use shard_comm::{DType, DeviceKind};
 use shard_kernels::View;
@@ -24,11 +24,6 @@ fn value(index: &[usize]) -> f64 {
 
 fn make(cx: &Rc<MeshComm>, layout: &Layout) -> Value {
     Value::new(Array::from_fn::<f64>(cx, layout, value).unwrap())
-}
-
-fn whole(exec: &dyn Exec, v: &Value) -> Vec<f64> {
-    let to = Layout::replicated(v.layout().mesh(), v.shape());
-    exec.redistribute(v, &to).unwrap().array().to_vec().unwrap()
 }
 
 /// Every layout of `shape` on the mesh that a test tries: all placements, even, uneven and with empty parts.

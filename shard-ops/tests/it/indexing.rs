@@ -1,7 +1,7 @@
 //! Rows by index on all layouts: results are one rank's, rows come once, an index that was used before asks for nothing, and what is
 //! out of range is everybody's error.
 
-use crate::ranks::{on_device, on_ranks};
+use crate::ranks::{layouts, on_device, on_ranks, received, whole};
 use shard_comm::{Bool, DType, DeviceKind, ErrorClass};
 use shard_ops::indexing::{
     ScatterReduce, bincount_within, embedding, gather, index_add, index_select, index_select_by,
@@ -12,7 +12,7 @@ use shard_ops::search::searchsorted;
 use shard_ops::select::{masked_select, nonzero};
 use shard_ops::{Engine, Exec, Meta, Op, OpError, RouteBy, Value};
 use shard_redistribute::{Array, MeshComm};
-use shard_spec::{DeviceMesh, Layout, Partition, ReduceOp};
+use shard_spec::{Layout, Partition, ReduceOp};
 use std::rc::Rc;
 
 fn mix(index: &[usize]) -> usize {
@@ -34,63 +34,12 @@ fn pointer(n: usize, index: &[usize]) -> i64 {
     }
 }
 
-/// All ways to share a shape out over the axes of a mesh: what each axis does, and how dims are divided.
-fn layouts(mesh: &DeviceMesh, shape: &[usize]) -> Vec<Layout> {
-    let choices = shape.len() + 1;
-    let mut found = Vec::new();
-    for pick in 0..choices.pow(mesh.ndim() as u32) {
-        let mut axes: Vec<Vec<usize>> = vec![Vec::new(); shape.len()];
-        let mut rest = pick;
-        for axis in 0..mesh.ndim() {
-            if let Some(of) = axes.get_mut(rest % choices) {
-                of.push(axis);
-            }
-            rest /= choices;
-        }
-        for style in 0..4 {
-            let mut builder = Layout::builder(mesh, shape);
-            for (d, axes) in axes.iter().enumerate().filter(|(_, axes)| !axes.is_empty()) {
-                let parts = mesh.part_count(axes);
-                builder = builder.shard(d, axes, partition(shape[d], parts, style));
-            }
-            found.push(builder.build().unwrap());
-            if pick == choices.pow(mesh.ndim() as u32) - 1 {
-                break;
-            }
-        }
-    }
-    found
-}
-
-fn partition(n: usize, parts: usize, style: usize) -> Partition {
-    match style {
-        0 => Partition::chunk(n, parts),
-        1 => {
-            let mut sizes = vec![0; parts];
-            sizes[0] = n / 3;
-            sizes[parts - 1] += n - n / 3;
-            Partition::from_sizes(&sizes).unwrap()
-        }
-        2 => {
-            let mut sizes = vec![0; parts];
-            sizes[parts / 2] = n;
-            Partition::from_sizes(&sizes).unwrap()
-        }
-        _ => Partition::striped(n, parts),
-    }
-}
-
 fn floats(cx: &Rc<MeshComm>, layout: &Layout) -> Value {
     Value::new(Array::from_fn::<f64>(cx, layout, number).unwrap())
 }
 
 fn pointers(cx: &Rc<MeshComm>, layout: &Layout, n: usize) -> Value {
     Value::new(Array::from_fn::<i64>(cx, layout, |i| pointer(n, i)).unwrap())
-}
-
-fn whole(exec: &dyn Exec, v: &Value) -> Vec<f64> {
-    let to = Layout::replicated(v.layout().mesh(), v.shape());
-    exec.redistribute(v, &to).unwrap().array().to_vec().unwrap()
 }
 
 fn count(shape: &[usize]) -> usize {
@@ -337,13 +286,6 @@ fn other_devices_make_the_same() {
             assert_eq!(run(kind, mesh), expected, "{kind:?} {mesh:?}");
         }
     }
-}
-
-/// Bytes that a rank receives while `f` runs.
-fn received(cx: &Rc<MeshComm>, f: impl FnOnce()) -> u64 {
-    let before = cx.world().ledger().snapshot();
-    f();
-    cx.world().ledger().since(&before).bytes
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! for a few elements of it.
 
 use crate::applied::{Applies, applied_on};
-use crate::ranks::{on_device, on_ranks};
+use crate::ranks::{layouts, on_device, on_ranks, received};
 use shard_comm::{DType, DeviceKind};
 use shard_ops::sort::{argsort, kthvalue, median, sort, sort_by, topk};
 use shard_ops::testing::{Tensor, Validation, validate};
@@ -11,7 +11,7 @@ use shard_ops::{
     Value, Values, key_of,
 };
 use shard_redistribute::{Array, MeshComm};
-use shard_spec::{DeviceMesh, Layout, Partition};
+use shard_spec::{Layout, Partition};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -60,45 +60,6 @@ fn lines(shape: &[usize], dim: usize) -> Vec<Vec<usize>> {
 
 fn flat(shape: &[usize], index: &[usize]) -> usize {
     index.iter().zip(shape).fold(0, |at, (&i, &n)| at * n + i)
-}
-
-/// All ways to share a shape out over the axes of a mesh, in several kinds of parts.
-fn layouts(mesh: &DeviceMesh, shape: &[usize]) -> Vec<Layout> {
-    let choices = shape.len() + 1;
-    let mut found = Vec::new();
-    for pick in 0..choices.pow(mesh.ndim() as u32) {
-        let mut axes: Vec<Vec<usize>> = vec![Vec::new(); shape.len()];
-        let mut rest = pick;
-        for axis in 0..mesh.ndim() {
-            if let Some(of) = axes.get_mut(rest % choices) {
-                of.push(axis);
-            }
-            rest /= choices;
-        }
-        for style in 0..4 {
-            let mut builder = Layout::builder(mesh, shape);
-            for (d, axes) in axes.iter().enumerate().filter(|(_, axes)| !axes.is_empty()) {
-                let parts = mesh.part_count(axes);
-                builder = builder.shard(d, axes, partition(shape[d], parts, style));
-            }
-            found.push(builder.build().unwrap());
-        }
-    }
-    found
-}
-
-fn partition(n: usize, parts: usize, style: usize) -> Partition {
-    let mut sizes = vec![0; parts];
-    match style {
-        0 => return Partition::chunk(n, parts),
-        1 => {
-            sizes[0] = n / 3;
-            sizes[parts - 1] += n - n / 3;
-        }
-        2 => sizes[parts / 2] = n,
-        _ => return Partition::striped(n, parts),
-    }
-    Partition::from_sizes(&sizes).unwrap()
 }
 
 fn floats(cx: &Rc<MeshComm>, layout: &Layout, number: fn(usize) -> f32) -> Value {
@@ -263,13 +224,6 @@ fn elements_that_are_hard_to_cut_are_sorted() {
             }
         });
     }
-}
-
-/// Bytes that a rank receives while `f` runs.
-fn received(cx: &Rc<MeshComm>, f: impl FnOnce()) -> u64 {
-    let before = cx.world().ledger().snapshot();
-    f();
-    cx.world().ledger().since(&before).bytes
 }
 
 #[test]
