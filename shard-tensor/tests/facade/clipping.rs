@@ -1,6 +1,7 @@
 //! What becomes of gradients between a pass and a step, and what is refused.
 
-use crate::training::{close, read};
+use crate::common::read;
+use crate::training::close;
 use ndarray::arr1;
 use shard_tensor::nn::{GroupNorm, Linear, ModelExt, Module};
 use shard_tensor::optim::{

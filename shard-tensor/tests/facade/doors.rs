@@ -1,5 +1,6 @@
 //! The many ways of saying one thing: placements, dims, numbers, meshes.
 
+use crate::common::read;
 use shard_comm::CommError;
 use shard_tensor::nn::{self, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
@@ -8,10 +9,6 @@ use shard_tensor::{
     Result, ShardTensor, launch, partial, replicate, shard,
 };
 use std::collections::BTreeMap;
-
-fn read(t: &ShardTensor) -> Result<Vec<f64>> {
-    Ok(t.to_array::<f64>()?.into_raw_vec_and_offset().0)
-}
 
 #[test]
 fn placements_are_taken_in_any_form() {

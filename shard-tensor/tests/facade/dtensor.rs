@@ -1,6 +1,7 @@
 //! Thirty cases that tell how distributed tensors should behave, as PyTorch's `DTensor` set the example or fell short of it:
 //! by number, each with its layouts, values and what may move.
 
+use crate::common::{numbers, on};
 use ndarray::{Array1, ArrayD, IxDyn, array};
 use shard_tensor::DeviceMesh;
 use shard_tensor::{
@@ -12,15 +13,6 @@ const R: Placement = Placement::Replicate;
 const S0: Placement = Placement::Shard(0);
 const S1: Placement = Placement::Shard(1);
 const S2: Placement = Placement::Shard(2);
-
-/// Runs a program of `f64` numbers on ranks.
-fn on(ranks: usize, program: impl Fn(&Context) -> Result<()> + Sync) {
-    Launch::new(ranks).dtype(DType::F64).run(program).unwrap();
-}
-
-fn numbers(x: &ShardTensor) -> Result<Vec<f64>> {
-    Ok(x.to(DType::F64)?.to_array::<f64>()?.into_iter().collect())
-}
 
 fn local(x: &ShardTensor) -> Result<Vec<f64>> {
     Ok(x.to_local_array::<f64>()?.into_iter().collect())

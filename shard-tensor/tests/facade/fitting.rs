@@ -1,7 +1,8 @@
 //! L-BFGS against PyTorch's numbers (`xtests/data/optimizers.json`), on many layouts.
 
+use crate::common::read;
 use crate::optimizing::{BIAS, Case, WEIGHT, cases, fixture, numbers, tensor};
-use crate::training::{close, read};
+use crate::training::close;
 use serde_json::Value;
 use shard_tensor::Stateful;
 use shard_tensor::optim::Lbfgs;

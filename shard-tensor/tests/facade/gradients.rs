@@ -1,5 +1,6 @@
 //! Gradients through the facade: the law, hooks, higher order, no_grad.
 
+use crate::common::read;
 use shard_tensor::nn::{Linear, ModelExt, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
@@ -8,10 +9,6 @@ use shard_tensor::{
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-
-fn read(t: &ShardTensor) -> Result<Vec<f64>> {
-    Ok(t.to_array::<f64>()?.into_raw_vec_and_offset().0)
-}
 
 #[test]
 fn a_gradient_has_the_layout_of_its_value() {

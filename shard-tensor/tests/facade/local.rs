@@ -1,15 +1,12 @@
 //! Hand-written code for one piece.
 
+use crate::common::read;
 use ndarray::{ArrayD, Axis};
 use shard_autograd::{AutogradError, GradCheck, gradcheck, gradgradcheck};
 use shard_tensor::{
     Context, DType, DeviceKind, Error, ErrorClass, GradAs, Launch, LocalSizes, Placements, Result,
     ShardTensor, launch, replicate, shard,
 };
-
-fn read(t: &ShardTensor) -> Result<Vec<f64>> {
-    Ok(t.to_array::<f64>()?.into_raw_vec_and_offset().0)
-}
 
 /// Rows brought to mean 0 and variance 1, by a handler that knows nothing of ranks.
 fn normalized(ctx: &Context, x: &ShardTensor, w: &ShardTensor) -> Result<ShardTensor> {

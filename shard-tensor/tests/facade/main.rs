@@ -3,6 +3,7 @@
 mod autocast;
 mod careless;
 mod clipping;
+mod common;
 mod constructors;
 mod counts;
 mod ctc;

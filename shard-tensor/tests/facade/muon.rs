@@ -1,7 +1,8 @@
 //! Muon against PyTorch's numbers in double precision (`xtests/data/optimizers.json`), on many layouts.
 
+use crate::common::read;
 use crate::optimizing::{WEIGHT, fixture, numbers, tensor};
-use crate::training::{close, read};
+use crate::training::close;
 use shard_tensor::optim::{Muon, MuonScale, Optimizer};
 use shard_tensor::{
     DType, DeviceMesh, Error, Launch, Mesh, Placements, Result, ShardTensor, Stateful, replicate,

@@ -1,13 +1,9 @@
 //! Random choices do not depend on layout or rank count, and are what they say.
 
+use crate::common::numbers;
 use shard_tensor::{
     AxisPlacement, DType, DeviceMesh, FourierNorm, Launch, Placements, Result, ShardTensor, shard,
 };
-
-fn numbers(x: &ShardTensor) -> Result<Vec<f64>> {
-    let all = x.to(DType::F64)?.to_array::<f64>()?;
-    Ok(all.into_raw_vec_and_offset().0)
-}
 
 /// What all kinds of noise make of a tensor that lies so.
 fn drawn(mesh: &[usize], placements: &Placements) -> Vec<Vec<f64>> {

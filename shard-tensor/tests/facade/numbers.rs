@@ -1,5 +1,6 @@
 //! Numbers at the edges: what is not finite, not exact, or not a number of the type.
 
+use crate::common::numbers;
 use shard_tensor::{
     DType, EdgeMap, Error, ErrorClass, Launch, Placements, Pool, Result, ShardTensor, launch,
     replicate, shard,
@@ -314,10 +315,6 @@ fn assert_alike(found: &[f64], exact: &[f64], what: &str) {
         x.iter().map(one).collect()
     };
     assert_eq!(bits(found), bits(exact), "{what}: {found:?}, not {exact:?}");
-}
-
-fn numbers(x: &ShardTensor) -> Result<Vec<f64>> {
-    Ok(x.to(DType::F64)?.to_array::<f64>()?.into_iter().collect())
 }
 
 type OfTwo = fn(&ShardTensor, &ShardTensor) -> Result<ShardTensor>;

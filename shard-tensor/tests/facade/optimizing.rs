@@ -1,6 +1,7 @@
 //! Optimizers, clipping, schedules and means against PyTorch's numbers (`xtests/data/optimizers.json`), on many layouts.
 
-use crate::training::{close, read};
+use crate::common::read;
+use crate::training::close;
 use serde_json::Value;
 use shard_tensor::nn::ModelExt;
 use shard_tensor::optim::{

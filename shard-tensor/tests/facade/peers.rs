@@ -1,6 +1,7 @@
 //! The hundred and nine ops that other libraries of sharded tensors were compared by, as methods: on parts that are even, as
 //! `torch.chunk` makes them, of any sizes, and empty, results and gradients are those of one rank.
 
+use crate::common::pattern;
 use shard_tensor::op::EdgeMap;
 use shard_tensor::{
     Attention, Causal, ClassLoss, Conv, ConvTranspose, DType, Launch, Mesh, Placements, Pool,
@@ -194,12 +195,6 @@ const ROWS: &[Row] = rows! {
     "sdpa causal" [HEADS, HEADS, HEADS] |x| x[0].attention(&x[1], &x[2], None, &Attention::default().causal(Causal::TopLeft));
     "sdpa q sharded, kv replicated" [HEADS, WHOLE_HEADS, WHOLE_HEADS] |x| x[0].attention(&x[1], &x[2], None, &Attention::default());
 };
-
-/// A number in -1..1 that no neighbour has.
-fn pattern(seed: usize, index: &[usize]) -> f64 {
-    let mixed = index.iter().fold(seed + 1, |h, i| h * 31 + 7 * i + 3);
-    (mixed as f64 * 0.618_033_988_75).fract() * 2.0 - 1.0
-}
 
 /// The operands of a row with this extent in place of [`N`], sharded so where that stands.
 fn operands(mesh: &Mesh, row: &Row, n: usize, sizes: Option<&[usize]>) -> Result<Vec<ShardTensor>> {

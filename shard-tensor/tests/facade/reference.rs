@@ -1,5 +1,7 @@
 //! Ops against PyTorch's numbers (`xtests/data/ops.json`), on many layouts: values and gradients.
 
+use crate::common::close;
+use crate::optimizing::numbers;
 use ndarray::arr1;
 use serde_json::Value;
 #[cfg(feature = "linalg")]
@@ -17,11 +19,6 @@ type Case = (&'static str, Op);
 fn fixture() -> Value {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../xtests/data/ops.json");
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
-
-fn numbers(of: &Value) -> Vec<f64> {
-    let number = |x: &Value| x.as_f64().unwrap();
-    of.as_array().unwrap().iter().map(number).collect()
 }
 
 /// `sin(1.7 n + 0.6 k + 0.3)` of element number `n` of operand number `k`.
@@ -77,19 +74,6 @@ fn three(x: &ShardTensor) -> Result<ShardTensor> {
     x.mesh()
         .eye([n, n], Placements::replicated())?
         .mul_scalar(3.0)
-}
-
-fn close(what: &str, got: &ShardTensor, expected: &[f64]) -> Result<()> {
-    let got = got.to_array::<f64>()?;
-    assert_eq!(got.len(), expected.len(), "{what}: {got:?}");
-    for (got, expected) in got.iter().zip(expected) {
-        let most = 1e-10 * expected.abs().max(1.0);
-        assert!(
-            (got - expected).abs() < most,
-            "{what}: {got} is not {expected}"
-        );
-    }
-    Ok(())
 }
 
 /// Whole; sharded by the first dim in parts that are even, uneven and empty; by the last one; and by both.

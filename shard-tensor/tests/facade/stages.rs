@@ -1,6 +1,7 @@
 //! Layers on ranks of their own, between which activations and their gradients move.
 
-use crate::training::{close, read};
+use crate::common::read;
+use crate::training::close;
 use shard_tensor::nn::{Linear, ModelExt, Module, Parameters};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{

@@ -1,5 +1,6 @@
 //! Optimizers against numbers computed by hand, and files.
 
+use crate::common::read;
 use shard_tensor::data::{DataError, DimPart, Loader, Source};
 use shard_tensor::nn::{Linear, ModelExt, Module, Plan};
 use shard_tensor::optim::{AdamW, Ema, Optimizer, Sgd};
@@ -7,10 +8,6 @@ use shard_tensor::{
     DType, DeviceKind, ErrorClass, Launch, Placements, Result, ShardTensor, checkpoint, launch,
     replicate, shard,
 };
-
-pub(crate) fn read(t: &ShardTensor) -> Result<Vec<f64>> {
-    Ok(t.to_array::<f64>()?.into_raw_vec_and_offset().0)
-}
 
 pub(crate) fn close(got: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(got.len(), expected.len());

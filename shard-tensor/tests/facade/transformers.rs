@@ -1,5 +1,6 @@
 //! Layers of transformers, against numbers that PyTorch 2 gave.
 
+use crate::common::close;
 use crate::layers::wave;
 use shard_tensor::nn::{
     LayerNorm, ModelExt, Module, Plan, Strict, TransformerDecoder, TransformerDecoderLayer,
@@ -49,19 +50,6 @@ fn load(mesh: &Mesh, model: &mut impl Tree, names: Vec<(String, Vec<usize>)>) ->
         numbers: Vec::new(),
     };
     load_state_with(model, &state, Strict::Yes)?;
-    Ok(())
-}
-
-fn close(what: &str, got: &ShardTensor, expected: &[f64]) -> Result<()> {
-    let got = got.to_array::<f64>()?;
-    assert_eq!(got.len(), expected.len(), "{what}");
-    for (got, expected) in got.iter().zip(expected) {
-        let scale = expected.abs().max(1.0);
-        assert!(
-            (got - expected).abs() < 1e-10 * scale,
-            "{what}: {got} is not {expected}"
-        );
-    }
     Ok(())
 }
 

@@ -6,14 +6,15 @@ mod layouts;
 mod operations;
 mod programs;
 
+use crate::common::{numbers, on, pattern};
 use ndarray::{Array1, ArrayD, IxDyn, array};
 use shard_tensor::nn::{self, ModelExt, Module};
 use shard_tensor::op::EdgeMap;
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
-    Attention, Causal, Context, Conv, ConvTranspose, DType, ErrorClass, FoldBy, GradAs, Launch,
-    Layout, LocalSizes, Mesh, Neighborhood, Placements, Pool, ReduceOp, ResampleMode, Result,
-    ShardTensor, partial, replicate, shard,
+    Attention, Causal, Conv, ConvTranspose, DType, ErrorClass, FoldBy, GradAs, Launch, Layout,
+    LocalSizes, Mesh, Neighborhood, Placements, Pool, ReduceOp, ResampleMode, Result, ShardTensor,
+    partial, replicate, shard,
 };
 
 /// The shape and the placements of an operand.
@@ -21,21 +22,6 @@ type Operand = (Vec<usize>, Placements);
 
 fn operand(shape: &[usize], placements: impl Into<Placements>) -> Operand {
     (shape.to_vec(), placements.into())
-}
-
-/// A number in -1..1 that no neighbour has.
-fn pattern(seed: usize, index: &[usize]) -> f64 {
-    let mixed = index.iter().fold(seed + 1, |h, i| h * 31 + 7 * i + 3);
-    (mixed as f64 * 0.618_033_988_75).fract() * 2.0 - 1.0
-}
-
-fn numbers(x: &ShardTensor) -> Result<Vec<f64>> {
-    Ok(x.to(DType::F64)?.to_array::<f64>()?.into_iter().collect())
-}
-
-/// Runs a program of `f64` numbers on ranks.
-fn on(ranks: usize, program: impl Fn(&Context) -> Result<()> + Sync) {
-    Launch::new(ranks).dtype(DType::F64).run(program).unwrap();
 }
 
 type Function<'a> = dyn Fn(&[ShardTensor]) -> Result<ShardTensor> + Sync + 'a;
