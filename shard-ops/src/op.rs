@@ -461,6 +461,20 @@ impl Saved<'_> {
         self.needs.iter().enumerate().map(each).collect()
     }
 
+    /// [`pull_back`](Self::pull_back) of an op that is linear in its one input: by the op that is its adjoint.
+    ///
+    /// # Errors
+    /// As [`Exec::apply`].
+    pub(crate) fn pull_back_by(
+        &self,
+        exec: &dyn Exec,
+        cotangents: &[Option<Value>],
+        adjoint: impl Op,
+    ) -> Result<Vec<Option<Value>>> {
+        let adjoint: Arc<dyn Op> = Arc::new(adjoint);
+        self.pull_back(cotangents, |dy, _| exec.apply1(adjoint.clone(), &[dy]))
+    }
+
     /// [`pull_back`](Self::pull_back) to one input of several: the others have no derivative.
     ///
     /// # Errors

@@ -70,6 +70,29 @@ impl Taps {
         }
     }
 
+    /// Taps between a box of inputs, which begins at some indices, and one of outputs, where windows begin `padding` before the first
+    /// input. There is a number of each per spatial dim.
+    ///
+    /// ```
+    /// use shard_kernels::conv::Taps;
+    /// let taps = Taps::between(&[2], &[1], [1], [&[3], &[4]]);
+    /// assert_eq!(taps.origin[0], 2 * 4 - 1 - 3);
+    /// ```
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn between(
+        stride: &[usize],
+        dilation: &[usize],
+        padding: impl IntoIterator<Item = usize>,
+        [input, output]: [&[usize]; 2],
+    ) -> Self {
+        let origin = (padding.into_iter().enumerate()).map(|(d, padding)| {
+            (output[d] * stride[d]) as isize - padding as isize - input[d] as isize
+        });
+        Self::new(stride, dilation, &origin.collect::<Strides>())
+    }
+
     /// The taps of stride 1, dilation 1 and origin 0 over `ndim` spatial dims.
     ///
     /// # Panics

@@ -341,14 +341,9 @@ impl Geometry {
 
     /// The kernels' window between a box of the input side and a box of the output side.
     pub(crate) fn local(&self, input: &OperandBox, output: &OperandBox) -> kernels::Taps {
-        let origin: Vec<isize> = (0..self.kernel.len())
-            .map(|d| {
-                (output.start[2 + d] * self.stride[d]) as isize
-                    - self.pads[d].0 as isize
-                    - input.start[2 + d] as isize
-            })
-            .collect();
-        kernels::Taps::new(&self.stride, &self.dilation, &origin)
+        let before = self.pads.iter().map(|pads| pads.0);
+        let starts = [&input.start[2..], &output.start[2..]];
+        kernels::Taps::between(&self.stride, &self.dilation, before, starts)
     }
 }
 

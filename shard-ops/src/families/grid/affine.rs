@@ -123,10 +123,10 @@ impl Op for AffineGrid {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let other = Arc::new(Self {
+        let adjoint = Self {
             adjoint: !self.adjoint,
             ..self.clone()
-        });
-        saved.pull_back(cotangents, |dy, _| exec.apply1(other.clone(), &[dy]))
+        };
+        saved.pull_back_by(exec, cotangents, adjoint)
     }
 }

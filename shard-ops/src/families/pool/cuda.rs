@@ -1,6 +1,6 @@
 //! Pools and their gradients on GPUs.
 
-use super::{AvgPool, AvgPoolGrad, Divide, Geometry, MaxPool, MaxPoolGrad, MaxPoolPick};
+use super::{AvgPool, Divide, Geometry, MaxPool, MaxPoolGrad, MaxPoolPick};
 use crate::cuda::source::WINDOWS;
 use crate::cuda::view::define;
 use crate::cuda::windows::{Meeting, lift, lifted};
@@ -111,18 +111,13 @@ impl CudaKernel for MaxPoolPick {
 
 impl CudaKernel for AvgPool {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (x, y) = (call.input(0)?, call.output(0)?);
-        let (x_at, y_at) = (&call.cx.inputs[0], &call.cx.outputs[0]);
+        let (from, to) = (call.input(0)?, call.output(0)?);
+        let (name, [x, y]) = match self.adjoint {
+            true => ("avg_pool_grad", [to, from]),
+            false => ("avg_pool", [from, to]),
+        };
+        let [x_at, y_at] = self.sides(call.cx);
         let params = Params::new(&self.geometry, [x, y, y], x_at, y_at).dividing(self.divide);
-        params.launch(call, "avg_pool", params.y.numel())
-    }
-}
-
-impl CudaKernel for AvgPoolGrad {
-    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (x, y) = (call.output(0)?, call.input(0)?);
-        let (x_at, y_at) = (&call.cx.outputs[0], &call.cx.inputs[0]);
-        let params = Params::new(&self.geometry, [x, y, y], x_at, y_at).dividing(self.divide);
-        params.launch(call, "avg_pool_grad", params.x.numel())
+        params.launch(call, name, to.numel())
     }
 }

@@ -15,8 +15,8 @@ use crate::error::InOp;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved,
-    Value, key_of,
+    Access, Exec, HostCall, Keeps, KernelCx, Linearity, Meta, Op, OpError, OperandBox, Result,
+    Rule, Saved, Value, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::conv as kernels;
@@ -114,7 +114,12 @@ pub fn avg_pool(exec: &dyn Exec, x: &Value, options: &PoolOptions) -> Result<Val
         include_pad: options.count_include_pad,
         fixed: options.divisor,
     };
-    exec.apply1(Arc::new(AvgPool { geometry, divide }), &[x])
+    let op = AvgPool {
+        geometry,
+        divide,
+        adjoint: false,
+    };
+    exec.apply1(Arc::new(op), &[x])
 }
 
 /// The numbers of a pooling, one per spatial dim.
@@ -204,14 +209,9 @@ impl Geometry {
 
     /// The kernels' window between a box of the input side and a box of the output side.
     pub(crate) fn local(&self, input: &OperandBox, output: &OperandBox) -> kernels::Taps {
-        let origin: Vec<isize> = (0..self.kernel.len())
-            .map(|d| {
-                (output.start[2 + d] * self.stride[d]) as isize
-                    - self.padding[d] as isize
-                    - input.start[2 + d] as isize
-            })
-            .collect();
-        kernels::Taps::new(&self.stride, &self.dilation, &origin)
+        let before = self.padding.iter().copied();
+        let starts = [&input.start[2..], &output.start[2..]];
+        kernels::Taps::between(&self.stride, &self.dilation, before, starts)
     }
 
     /// The positions in a box of the input that each output of a box sees, per dim, if the windows are adaptive.
@@ -519,36 +519,49 @@ impl Divide {
     }
 }
 
+/// Averages, or their adjoint, which gives each input its share of the outputs that it is counted in.
 #[derive(Clone, Debug)]
 pub(crate) struct AvgPool {
     pub(crate) geometry: Geometry,
     pub(crate) divide: Divide,
+    pub(crate) adjoint: bool,
 }
 
 impl Op for AvgPool {
     fn name(&self) -> &'static str {
-        "avg_pool"
+        match self.adjoint {
+            true => "avg_pool_grad",
+            false => "avg_pool",
+        }
     }
 
     fn key(&self) -> u128 {
-        key_of("avg_pool", &(&self.geometry, self.divide))
+        key_of(self.name(), &(&self.geometry, self.divide))
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let dtype = float_types("avg_pool", inputs)?;
-        self.geometry
-            .forward("avg_pool", inputs, &[Side::Input], &[dtype])
+        let (g, name) = (&self.geometry, self.name());
+        let dtype = float_types(name, inputs)?;
+        match self.adjoint {
+            true => g.backward(name, inputs, dtype),
+            false => g.forward(name, inputs, &[Side::Input], &[dtype]),
+        }
     }
 
     crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let g = &self.geometry;
-        let window = g.local(&call.cx.inputs[0], &call.cx.outputs[0]);
-        let counts = self.divide.counts(g, &call.cx.outputs[0]);
+        let [input, output] = self.sides(call.cx);
+        let window = g.local(input, output);
+        let counts = self.divide.counts(g, output);
+        let divisor = self.divide.divisor(&counts);
         with_float!(call.dtype(), T => {
-            let x = call.input::<T>(0);
-            pool::avg_pool(&x, &mut call.output::<T>(0), &g.kernel, &window, self.divide.divisor(&counts));
+            let (x, mut y) = (call.input::<T>(0), call.output::<T>(0));
+            match self.adjoint {
+                true => pool::avg_pool_grad(&x, &mut y, &g.kernel, &window, divisor),
+                false => pool::avg_pool(&x, &mut y, &g.kernel, &window, divisor),
+            }
         });
     }
 
@@ -562,60 +575,21 @@ impl Op for AvgPool {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let op = Arc::new(AvgPoolGrad {
-            geometry: self.geometry.clone(),
-            divide: self.divide,
-        });
-        saved.pull_back(cotangents, |dy, _| exec.apply1(op.clone(), &[dy]))
+        let adjoint = Self {
+            adjoint: !self.adjoint,
+            ..self.clone()
+        };
+        saved.pull_back_by(exec, cotangents, adjoint)
     }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct AvgPoolGrad {
-    pub(crate) geometry: Geometry,
-    pub(crate) divide: Divide,
-}
-
-impl Op for AvgPoolGrad {
-    fn name(&self) -> &'static str {
-        "avg_pool_grad"
-    }
-
-    fn key(&self) -> u128 {
-        key_of("avg_pool_grad", &(&self.geometry, self.divide))
-    }
-
-    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let dtype = float_types("avg_pool_grad", &inputs[..1])?;
-        self.geometry.backward("avg_pool_grad", inputs, dtype)
-    }
-
-    crate::kernel::gpu_kernel!();
-
-    fn host(&self, call: &mut HostCall<'_, '_>) {
-        let g = &self.geometry;
-        let window = g.local(&call.cx.outputs[0], &call.cx.inputs[0]);
-        let counts = self.divide.counts(g, &call.cx.inputs[0]);
-        with_float!(call.dtype(), T => {
-            let dy = call.input::<T>(0);
-            pool::avg_pool_grad(&dy, &mut call.output::<T>(0), &g.kernel, &window, self.divide.divisor(&counts));
-        });
-    }
-
-    fn keeps(&self) -> Keeps {
-        Keeps::NOTHING
-    }
-
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
-        let op = Arc::new(AvgPool {
-            geometry: self.geometry.clone(),
-            divide: self.divide,
-        });
-        saved.pull_back(cotangents, |g, _| exec.apply1(op.clone(), &[g]))
+impl AvgPool {
+    /// The boxes of a call on the side of the windows' inputs, and on that of their outputs.
+    pub(crate) fn sides<'a>(&self, cx: &'a KernelCx) -> [&'a OperandBox; 2] {
+        let (from, to) = (&cx.inputs[0], &cx.outputs[0]);
+        match self.adjoint {
+            true => [to, from],
+            false => [from, to],
+        }
     }
 }

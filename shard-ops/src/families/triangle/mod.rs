@@ -230,7 +230,7 @@ impl Op for Triangle {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        saved.pull_back(cotangents, |dy, _| exec.apply1(Arc::new(*self), &[dy]))
+        saved.pull_back_by(exec, cotangents, *self)
     }
 }
 
@@ -283,7 +283,7 @@ impl Op for Diagonal {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        saved.pull_back(cotangents, |dy, _| exec.apply1(Arc::new(Embed), &[dy]))
+        saved.pull_back_by(exec, cotangents, Embed)
     }
 }
 
@@ -335,6 +335,6 @@ impl Op for Embed {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        saved.pull_back(cotangents, |dy, _| exec.apply1(Arc::new(Diagonal), &[dy]))
+        saved.pull_back_by(exec, cotangents, Diagonal)
     }
 }

@@ -225,14 +225,9 @@ impl Unfold {
     pub(crate) fn local(&self, input: &OperandBox, columns: &OperandBox) -> Taps {
         let nd = self.kernel.len();
         let lead = input.shape.len() - nd;
-        let origin: Vec<isize> = (0..nd)
-            .map(|d| {
-                (columns.start[lead + nd + d] * self.stride[d]) as isize
-                    - self.padding[d] as isize
-                    - input.start[lead + d] as isize
-            })
-            .collect();
-        Taps::new(&self.stride, &self.dilation, &origin)
+        let before = self.padding.iter().copied();
+        let starts = [&input.start[lead..], &columns.start[lead + nd..]];
+        Taps::between(&self.stride, &self.dilation, before, starts)
     }
 }
 
@@ -310,10 +305,10 @@ impl Op for Unfold {
         saved: &Saved<'_>,
         cotangents: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
-        let other = Arc::new(Self {
+        let adjoint = Self {
             adjoint: !self.adjoint,
             ..self.clone()
-        });
-        saved.pull_back(cotangents, |dy, _| exec.apply1(other.clone(), &[dy]))
+        };
+        saved.pull_back_by(exec, cotangents, adjoint)
     }
 }
