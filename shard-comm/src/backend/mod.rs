@@ -34,6 +34,27 @@
 //! (feature `contract-tests`) test whether a backend keeps the contract; run them over [`checked`](crate::checked)
 //! communicators too. A communicator that changes the behaviour of another one is a [`Decorator`].
 
+/// A rank's handle derefs to [`dyn Communicator`](crate::Communicator), which has all the operations, and is printed as its rank and its
+/// group.
+macro_rules! communicator {
+    ($name:ident) => {
+        impl std::ops::Deref for $name {
+            type Target = dyn crate::Communicator;
+
+            fn deref(&self) -> &Self::Target {
+                self
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let (rank, group) = (self.rank(), crate::backend::label(self.members()));
+                write!(f, "{}(rank {rank} of {group})", stringify!($name))
+            }
+        }
+    };
+}
+
 pub mod local;
 #[cfg(feature = "mpi")]
 pub mod mpi;

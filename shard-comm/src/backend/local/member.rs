@@ -2,8 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fmt;
-use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -217,21 +215,4 @@ impl LocalComm {
     }
 }
 
-impl Deref for LocalComm {
-    type Target = dyn Communicator;
-
-    fn deref(&self) -> &Self::Target {
-        self
-    }
-}
-
-impl fmt::Debug for LocalComm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "LocalComm(rank {} of {})",
-            self.0.index,
-            self.0.group.label()
-        )
-    }
-}
+communicator!(LocalComm);

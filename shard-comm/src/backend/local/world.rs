@@ -71,12 +71,6 @@ pub(super) struct Group {
     pub(super) members: Arc<[usize]>,
 }
 
-impl Group {
-    pub(super) fn label(&self) -> String {
-        label(&self.members)
-    }
-}
-
 /// What is counted together: operations of a group, or messages of a pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Lane {

@@ -3,7 +3,6 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::ops::Deref;
 use std::rc::Rc;
 
 use super::node::{Board, Node, Place};
@@ -326,25 +325,7 @@ impl MpiComm {
     }
 }
 
-impl Deref for MpiComm {
-    type Target = dyn Communicator;
-
-    fn deref(&self) -> &Self::Target {
-        self
-    }
-}
-
-impl fmt::Debug for MpiComm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let group = &self.0.group;
-        write!(
-            f,
-            "MpiComm(rank {} of {})",
-            group.index,
-            label(&group.members)
-        )
-    }
-}
+communicator!(MpiComm);
 
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,8 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::fmt;
-use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +15,6 @@ use super::options::NcclOptions;
 use super::progress::{InFlight, Rank, staging};
 use super::wire::{Wiring, WiringCache};
 use crate::simulated::idle_device;
-use crate::validate::label;
 use crate::{
     AgreedError, Buffer, CommError, Communicator, DType, DeviceRef, Event, ExchangePlan, Handle,
     Ledger, PlanCache, Result, Site,
@@ -531,21 +528,4 @@ fn share_tickets(control: &dyn Communicator, library: &dyn Library) -> Result<[T
     Ok([Ticket(first.to_vec()), Ticket(second.to_vec())])
 }
 
-impl Deref for NcclComm {
-    type Target = dyn Communicator;
-
-    fn deref(&self) -> &Self::Target {
-        self
-    }
-}
-
-impl fmt::Debug for NcclComm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "NcclComm(rank {} of {})",
-            self.rank(),
-            label(&self.0.members)
-        )
-    }
-}
+communicator!(NcclComm);

@@ -1,8 +1,6 @@
 //! The communicator of a rank that is played.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::fmt;
-use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -420,19 +418,7 @@ impl Communicator for SimulatedComm {
     }
 }
 
-impl Deref for SimulatedComm {
-    type Target = dyn Communicator;
-
-    fn deref(&self) -> &Self::Target {
-        self
-    }
-}
-
-impl fmt::Debug for SimulatedComm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SimulatedComm(rank {} of {})", self.0.index, self.size())
-    }
-}
+communicator!(SimulatedComm);
 
 /// How many runs of contiguous elements a piece is made of.
 fn runs(piece: PieceRef<'_>) -> usize {
