@@ -368,23 +368,8 @@ pub(crate) fn size(layout: &Layout, d: usize) -> usize {
 
 /// A dim's sharding with each part divided evenly over further axes, as minor ones.
 pub(crate) fn finer(to: &Layout, d: usize, axes: &[usize], count: usize) -> Result<DimSharding> {
-    Ok(match to.sharding(d) {
-        None => DimSharding {
-            axes: axes.iter().copied().collect(),
-            partition: Partition::balanced(to.shape()[d], count),
-        },
-        Some(s) => {
-            let inner: Vec<Partition> = s
-                .partition
-                .sizes()
-                .map(|n| Partition::balanced(n, count))
-                .collect();
-            DimSharding {
-                axes: s.axes.iter().chain(axes).copied().collect(),
-                partition: Partition::nested(&s.partition, &inner)?,
-            }
-        }
-    })
+    let evenly = |n| Ok(Partition::balanced(n, count));
+    DimSharding::further(to.sharding(d), to.shape()[d], axes, evenly)
 }
 
 /// For each order in which the changed mesh axes may move, the layouts in between.

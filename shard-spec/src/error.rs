@@ -3,7 +3,7 @@
 use crate::reduce_op::ReduceOp;
 
 /// The result of every fallible operation of this crate.
-pub type Result<T> = std::result::Result<T, SpecError>;
+pub type Result<T, E = SpecError> = std::result::Result<T, E>;
 
 /// An invalid construction: what was given, what was expected, and what to do about it.
 ///

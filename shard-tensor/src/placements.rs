@@ -147,16 +147,8 @@ pub(crate) fn divided_further(
     axis: usize,
     parts: impl Fn(usize) -> Result<Partition>,
 ) -> Result<Layout> {
-    let outer = match layout.sharding(dim) {
-        Some(sharding) => sharding.partition.clone(),
-        None => Partition::from_sizes(&[layout.shape()[dim]])?,
-    };
-    let inner: Result<Vec<Partition>> = outer.sizes().map(parts).collect();
-    let axes = layout.axis_order(dim).iter().copied().chain([axis]);
-    let sharding = DimSharding {
-        axes: axes.collect(),
-        partition: Partition::nested(&outer, &inner?)?,
-    };
+    let (own, extent) = (layout.sharding(dim), layout.shape()[dim]);
+    let sharding = DimSharding::further(own, extent, &[axis], parts)?;
     Ok(layout.with_sharding(dim, Some(sharding))?)
 }
 

@@ -1,6 +1,6 @@
 //! Small maths on partitions, covers and mesh coordinates.
 
-use shard_spec::{DeviceMesh, DimCover, DimSharding, Layout, Partition};
+use shard_spec::{DeviceMesh, DimCover, DimSharding, Layout, Partition, SpecError};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -82,17 +82,6 @@ pub(super) fn further(
     axes: &[usize],
     parts: usize,
 ) -> Option<DimSharding> {
-    let Some(own) = own else {
-        return Some(DimSharding {
-            axes: axes.into(),
-            partition: Partition::balanced(extent, parts),
-        });
-    };
-    let inner: Vec<Partition> = (own.partition.sizes())
-        .map(|size| Partition::balanced(size, parts))
-        .collect();
-    Some(DimSharding {
-        axes: own.axes.iter().chain(axes).copied().collect(),
-        partition: Partition::nested(&own.partition, &inner).ok()?,
-    })
+    let evenly = |size| Ok::<_, SpecError>(Partition::balanced(size, parts));
+    DimSharding::further(own, extent, axes, evenly).ok()
 }

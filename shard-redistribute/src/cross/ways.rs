@@ -163,11 +163,9 @@ pub(super) fn trace(from: &Layout, crossing: &Layout, arriving: &Layout, to: &La
 pub(super) fn scattered(from: &Layout) -> Result<Layout> {
     let whole = from.with_partial_reduced();
     let axes = from.partial_axes();
-    let largest = (0..whole.ndim()).rev().max_by_key(|&d| {
-        whole
-            .sharding(d)
-            .map_or(whole.shape()[d], |s| s.partition.max_size())
-    });
+    let largest = (0..whole.ndim())
+        .rev()
+        .max_by_key(|&d| path::size(&whole, d));
     match largest {
         Some(d) if !axes.is_empty() => {
             let count = from.mesh().part_count(axes);

@@ -31,6 +31,42 @@ pub struct DimSharding {
     pub partition: Partition,
 }
 
+impl DimSharding {
+    /// A dim of `extent` indices that `own` shards, if it does, sharded over more axes: each part, or the whole dim, is divided as `divide`
+    /// says of its size, among the ranks along `axes`.
+    ///
+    /// ```
+    /// use shard_spec::{DimSharding, Partition, SpecError};
+    /// let rows = DimSharding::further(None, 7, &[0], |n| Ok::<_, SpecError>(Partition::balanced(n, 2)))?;
+    /// let both = DimSharding::further(Some(&rows), 7, &[1], |n| Ok::<_, SpecError>(Partition::balanced(n, 3)))?;
+    /// assert_eq!(both.axes[..], [0, 1]);
+    /// assert!(both.partition.sizes().eq([2, 1, 1, 1, 1, 1]));
+    /// # Ok::<(), SpecError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Errors of `divide`; if parts are divided into different numbers of parts, or into too many tiles to write out.
+    pub fn further<E: From<SpecError>>(
+        own: Option<&Self>,
+        extent: usize,
+        axes: &[usize],
+        mut divide: impl FnMut(usize) -> Result<Partition, E>,
+    ) -> Result<Self, E> {
+        let Some(own) = own else {
+            return Ok(Self {
+                axes: axes.into(),
+                partition: divide(extent)?,
+            });
+        };
+        let inner = own.partition.sizes().map(divide);
+        let inner = inner.collect::<Result<Vec<_>, E>>()?;
+        Ok(Self {
+            axes: own.axes.iter().chain(axes).copied().collect(),
+            partition: Partition::nested(&own.partition, &inner)?,
+        })
+    }
+}
+
 impl ContentHash for DimSharding {
     fn feed(&self, hasher: &mut StableHasher) {
         hasher.usizes(&self.axes);
