@@ -60,6 +60,26 @@ pub(crate) struct Comparison {
     pub(crate) best: usize,
 }
 
+impl Comparison {
+    /// The cheapest, of those that hold no more than the model's staging and of the first, which always may; ties go to the left.
+    pub(crate) fn new(model: &CostModel, dtype: DType, considered: Vec<Considered>) -> Self {
+        let mut best = 0;
+        for (i, c) in considered.iter().enumerate() {
+            // Prices that differ by the rounding of their sums are equal.
+            let cheaper = c.seconds < considered[best].seconds * (1.0 - 1e-9);
+            if c.staging <= model.staging && cheaper {
+                best = i;
+            }
+        }
+        Self {
+            model: model.clone(),
+            dtype,
+            considered,
+            best,
+        }
+    }
+}
+
 /// One method that was compared with others.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Considered {
@@ -177,23 +197,11 @@ impl Plan {
                 staging: r.staging(dtype.size(), model.staging),
             })
             .collect();
-        let mut best = 0;
-        for (i, c) in considered.iter().enumerate() {
-            // Prices that differ by the rounding of their sums are equal.
-            let cheaper = c.seconds < considered[best].seconds * (1.0 - 1e-9);
-            if c.staging <= model.staging && cheaper {
-                best = i;
-            }
-        }
-        let Path { method, hops } = paths.swap_remove(best);
+        let choice = Comparison::new(model, dtype, considered);
+        let Path { method, hops } = paths.swap_remove(choice.best);
         let mut plan = Self::along(from, to, index, method, hops)?;
         plan.staging = model.staging;
-        plan.choice = Some(Comparison {
-            model: model.clone(),
-            dtype,
-            considered,
-            best,
-        });
+        plan.choice = Some(choice);
         Ok(plan)
     }
 

@@ -10,7 +10,7 @@ mod ways;
 
 use crate::budget::check_bytes;
 use crate::error::Incompatible;
-use crate::plan::dual;
+use crate::plan::{Comparison, dual};
 use crate::{
     Considered, CostModel, Fingerprint, Forecast, Method, Plan, RedistributeError, Result,
 };
@@ -61,14 +61,6 @@ pub struct CrossPlan {
     after: Option<Plan>,
     method: Method,
     choice: Option<Comparison>,
-}
-
-/// The methods among which a plan was chosen, and the model that it was chosen by.
-#[derive(Debug)]
-struct Comparison {
-    model: CostModel,
-    dtype: DType,
-    considered: Vec<Considered>,
 }
 
 impl CrossPlan {
@@ -135,18 +127,9 @@ impl CrossPlan {
         let crossing = ways::scattered(from)?;
         let mut all = ways::affordable(from, &crossing, to)?;
         let considered = ways::considered(from, &crossing, to, &all, dtype, model)?;
-        let mut best = 0;
-        for (i, c) in considered.iter().enumerate() {
-            if c.staging <= model.staging && c.seconds < considered[best].seconds {
-                best = i;
-            }
-        }
-        let mut plan = Self::build(from, to, rank, crossing, all.swap_remove(best))?;
-        plan.choice = Some(Comparison {
-            model: model.clone(),
-            dtype,
-            considered,
-        });
+        let choice = Comparison::new(model, dtype, considered);
+        let mut plan = Self::build(from, to, rank, crossing, all.swap_remove(choice.best))?;
+        plan.choice = Some(choice);
         Ok(plan)
     }
 
