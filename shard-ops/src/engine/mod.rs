@@ -40,7 +40,7 @@ use tracing::level_filters::LevelFilter;
 pub type Handler = Rc<dyn Fn(&Engine, &Arc<dyn Op>, &[&Array]) -> Result<Vec<Array>>>;
 
 /// How an engine behaves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct EngineOptions {
     /// Strategies kept per engine; when there are more, all are dropped and made again as needed.
     pub cache_entries: usize,
@@ -77,7 +77,8 @@ impl Default for EngineOptions {
 /// Applies ops to arrays: looks up or makes the [`Strategy`], moves what must move, runs the kernel, labels
 /// the result. One per rank; cheap to share through `Rc`.
 pub struct Engine {
-    options: EngineOptions,
+    cache_entries: usize,
+    room: Option<usize>,
     explicit_moves: Cell<bool>,
     host_fallback: Cell<bool>,
     kernels: Cell<KernelPolicy>,
@@ -125,16 +126,21 @@ impl Drop for Handled<'_> {
 impl Engine {
     /// An engine with empty caches.
     pub fn new(options: EngineOptions) -> Rc<Self> {
-        let explicit_moves = Cell::new(options.explicit_moves);
-        let host_fallback = Cell::new(options.host_fallback);
-        let kernels = Cell::new(options.kernels);
-        let narrow_sums = Cell::new(options.narrow_sums);
-        Rc::new(Self {
-            options,
+        let EngineOptions {
+            cache_entries,
             explicit_moves,
             host_fallback,
             kernels,
             narrow_sums,
+            room,
+        } = options;
+        Rc::new(Self {
+            cache_entries,
+            room,
+            explicit_moves: Cell::new(explicit_moves),
+            host_fallback: Cell::new(host_fallback),
+            kernels: Cell::new(kernels),
+            narrow_sums: Cell::new(narrow_sums),
             pin: RefCell::default(),
             terms: Cell::new(1),
             strategies: RefCell::default(),
@@ -441,10 +447,10 @@ impl Engine {
             inputs,
             (pin.as_ref(), terms),
             key,
-            self.options.room,
+            self.room,
         )?);
         let mut cache = self.strategies.borrow_mut();
-        if cache.len() >= self.options.cache_entries {
+        if cache.len() >= self.cache_entries {
             cache.clear();
         }
         cache.insert(key, made.clone());
