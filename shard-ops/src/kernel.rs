@@ -3,7 +3,7 @@
 use crate::Result;
 use shard_comm::{
     Buffer, BufferMut, DType, DeviceRef, Element, HostSlice, HostSliceMut, Ledger, MatmulPrecision,
-    Work,
+    Strided, Work,
 };
 use shard_kernels::{View, ViewMut};
 use shard_redistribute::Fingerprint;
@@ -41,6 +41,11 @@ impl OperandBox {
             global: shape.clone(),
             shape,
         }
+    }
+
+    /// The box in the form that devices take.
+    pub(crate) fn strided(&self) -> Strided {
+        Strided::new(self.offset, self.shape.clone(), self.strides.clone())
     }
 }
 

@@ -115,7 +115,7 @@ impl CudaCall<'_> {
     /// # Errors
     /// More dims than [`AXES`], or memory of another device.
     pub fn input(&self, i: usize) -> Result<CudaView> {
-        self.input_as(i, &view::strided(&self.cx.inputs[i]))
+        self.input_as(i, &self.cx.inputs[i].strided())
     }
 
     /// Another view of input `i`'s memory.
@@ -129,7 +129,7 @@ impl CudaCall<'_> {
     /// # Errors
     /// As [`input`](Self::input).
     pub fn output(&mut self, o: usize) -> Result<CudaView> {
-        let view = view::strided(&self.cx.outputs[o]);
+        let view = self.cx.outputs[o].strided();
         self.output_as(o, &view)
     }
 
@@ -146,7 +146,7 @@ impl CudaCall<'_> {
     /// As [`input`](Self::input); a box with gaps.
     pub fn dense(&self, i: usize) -> Result<u64> {
         let at = &self.cx.inputs[i];
-        if !view::strided(at).is_contiguous() {
+        if !at.strided().is_contiguous() {
             return Err(OpError::Shape {
                 op: self.op,
                 problem: format!("operand {i} has gaps, which its kernel on a GPU does not take"),
@@ -159,7 +159,7 @@ impl CudaCall<'_> {
 
     /// Input `i` in a type: itself, if it is of that type, or else a copy; and where it lies.
     pub(crate) fn converted(&self, i: usize, to: DType) -> Result<(Buffer, Strided)> {
-        let (buffer, at) = (&self.inputs[i], view::strided(&self.cx.inputs[i]));
+        let (buffer, at) = (&self.inputs[i], self.cx.inputs[i].strided());
         if buffer.dtype() == to {
             return Ok((buffer.clone(), at));
         }
@@ -188,7 +188,7 @@ impl CudaCall<'_> {
 
     /// Copies another view of input 0's memory to output 0's box, by the copy that every device has.
     pub(crate) fn copy_input(&mut self, from: &Strided) -> Result<()> {
-        let to = view::strided(&self.cx.outputs[0]);
+        let to = self.cx.outputs[0].strided();
         (self.gpu)
             .copy(&self.inputs[0], from, &mut self.outputs[0], &to)
             .in_op(self.op)

@@ -1,6 +1,6 @@
 //! Boxes of memory in the form that kernels take.
 
-use crate::{OpError, OperandBox, Result};
+use crate::{OpError, Result};
 use bytemuck::{Pod, Zeroable};
 use shard_comm::{DType, Strided};
 
@@ -112,11 +112,6 @@ impl CudaView {
         }
         view
     }
-}
-
-/// A box in the form that devices take.
-pub(crate) fn strided(at: &OperandBox) -> Strided {
-    Strided::new(at.offset, at.shape.clone(), at.strides.clone())
 }
 
 /// Definitions of the element types of a kernel, such as `T`, which stand in front of its source.

@@ -70,7 +70,7 @@ pub(super) fn submit(
             if stored.is_half() && !rounds || is_term(o) || divided && is_part(at, len) {
                 let made = device.alloc(partial_type(stored), numel(&at.shape));
                 let made = made.in_op(name)?;
-                homes.push((o, std::mem::replace(&mut outputs[o], made), strided(at)));
+                homes.push((o, std::mem::replace(&mut outputs[o], made), at.strided()));
                 lay_out(
                     &mut call,
                     |call| &call.outputs[o],
@@ -141,7 +141,7 @@ impl Copies<'_> {
                 read.push(input.clone());
                 continue;
             }
-            let at = strided(&call.inputs[i]);
+            let at = call.inputs[i].strided();
             let copy = match self.last[i].take() {
                 Some((place, copy)) if place == at => copy,
                 // The memory of the last copy is free for this one.
@@ -199,8 +199,4 @@ fn lay_out(
         let at = operand_mut(call.to_mut());
         (at.offset, at.strides) = (0, strides);
     }
-}
-
-fn strided(at: &OperandBox) -> Strided {
-    Strided::new(at.offset, at.shape.clone(), at.strides.clone())
 }

@@ -3,7 +3,7 @@
 use super::{Conv, ConvInputGrad, ConvWeightGrad, Geometry, local_groups};
 use crate::Result;
 use crate::cuda::source::WINDOWS;
-use crate::cuda::view::{define, strided};
+use crate::cuda::view::define;
 use crate::cuda::windows::{Meeting, lift};
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
@@ -88,7 +88,7 @@ fn by_library(geometry: &Geometry, call: &mut CudaCall<'_>, kind: ConvKind) -> R
     let to = call.outputs[0].dtype();
     let [a, b] = [call.converted(0, to)?, call.converted(1, to)?];
     let reads = [(&a.0, &a.1), (&b.0, &b.1)];
-    let write = (&mut call.outputs[0], &strided(output));
+    let write = (&mut call.outputs[0], &output.strided());
     let did = call
         .gpu
         .convolve(&convolution, reads, write)

@@ -4,7 +4,7 @@ use super::compare::Comparison;
 use super::mask::{MaskedFill, Where};
 use super::{Arithmetic, Cast, Map};
 use crate::Result;
-use crate::cuda::view::{define, strided};
+use crate::cuda::view::define;
 use crate::cuda::{AXES, CudaCall, CudaKernel, CudaView, VIEW};
 use crate::cuda_source;
 use crate::host::partial_type;
@@ -318,6 +318,6 @@ impl CudaKernel for MaskedFill {
 impl CudaKernel for Cast {
     /// A copy that converts, which every device has.
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        call.copy_input(&strided(&call.cx.inputs[0]))
+        call.copy_input(&call.cx.inputs[0].strided())
     }
 }

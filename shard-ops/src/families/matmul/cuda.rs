@@ -1,7 +1,7 @@
 //! Products of matrices on GPUs.
 
 use super::MatMul;
-use crate::cuda::view::{define, strided};
+use crate::cuda::view::define;
 use crate::cuda::{CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
 use crate::error::InOp;
@@ -41,7 +41,7 @@ struct Params {
 
 impl CudaKernel for MatMul {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let y = strided(&call.cx.outputs[0]);
+        let y = call.cx.outputs[0].strided();
         let a = self.operand(call, 0, &y)?;
         let b = self.operand(call, 1, &y)?;
         let biased = self.bias && call.cx.adds_once;
@@ -53,7 +53,7 @@ impl MatMul {
     /// An operand, rows and columns last, with the batch dims of `y`. Dims that are summed are a part of the contraction: in a copy, if
     /// it does not lie so.
     fn operand(&self, call: &CudaCall<'_>, i: usize, y: &Strided) -> Result<(Buffer, Strided)> {
-        let mut at = strided(&call.cx.inputs[i]);
+        let mut at = call.cx.inputs[i].strided();
         let last = at.ndim() - 1;
         if [self.transpose_a, self.transpose_b][i] {
             at.shape.swap(last - 1, last);
