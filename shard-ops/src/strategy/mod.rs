@@ -231,7 +231,10 @@ impl Strategy {
             bytes,
         };
         match rule.body {
-            Body::Move { accumulate } => strategy.add_move(&site, &current, accumulate),
+            // The exchange that is the op.
+            Body::Move { accumulate } => {
+                strategy.assemble = Some(site.assemble(&current, accumulate));
+            }
             _ => strategy.add_calls(&site, &current, elsewhere.as_ref())?,
         }
         strategy.prepare(rule);
@@ -274,11 +277,6 @@ impl Strategy {
             && rule.decides_rows().is_none()
             && !matches!(by, Some(ReduceOp::Sum | ReduceOp::Prod));
         rule.narrows(o).filter(|_| is_last).unwrap_or(written)
-    }
-
-    /// The exchange that is the op.
-    fn add_move(&mut self, site: &Site<'_>, current: &[Layout], accumulate: bool) {
-        self.assemble = Some(site.assemble(current, accumulate));
     }
 
     /// The kernel calls, and what brings the operands to them: elsewhere if a way says so, block by block, around the flight of a
@@ -344,11 +342,6 @@ impl Strategy {
     /// Whether part of the work is done while the halo flies.
     pub fn overlaps(&self) -> bool {
         !self.early.is_empty()
-    }
-
-    /// How many blocks are folded one after the other; 0 where nothing goes round a ring.
-    pub fn ring_steps(&self) -> usize {
-        self.ring.as_ref().map_or(0, |ring| ring.steps.len())
     }
 
     /// The way sharded [ring](crate::Access::Ring) dims are served; `None` where none is sharded.
