@@ -193,7 +193,6 @@ impl ShardTensor {
     /// As [`index_select`](Self::index_select); for rows that are not as many as indices, or of another shape or type than the tensor's.
     #[track_caller]
     pub fn index_add(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
-        let _call = Calling::of("index_add");
         self.put("index_add", dim, [index, src], |exec, x, dim, i, s| {
             indexing::index_add(exec, x, dim, i, s, 1.0)
         })
@@ -209,7 +208,6 @@ impl ShardTensor {
     /// As [`gather`](Self::gather); for a source shorter than the index, or of another type.
     #[track_caller]
     pub fn scatter_add(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
-        let _call = Calling::of("scatter_add");
         self.put("scatter_add", dim, [index, src], |exec, x, dim, i, s| {
             indexing::scatter_add(exec, x, dim, i, s)
         })
@@ -247,7 +245,6 @@ impl ShardTensor {
         how: ScatterReduce,
         include_self: bool,
     ) -> Result<Self> {
-        let _call = Calling::of("scatter_reduce");
         self.put("scatter_reduce", dim, [index, src], |exec, x, dim, i, s| {
             indexing::scatter_reduce(exec, x, dim, i, s, how, include_self)
         })
@@ -263,7 +260,6 @@ impl ShardTensor {
     /// As [`scatter_add`](Self::scatter_add).
     #[track_caller]
     pub fn scatter(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
-        let _call = Calling::of("scatter");
         self.put("scatter", dim, [index, src], |exec, x, dim, i, s| {
             indexing::scatter(exec, x, dim, i, s)
         })
@@ -278,7 +274,6 @@ impl ShardTensor {
     /// As [`index_add`](Self::index_add); for an index of more or fewer than one dim.
     #[track_caller]
     pub fn index_copy(&self, dim: impl Into<Dim>, index: &Self, src: &Self) -> Result<Self> {
-        let _call = Calling::of("index_copy");
         self.put("index_copy", dim, [index, src], |exec, x, dim, i, s| {
             indexing::index_copy(exec, x, dim, i, s)
         })
@@ -773,7 +768,7 @@ impl ShardTensor {
         [index, src]: [&Self; 2],
         f: impl FnOnce(&dyn Exec, &Value, usize, &Value, &Value) -> shard_ops::Result<Value>,
     ) -> Result<Self> {
-        let _call = Calling::here();
+        let _call = Calling::of(op);
         let (x, dim) = self.line(op, dim)?;
         let (index, src) = (index.listed(&x)?, src.listed(&x)?);
         self.of_line(x.run3(&index, &src, |exec, x, i, s| f(exec, x, dim, i, s))?)

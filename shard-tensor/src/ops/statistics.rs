@@ -30,7 +30,6 @@ impl ShardTensor {
     /// ```
     #[track_caller]
     pub fn var(&self, dims: impl Into<DimList>, correction: f64, keepdim: bool) -> Result<Self> {
-        let _call = Calling::of("var");
         self.over("var", dims, |exec, x, dims| {
             ops::var(exec, x, dims, correction, keepdim)
         })
@@ -45,7 +44,6 @@ impl ShardTensor {
     /// As [`var`](Self::var).
     #[track_caller]
     pub fn std(&self, dims: impl Into<DimList>, correction: f64, keepdim: bool) -> Result<Self> {
-        let _call = Calling::of("std");
         self.over("std", dims, |exec, x, dims| {
             ops::std(exec, x, dims, correction, keepdim)
         })
@@ -65,7 +63,6 @@ impl ShardTensor {
         correction: f64,
         keepdim: bool,
     ) -> Result<(Self, Self)> {
-        let _call = Calling::of("var_mean");
         self.two("var_mean", dims, |exec, x, dims| {
             ops::var_mean(exec, x, dims, correction, keepdim)
         })
@@ -85,7 +82,6 @@ impl ShardTensor {
         correction: f64,
         keepdim: bool,
     ) -> Result<(Self, Self)> {
-        let _call = Calling::of("std_mean");
         self.two("std_mean", dims, |exec, x, dims| {
             ops::std_mean(exec, x, dims, correction, keepdim)
         })
@@ -113,7 +109,6 @@ impl ShardTensor {
     /// For a dim out of range, named twice or without elements; what the communicator reports.
     #[track_caller]
     pub fn argmax(&self, dims: impl Into<DimList>) -> Result<Self> {
-        let _call = Calling::of("argmax");
         self.over("argmax", dims, |exec, x, dims| {
             ops::argmax(exec, x, dims, false)
         })
@@ -128,7 +123,6 @@ impl ShardTensor {
     /// As [`argmax`](Self::argmax).
     #[track_caller]
     pub fn argmax_keepdim(&self, dims: impl Into<DimList>) -> Result<Self> {
-        let _call = Calling::of("argmax_keepdim");
         self.over("argmax_keepdim", dims, |exec, x, dims| {
             ops::argmax(exec, x, dims, true)
         })
@@ -143,7 +137,6 @@ impl ShardTensor {
     /// As [`argmax`](Self::argmax).
     #[track_caller]
     pub fn argmin(&self, dims: impl Into<DimList>) -> Result<Self> {
-        let _call = Calling::of("argmin");
         self.over("argmin", dims, |exec, x, dims| {
             ops::argmin(exec, x, dims, false)
         })
@@ -158,7 +151,6 @@ impl ShardTensor {
     /// As [`argmax`](Self::argmax).
     #[track_caller]
     pub fn argmin_keepdim(&self, dims: impl Into<DimList>) -> Result<Self> {
-        let _call = Calling::of("argmin_keepdim");
         self.over("argmin_keepdim", dims, |exec, x, dims| {
             ops::argmin(exec, x, dims, true)
         })
@@ -174,7 +166,6 @@ impl ShardTensor {
     /// As [`argmax`](Self::argmax).
     #[track_caller]
     pub fn max(&self, dim: impl Into<Dim>, keepdim: bool) -> Result<(Self, Self)> {
-        let _call = Calling::of("max");
         self.two_along("max", dim, |exec, x, dim| ops::max(exec, x, dim, keepdim))
     }
 
@@ -187,7 +178,6 @@ impl ShardTensor {
     /// As [`argmax`](Self::argmax).
     #[track_caller]
     pub fn min(&self, dim: impl Into<Dim>, keepdim: bool) -> Result<(Self, Self)> {
-        let _call = Calling::of("min");
         self.two_along("min", dim, |exec, x, dim| ops::min(exec, x, dim, keepdim))
     }
 
@@ -210,7 +200,6 @@ impl ShardTensor {
     /// As [`amax`](Self::amax).
     #[track_caller]
     pub fn aminmax(&self, dims: impl Into<DimList>, keepdim: bool) -> Result<(Self, Self)> {
-        let _call = Calling::of("aminmax");
         self.two("aminmax", dims, |exec, x, dims| {
             shard_ops::reduce::aminmax(exec, x, dims, keepdim)
         })
@@ -496,8 +485,8 @@ impl ShardTensor {
         dims: impl Into<DimList>,
         f: impl FnOnce(&dyn Exec, &Value, &[usize]) -> Result<(Value, Value), OpError>,
     ) -> Result<(Self, Self)> {
-        let dims = self.dims_of(op, dims)?;
         let _call = Calling::of(op);
+        let dims = self.dims_of(op, dims)?;
         let (first, second) = f(self.context().tape(), &self.value(), &dims)?;
         Ok((self.lift(first), self.lift(second)))
     }
