@@ -30,6 +30,34 @@ pub struct Case {
     pub note: String,
 }
 
+impl Case {
+    /// A case of an op with these attributes, an object, that has no reference results yet.
+    ///
+    /// # Panics
+    /// If the attributes are something else.
+    pub(crate) fn without_reference(
+        name: impl Into<String>,
+        op: &str,
+        attributes: Json,
+        inputs: Vec<(String, Tensor)>,
+        note: &str,
+    ) -> Self {
+        let Json::Object(attributes) = attributes else {
+            unreachable!("attributes are written as objects")
+        };
+        Self {
+            name: name.into(),
+            op: op.to_owned(),
+            attributes: Attributes(attributes),
+            inputs,
+            outputs: Vec::new(),
+            cotangents: Vec::new(),
+            gradients: Vec::new(),
+            note: note.to_owned(),
+        }
+    }
+}
+
 /// Why a case could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

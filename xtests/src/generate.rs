@@ -1,6 +1,6 @@
 //! Random cases of ops, with whole numbers as data: reference results come from one rank.
 
-use crate::case::{Attributes, Case, Tensor};
+use crate::case::{Case, Tensor};
 use crate::strategies::integer;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
@@ -8,7 +8,6 @@ use shard_ops::testing::Rng;
 
 /// A case without reference results, whose inputs are whole numbers.
 pub fn case(op: &str, attributes: &Json, inputs: &[(&str, Vec<usize>)], seed: u64) -> Case {
-    let attributes = attributes.as_object().cloned().unwrap_or_default();
     let tensors = inputs.iter().enumerate().map(|(i, (name, shape))| {
         let seed = seed.wrapping_add(i as u64 * 77);
         (
@@ -16,16 +15,7 @@ pub fn case(op: &str, attributes: &Json, inputs: &[(&str, Vec<usize>)], seed: u6
             shard_ops::testing::tensor(shape, |at| integer(seed, at)),
         )
     });
-    Case {
-        name: op.to_owned(),
-        op: op.to_owned(),
-        attributes: Attributes(attributes),
-        inputs: tensors.collect(),
-        outputs: Vec::new(),
-        cotangents: Vec::new(),
-        gradients: Vec::new(),
-        note: String::new(),
-    }
+    Case::without_reference(op, op, attributes.clone(), tensors.collect(), "")
 }
 
 /// Geometry of a window along one dim, with an extent that gives at least one output.

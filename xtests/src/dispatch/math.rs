@@ -209,9 +209,9 @@ fn unary(e: &dyn Exec, c: &Case, v: &[Value], f: Unary) -> Applied {
     Ok(vec![ew::unary(e, Args::new(c, v).need("input")?, f)?])
 }
 
-type Binary = fn(&dyn Exec, &Value, &Value) -> Result<Value, shard_ops::OpError>;
+pub(super) type Binary = fn(&dyn Exec, &Value, &Value) -> Result<Value, shard_ops::OpError>;
 
-fn binary(e: &dyn Exec, c: &Case, v: &[Value], f: Binary) -> Applied {
+pub(super) fn binary(e: &dyn Exec, c: &Case, v: &[Value], f: Binary) -> Applied {
     let args = Args::new(c, v);
     Ok(vec![f(e, args.need("a")?, args.need("b")?)?])
 }

@@ -1,5 +1,6 @@
 //! Ops on integers and truth values, masks, triangles and scans.
 
+use super::math::binary;
 use super::{Applied, Args, Entry, built, unfit};
 use crate::case::Case;
 use shard_comm::DType;
@@ -101,13 +102,6 @@ pub(crate) const TABLE: &[Entry] = &[
     built("cummax", |e, c, v| extremes(e, c, v, scan::cummax)),
     built("cummin", |e, c, v| extremes(e, c, v, scan::cummin)),
 ];
-
-type Binary = fn(&dyn Exec, &Value, &Value) -> Result<Value, OpError>;
-
-fn binary(e: &dyn Exec, c: &Case, v: &[Value], f: Binary) -> Applied {
-    let args = Args::new(c, v);
-    Ok(vec![f(e, args.need("a")?, args.need("b")?)?])
-}
 
 type Reduce = fn(&dyn Exec, &Value, &[usize], bool) -> Result<Value, OpError>;
 

@@ -12,9 +12,9 @@ mod windows;
 
 use crate::case::{self, Attributes, Case};
 use crate::differentiate::numbers;
-use crate::dispatch::{ApplyError, Args};
+use crate::dispatch::{self, ApplyError, Args};
 use crate::trial::with_reference;
-use serde_json::{Map, json};
+use serde_json::json;
 use shard_comm::Bool;
 use shard_ops::attention::{Attention, attention};
 use shard_ops::shape::{permute, reshape};
@@ -41,6 +41,15 @@ pub fn cases() -> Vec<Case> {
     all.extend(windows::cases());
     all.extend(transforms::cases());
     all
+}
+
+/// A case with what the op itself gives of it on one rank; `wants` are the inputs whose gradients are wanted.
+fn as_on_one_rank(case: Case, wants: &[usize], seed: u64) -> Case {
+    let apply = match dispatch::find(&case) {
+        Ok(apply) => apply,
+        Err(reason) => panic!("{}: {reason}", case.op),
+    };
+    with_reference(case, apply, wants, seed)
 }
 
 /// Cases of attention to neighbourhoods.
@@ -110,29 +119,18 @@ impl Windows {
             ("key", numbers(&of(h, d), seed ^ 16)),
             ("value", numbers(&of(h, dv), seed ^ 32)),
         ];
-        let case = Case {
-            name: name.to_owned(),
-            op: "neighborhood_attention".to_owned(),
-            attributes: self.attributes(),
-            inputs: inputs.map(|(n, t)| (n.to_owned(), t)).into(),
-            outputs: Vec::new(),
-            cotangents: Vec::new(),
-            gradients: Vec::new(),
-            note: "dense attention under a mask".to_owned(),
-        };
-        with_reference(case, dense, &[0, 1, 2], seed)
-    }
-
-    fn attributes(&self) -> Attributes {
         let causal: Vec<usize> = self.causal.iter().map(|&c| usize::from(c)).collect();
-        let all = [
-            ("spatial", json!(self.spatial)),
-            ("kernel_size", json!(self.kernel)),
-            ("dilation", json!(self.dilation)),
-            ("is_causal", json!(causal)),
-        ];
-        let all: Map<_, _> = all.into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
-        Attributes(all)
+        let attributes = json!({
+            "spatial": self.spatial,
+            "kernel_size": self.kernel,
+            "dilation": self.dilation,
+            "is_causal": causal,
+        });
+        let inputs = inputs.map(|(n, t)| (n.to_owned(), t)).into();
+        let note = "dense attention under a mask";
+        let case =
+            Case::without_reference(name, "neighborhood_attention", attributes, inputs, note);
+        with_reference(case, dense, &[0, 1, 2], seed)
     }
 
     fn of(attributes: &Attributes) -> case::Result<Self> {

@@ -1,10 +1,10 @@
 //! Sums of products, from their definition: all products of elements, summed.
 
-use crate::case::{Attributes, Case};
+use crate::case::Case;
 use crate::differentiate::numbers;
 use crate::dispatch::ApplyError;
 use crate::trial::with_reference;
-use serde_json::{Map, json};
+use serde_json::json;
 use shard_ops::elementwise::mul;
 use shard_ops::reduce::sum;
 use shard_ops::shape::{permute, reshape};
@@ -34,22 +34,12 @@ pub(super) fn cases() -> Vec<Case> {
         ("implied", "ba,cb", &[&[3, 4], &[5, 3]]),
     ];
     let of = |((name, equation, shapes), seed): ((&str, &str, &[&[usize]]), u64)| {
-        let attributes: Map<_, _> = [("equation".to_owned(), json!(equation))]
-            .into_iter()
-            .collect();
         let inputs = shapes.iter().enumerate();
-        let case = Case {
-            name: format!("einsum_made_{name}"),
-            op: "einsum".to_owned(),
-            attributes: Attributes(attributes),
-            inputs: inputs
-                .map(|(i, shape)| (format!("x{i}"), numbers(shape, seed + 100 * i as u64)))
-                .collect(),
-            outputs: Vec::new(),
-            cotangents: Vec::new(),
-            gradients: Vec::new(),
-            note: "all products, summed".to_owned(),
-        };
+        let inputs =
+            inputs.map(|(i, shape)| (format!("x{i}"), numbers(shape, seed + 100 * i as u64)));
+        let (name, note) = (format!("einsum_made_{name}"), "all products, summed");
+        let attributes = json!({"equation": equation});
+        let case = Case::without_reference(name, "einsum", attributes, inputs.collect(), note);
         let all: Vec<usize> = (0..shapes.len()).collect();
         with_reference(case, by_definition, &all, seed)
     };

@@ -1,10 +1,10 @@
 //! Fourier transforms, from their definition: a product with the matrix of all powers of the root of unity, for each dim.
 
-use crate::case::{Attributes, Case};
+use crate::case::Case;
 use crate::differentiate::numbers;
 use crate::dispatch::{ApplyError, Args, norm_of};
 use crate::trial::with_reference;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 use shard_ops::einsum::einsum;
 use shard_ops::elementwise::{add, mul, mul_scalar, sub};
 use shard_ops::fft::FourierNorm;
@@ -138,24 +138,10 @@ fn case(
     inputs: &[(&str, crate::case::Tensor)],
     seed: u64,
 ) -> Case {
-    let attributes: Map<String, Json> = match attributes {
-        Json::Object(all) => all,
-        _ => Map::new(),
-    };
     let wants: Vec<usize> = (0..inputs.len()).collect();
-    let case = Case {
-        name: format!("{op}_made_{name}"),
-        op: op.to_owned(),
-        attributes: Attributes(attributes),
-        inputs: inputs
-            .iter()
-            .map(|(n, t)| ((*n).to_owned(), t.clone()))
-            .collect(),
-        outputs: Vec::new(),
-        cotangents: Vec::new(),
-        gradients: Vec::new(),
-        note: "from the definition".to_owned(),
-    };
+    let inputs = inputs.iter().map(|(n, t)| ((*n).to_owned(), t.clone()));
+    let (name, note) = (format!("{op}_made_{name}"), "from the definition");
+    let case = Case::without_reference(name, op, attributes, inputs.collect(), note);
     with_reference(case, by_definition, &wants, seed)
 }
 

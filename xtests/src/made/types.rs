@@ -2,10 +2,9 @@
 //! operands that have zeros, ties and numbers whose sums wrap among them. That it is right on one rank is for the tests of the
 //! kernels to say.
 
-use crate::case::{Attributes, Case, Data, Tensor};
-use crate::dispatch;
+use super::as_on_one_rank;
+use crate::case::{Case, Data, Tensor};
 use crate::strategies::integer;
-use crate::trial::with_reference;
 use serde_json::{Value as Json, json};
 use shard_spec::numel;
 use std::sync::Arc;
@@ -438,9 +437,6 @@ pub(super) fn case(
     number: u64,
 ) -> Case {
     let seed = 0x7e57 + number;
-    let Json::Object(attributes) = attributes else {
-        unreachable!("attributes are written as objects")
-    };
     let tensor = |(i, &(name, kind, shape)): (usize, &Operand)| {
         (
             name.to_owned(),
@@ -485,19 +481,7 @@ pub(super) fn case(
     );
     let floats = (0..inputs.len()).filter(|&i| matches!(&*inputs[i].1.data, Data::F64(_)));
     let wants: Vec<usize> = floats.filter(|_| differentiable).collect();
-    let case = Case {
-        name: format!("{group}_{op}_{number}"),
-        op: op.to_owned(),
-        attributes: Attributes(attributes),
-        inputs,
-        outputs: Vec::new(),
-        cotangents: Vec::new(),
-        gradients: Vec::new(),
-        note: "as on one rank".to_owned(),
-    };
-    let apply = match dispatch::find(&case) {
-        Ok(apply) => apply,
-        Err(reason) => panic!("{op}: {reason}"),
-    };
-    with_reference(case, apply, &wants, seed)
+    let (name, note) = (format!("{group}_{op}_{number}"), "as on one rank");
+    let case = Case::without_reference(name, op, attributes, inputs, note);
+    as_on_one_rank(case, &wants, seed)
 }

@@ -1,11 +1,10 @@
 //! Windows and norms that the reference files have few of, or none: what one rank gives. That it is right on one rank is for the
 //! tests of the kernels and of the methods to say.
 
-use crate::case::{Attributes, Case, Data, Tensor};
+use super::as_on_one_rank;
+use crate::case::{Case, Data, Tensor};
 use crate::differentiate::numbers;
-use crate::dispatch;
 use crate::strategies::integer;
-use crate::trial::with_reference;
 use serde_json::{Value as Json, json};
 use shard_spec::numel;
 use std::sync::Arc;
@@ -260,9 +259,6 @@ fn norms(add: Add<'_>) {
 
 fn case(op: &str, attributes: Json, operands: &[Operand], number: u64) -> Case {
     let seed = 0x71d0 + number;
-    let Json::Object(attributes) = attributes else {
-        unreachable!("attributes are written as objects")
-    };
     let tensor = |(i, &(name, kind, shape)): (usize, &Operand)| {
         (
             name.to_owned(),
@@ -271,25 +267,14 @@ fn case(op: &str, attributes: Json, operands: &[Operand], number: u64) -> Case {
     };
     let inputs: Vec<(String, Tensor)> = operands.iter().enumerate().map(tensor).collect();
     // Statistics, indices, and coordinates of the nearest have no derivative.
-    let nearest = attributes.get("mode").is_some_and(|m| m == "nearest");
+    let nearest = attributes["mode"] == "nearest";
     let wanted = |name: &str| {
         !name.starts_with("running") && name != "indices" && !(name == "grid" && nearest)
     };
     let wants: Vec<usize> = (0..inputs.len())
         .filter(|&i| wanted(&inputs[i].0))
         .collect();
-    let case = Case {
-        name: format!("windows_{op}_{number}"),
-        op: op.to_owned(),
-        attributes: Attributes(attributes),
-        inputs,
-        outputs: Vec::new(),
-        cotangents: Vec::new(),
-        gradients: Vec::new(),
-        note: "as on one rank".to_owned(),
-    };
-    let Ok(apply) = dispatch::find(&case) else {
-        unreachable!("{op} is built")
-    };
-    with_reference(case, apply, &wants, seed)
+    let (name, note) = (format!("windows_{op}_{number}"), "as on one rank");
+    let case = Case::without_reference(name, op, attributes, inputs, note);
+    as_on_one_rank(case, &wants, seed)
 }
