@@ -30,7 +30,7 @@
 //! - The first failure is everybody's: later calls of all ranks return it. Waiting for a rank that has ended is a failure too.
 //! - Nothing hangs. Where a deadlock cannot be found, waiting ends in [`TimedOut`](crate::CommError::TimedOut).
 //!
-//! `examples/backend` in this crate does all of this in some three hundred lines, over channels. The programs of `contract`
+//! `examples/backend` in this crate does all of this in some five hundred lines, over channels. The programs of `contract`
 //! (feature `contract-tests`) test whether a backend keeps the contract; run them over [`checked`](crate::checked)
 //! communicators too. A communicator that changes the behaviour of another one is a [`Decorator`].
 
