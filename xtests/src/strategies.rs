@@ -6,8 +6,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use shard_ops::testing::Rng;
-use shard_spec::{DeviceMesh, Layout};
+use shard_spec::{DeviceMesh, Layout, strategies};
 use std::sync::OnceLock;
+
+pub use shard_spec::strategies::shape;
 
 /// What properties draw, as far as a run says so.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,31 +56,10 @@ pub fn config(cases: u32) -> ProptestConfig {
     }
 }
 
-/// Shapes of meshes of one to three axes and at most `ranks` ranks, if there are so many; size 1 is an ordinary axis size.
+/// Shapes of [meshes](strategies::mesh) of at most `ranks` ranks, if there are so many.
 pub fn mesh_shape(ranks: usize) -> impl Strategy<Value = Vec<usize>> {
     let ranks = drawn().ranks.map_or(ranks, |most| ranks.min(most));
-    vec(1..=ranks.max(1), 1..=3).prop_map(move |mut shape| {
-        // Shrink the later axes until the mesh fits, so that no draw is thrown away.
-        let mut left = ranks.max(1);
-        for n in &mut shape {
-            *n = (*n).min(left);
-            left /= *n;
-        }
-        shape
-    })
-}
-
-/// Shapes of tensors: up to `dims` dims of extents 0 to `extent`, small, prime and zero among them.
-pub fn shape(dims: usize, extent: usize) -> impl Strategy<Value = Vec<usize>> {
-    vec(
-        prop_oneof![1 => Just(0), 2 => Just(1), 12 => 2..=extent],
-        0..=dims,
-    )
-}
-
-/// As [`shape`], without zero extents and with at least one dim.
-pub fn full_shape(dims: usize, extent: usize) -> impl Strategy<Value = Vec<usize>> {
-    vec(1..=extent, 1..=dims)
+    strategies::mesh(ranks).prop_map(|mesh| mesh.shape().to_vec())
 }
 
 /// What a layout of a tensor of `ndim` dims on a mesh of `axes` axes does, apart from where the cuts are;
