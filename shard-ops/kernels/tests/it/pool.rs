@@ -1,5 +1,6 @@
 //! Pooling against plain loops, gradients against the adjoint identity, splits against the whole.
 
+use crate::conv::flat;
 use crate::testing::{Rng, assert_close, naive_index};
 use shard_kernels::conv::Taps;
 use shard_kernels::pool::{
@@ -58,10 +59,6 @@ impl Case {
             .map(|&n| (0..n).map(|_| rng.within(1, 4)).collect())
             .collect()
     }
-}
-
-fn flat(shape: &[usize], at: &[usize]) -> usize {
-    shape.iter().zip(at).fold(0, |p, (n, i)| p * n + i)
 }
 
 fn size(shape: &[usize]) -> usize {
