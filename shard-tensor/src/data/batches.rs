@@ -1,6 +1,7 @@
 //! What one rank reads of batches, and the thread that reads ahead.
 
 use super::{DataError, Source};
+use bytemuck::allocation::try_zeroed_vec;
 use shard_comm::panic_message;
 use shard_spec::DimPart;
 use std::ops::Range;
@@ -15,14 +16,23 @@ pub(super) struct Share {
     pub(super) held: Vec<(usize, Option<Vec<DimPart>>)>,
 }
 
+/// Where the batches of an epoch end.
+#[derive(Clone, Copy)]
+pub(super) struct Cuts {
+    pub(super) samples: usize,
+    pub(super) batch: usize,
+    pub(super) drop_last: bool,
+}
+
 /// The rest of an epoch.
 pub(super) struct Plan {
     pub(super) shares: Vec<Share>,
     /// The samples, in their order, counted from the first that is used; if there is no list, in that of the source.
     pub(super) order: Option<Vec<usize>>,
     pub(super) first: usize,
-    /// The places in that order that each batch takes.
-    pub(super) batches: Vec<Range<usize>>,
+    pub(super) cuts: Cuts,
+    /// Places in that order that were read.
+    pub(super) given: usize,
 }
 
 /// A rank's pieces of one batch, one per source.
@@ -33,26 +43,24 @@ type ReadAhead = Result<Pieces, DataError>;
 
 /// Gives a rank's pieces of one batch after the other.
 pub(super) struct Feed {
-    at: usize,
     plan: Option<Plan>,
     ahead: Option<(Receiver<ReadAhead>, JoinHandle<()>)>,
 }
 
 impl Feed {
     /// Reads up to so many batches before they are asked for, on a thread; with zero, when they are.
-    pub(super) fn new(plan: Plan, ahead: usize) -> Result<Self, DataError> {
+    pub(super) fn new(mut plan: Plan, ahead: usize) -> Result<Self, DataError> {
         if ahead == 0 {
             return Ok(Self {
-                at: 0,
                 plan: Some(plan),
                 ahead: None,
             });
         }
-        let (sender, receiver) = sync_channel(ahead - 1);
+        let (sender, receiver) = sync_channel(plan.cuts.most_ahead(ahead) - 1);
         let read = move || {
-            for at in 0..plan.batches.len() {
+            while let Some(pieces) = plan.next() {
                 // Nobody waits for more, if this cannot be sent.
-                if sender.send(plan.read(at)).is_err() {
+                if sender.send(pieces).is_err() {
                     return;
                 }
             }
@@ -60,7 +68,6 @@ impl Feed {
         let thread = std::thread::Builder::new().name("loader".to_owned());
         let thread = thread.spawn(read).map_err(DataError::other)?;
         Ok(Self {
-            at: 0,
             plan: None,
             ahead: Some((receiver, thread)),
         })
@@ -68,11 +75,10 @@ impl Feed {
 
     /// The next batch, of which there must be one.
     pub(super) fn next(&mut self) -> Result<Pieces, DataError> {
-        self.at += 1;
-        if let Some(plan) = &self.plan {
-            return plan.read(self.at - 1);
-        }
-        let read = (self.ahead.as_ref()).and_then(|(receiver, _)| receiver.recv().ok());
+        let read = match &mut self.plan {
+            Some(plan) => plan.next(),
+            None => (self.ahead.as_ref()).and_then(|(receiver, _)| receiver.recv().ok()),
+        };
         read.unwrap_or_else(|| Err(self.ended()))
     }
 
@@ -95,13 +101,49 @@ impl Drop for Feed {
     }
 }
 
+impl Cuts {
+    /// The places in an epoch's order that the next batch takes, after so many.
+    pub(super) fn next(self, given: usize) -> Option<Range<usize>> {
+        let end = self.samples.min(given.saturating_add(self.batch));
+        let enough = end > given && (end - given == self.batch || !self.drop_last);
+        enough.then_some(given..end)
+    }
+
+    /// The sizes of the batches that are left: of all, and of the last one if that is smaller.
+    pub(super) fn sizes(self, given: usize) -> Vec<usize> {
+        let left = self.samples.saturating_sub(given);
+        let full = (left >= self.batch).then_some(self.batch);
+        let last = Some(left % self.batch).filter(|&last| last > 0 && !self.drop_last);
+        full.into_iter().chain(last).collect()
+    }
+
+    /// How many batches are read ahead, where so many may be: each has a place in a queue.
+    fn most_ahead(self, ahead: usize) -> usize {
+        let all = self.samples.div_ceil(self.batch);
+        ahead.min(all).clamp(1, 1 << 16)
+    }
+}
+
 impl Plan {
-    fn read(&self, at: usize) -> Result<Pieces, DataError> {
-        let batch = self.batches[at].clone();
+    /// The pieces of the next batch, if there is one.
+    fn next(&mut self) -> Option<ReadAhead> {
+        let batch = self.cuts.next(self.given)?;
+        self.given = batch.end;
+        Some(self.read(batch))
+    }
+
+    fn read(&self, batch: Range<usize>) -> ReadAhead {
         let sample = |at: usize| self.first + self.order.as_ref().map_or(at, |order| order[at]);
-        let samples: Vec<usize> = batch.map(sample).collect();
+        let mut samples = Vec::new();
+        (samples.try_reserve_exact(batch.len())).map_err(|_| beyond_memory(batch.len()))?;
+        samples.extend(batch.map(sample));
         self.shares.iter().map(|s| s.read(&samples)).collect()
     }
+}
+
+/// That so many samples are too many at once.
+pub(super) fn beyond_memory(samples: usize) -> DataError {
+    DataError::other(format!("no memory for {samples} samples"))
 }
 
 impl Share {
@@ -113,7 +155,8 @@ impl Share {
         };
         let inner: usize = held[1..].iter().map(DimPart::len).product();
         let sample = inner * self.source.dtype().size();
-        let mut pieces = vec![0; held[0].len() * sample];
+        let pieces = try_zeroed_vec(held[0].len() * sample);
+        let mut pieces: Vec<u8> = pieces.map_err(|()| beyond_memory(held[0].len()))?;
         let mut rest = &mut pieces[..];
         for samples in runs(held[0].indices().map(|i| batch[i])) {
             let (into, after) = std::mem::take(&mut rest).split_at_mut(samples.len() * sample);

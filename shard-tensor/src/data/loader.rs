@@ -1,6 +1,6 @@
 //! Batches of samples, in an order of their own.
 
-use super::batches::{Feed, Plan, Share};
+use super::batches::{Cuts, Feed, Plan, Share, beyond_memory};
 use super::order::shuffled;
 use super::source::agreed;
 use super::{DataError, Npy, Source, npy_bytes};
@@ -199,7 +199,7 @@ impl Loader {
     }
 
     /// How many batches are read before they are asked for; with zero, none, and there is no thread. Each takes memory of the
-    /// size of this rank's pieces.
+    /// size of this rank's pieces. No more than 65,536 are, and no more than an epoch has.
     #[must_use]
     pub fn prefetch(mut self, batches: usize) -> Self {
         (self.ahead, self.feed) = (batches, None);
@@ -219,7 +219,8 @@ impl Loader {
     ///
     /// # Errors
     /// [`Argument`](Error::Argument) if there is no source, if [`samples`](Self::samples) asks for more than there are, and if the
-    /// placements do not fit the smaller batch at the end; an agreed error if a rank can make no thread.
+    /// placements do not fit the smaller batch at the end; an agreed error if a rank can make no thread, or has
+    /// no memory for an order of so many samples.
     #[track_caller]
     pub fn epoch(&mut self) -> Result<Batches<'_>> {
         let _call = Calling::of("epoch");
@@ -241,7 +242,9 @@ impl Loader {
             ));
         }
         if self.feed.is_none() {
-            let feed = Feed::new(self.plan()?, self.ahead);
+            let plan = self.plan()?;
+            let order = self.order();
+            let feed = order.and_then(|order| Feed::new(Plan { order, ..plan }, self.ahead));
             self.feed = Some(agreed(OP, &self.mesh, feed)?);
         }
         Ok(Batches {
@@ -282,11 +285,24 @@ impl Loader {
         self.chosen.clone().unwrap_or(0..self.all())
     }
 
-    /// The samples of the next batch, by their places in the epoch's order.
-    fn next_range(&self, given: usize) -> Option<Range<usize>> {
-        let end = self.used().len().min(given.saturating_add(self.batch));
-        let enough = end > given && (end - given == self.batch || !self.drop_last);
-        enough.then_some(given..end)
+    fn cuts(&self) -> Cuts {
+        Cuts {
+            samples: self.used().len(),
+            batch: self.batch,
+            drop_last: self.drop_last,
+        }
+    }
+
+    /// How many samples of this epoch were given out: a file may say any number.
+    fn given(&self) -> usize {
+        usize::try_from(self.given).unwrap_or(usize::MAX)
+    }
+
+    /// The order of this epoch's samples, if it is not that of the sources.
+    fn order(&self) -> Result<Option<Vec<usize>>, DataError> {
+        let samples = self.used().len();
+        let order = (self.shuffle).then(|| shuffled(samples, self.seed, self.epoch));
+        order.transpose().map_err(|_| beyond_memory(samples))
     }
 
     #[track_caller]
@@ -309,17 +325,11 @@ impl Loader {
         )
     }
 
-    /// What this rank reads from here to the end of the epoch.
+    /// What this rank reads from here to the end of the epoch, in the order of the sources.
     #[track_caller]
     fn plan(&self) -> Result<Plan> {
-        let mut batches = Vec::new();
-        let mut given = usize::try_from(self.given).unwrap_or(usize::MAX);
-        while let Some(batch) = self.next_range(given) {
-            given = batch.end;
-            batches.push(batch);
-        }
-        let mut sizes: Vec<usize> = batches.iter().map(Range::len).collect();
-        sizes.dedup();
+        let (cuts, given) = (self.cuts(), self.given());
+        let sizes = cuts.sizes(given);
         let rank = self.mesh.context().rank();
         let shares = self.sources.iter().map(|(source, placements)| {
             let held = sizes.iter().map(|&size| {
@@ -334,19 +344,17 @@ impl Loader {
         });
         Ok(Plan {
             shares: shares.collect::<Result<_>>()?,
-            order: self
-                .shuffle
-                .then(|| shuffled(self.used().len(), self.seed, self.epoch)),
+            order: None,
             first: self.used().start,
-            batches,
+            cuts,
+            given,
         })
     }
 
     /// The next batch of this epoch, if there is one.
     #[track_caller]
     fn next_of_epoch(&mut self) -> Result<Option<Vec<ShardTensor>>> {
-        let given = usize::try_from(self.given).unwrap_or(usize::MAX);
-        let Some(range) = self.next_range(given) else {
+        let Some(range) = self.cuts().next(self.given()) else {
             (self.epoch, self.given, self.feed) = (self.epoch.wrapping_add(1), 0, None);
             return Ok(None);
         };

@@ -272,3 +272,43 @@ fn batches_go_on_after_the_end_of_an_epoch() {
     assert_eq!(seen.0, [2, 1, 2, 1, 2]);
     assert!(seen.1.is_some_and(|e| e.contains("a batch in every epoch")));
 }
+
+/// As many samples as no file has: each is its number.
+struct Numbers;
+
+impl Source for Numbers {
+    fn dtype(&self) -> DType {
+        DType::I64
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[1 << 45]
+    }
+
+    fn read(&self, held: &[DimPart], into: &mut [u8]) -> Result<(), DataError> {
+        for (i, room) in held[0].indices().zip(into.chunks_exact_mut(8)) {
+            room.copy_from_slice(&(i as i64).to_ne_bytes());
+        }
+        Ok(())
+    }
+}
+
+/// What a loader keeps does not grow with the batches that there are, and what it has no memory for is an error of all.
+#[test]
+fn more_samples_than_memory_has_are_read_a_batch_at_a_time() {
+    on_ranks(&[2], |_, mesh| {
+        let loader = |batch| Loader::new(mesh, batch)?.source(shard(0), || Ok(Numbers));
+        for ahead in [0, 2, usize::MAX] {
+            let mut few = loader(3)?.prefetch(ahead);
+            for sum in [3.0, 12.0, 21.0, 30.0] {
+                assert_eq!(few.next_batch()?[0].sum_all()?.item()?, sum);
+            }
+        }
+        for mut beyond in [loader(3)?.shuffle(true), loader(1 << 44)?] {
+            let error = beyond.next_batch().unwrap_err();
+            assert_eq!(error.class(), ErrorClass::Agreed);
+            assert!(error.to_string().contains("no memory for"), "{error}");
+        }
+        mesh.ones([2], shard(0))?.sum_all()?.item()
+    });
+}
