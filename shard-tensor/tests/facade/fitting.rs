@@ -208,3 +208,65 @@ fn lbfgs_refuses_what_it_cannot_take_a_step_with() {
         assert!(told[2].contains("matmul"), "{}", told[2]);
     }
 }
+
+/// Functions along which steps are hard to find, two of them Moré's and Thuente's (1994): from too short and too long first steps the
+/// search asks as often, and ends where, PyTorch's does.
+#[test]
+fn searches_along_hard_functions_are_pytorchs() {
+    type Function = fn(&ShardTensor) -> Result<ShardTensor>;
+    let steep: Function = |x| {
+        let (square, slope) = (x.square()?, x.mul_scalar(-1.0)?);
+        Ok(x.mul(&square)?.mul_scalar(1.0 / 3.0)? + slope + square.square()? * 0.1)
+    };
+    let hollow: Function = |x| x.neg()?.div(&x.square()?.add_scalar(2.0)?);
+    let flat: Function = |x| {
+        let x = x.add_scalar(0.004)?;
+        x.square()?.square()?.mul(&x.sub_scalar(2.0)?)
+    };
+    let wavy: Function = |x| Ok(x.square()?.mul_scalar(0.05)? + x.mul_scalar(3.0)?.sin()?);
+    // Where it starts, the rate, the evaluations, and where it ends: `torch.optim.LBFGS` with `max_iter=3, max_eval=60`.
+    let runs = [
+        (steep, 0.1, 1e-3, 12, 0.8649465329877772),
+        (steep, 0.1, 1.0, 4, 0.8307099708603898),
+        (steep, 0.1, 1e3, 18, 0.8622883996462957),
+        (steep, 0.9, 0.1, 6, 0.8623047687436427),
+        (steep, 0.9, 1e3, 8, 0.8622882363043768),
+        (hollow, 0.1, 0.1, 6, 1.1750545438935485),
+        (hollow, 0.1, 1e3, 28, 1.4148030028686882),
+        (hollow, 0.9, 10.0, 7, 1.4142135630556922),
+        (hollow, 0.9, 1e3, 17, 1.4129404570000137),
+        (flat, 0.1, 0.1, 14, 1.5960000000009775),
+        (flat, 0.1, 1e3, 21, 1.5959999878574773),
+        (flat, 0.9, 0.1, 6, 1.5880947531555494),
+        (flat, 0.9, 10.0, 11, 1.595999999604809),
+        (flat, 0.9, 1e3, 20, 1.5959806671294994),
+        (wavy, 0.1, 1e-3, 11, -0.4842479402702217),
+        (wavy, 0.1, 10.0, 9, -0.4783125839746679),
+        (wavy, 0.1, 1e3, 15, -0.5238863326663304),
+        (wavy, 0.9, 0.1, 5, 1.5306152198125365),
+        (wavy, 0.9, 10.0, 11, 3.624834550004648),
+        (wavy, 0.9, 1e3, 13, 1.5534252836371074),
+    ];
+    for ranks in [1, 2] {
+        let found = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let found = runs.iter().map(|&(function, start, rate, ..)| {
+                let x = mesh.full([1], start, shard(0))?.requires_grad()?;
+                let lbfgs = Lbfgs::new(vec![("x".to_owned(), x.clone())], rate)?;
+                let mut lbfgs = lbfgs.iterations(3).evaluations(60).strong_wolfe();
+                let mut asked = 0;
+                lbfgs.step(|| {
+                    asked += 1;
+                    function(&x)?.sum_all()
+                })?;
+                Ok((asked, x.sum_all()?.item()?))
+            });
+            found.collect::<Result<Vec<_>>>()
+        });
+        for (got, (_, start, rate, asked, end)) in found.unwrap().remove(0).into_iter().zip(runs) {
+            let run = format!("from {start} by {rate}: {got:?}");
+            assert_eq!(got.0, asked, "{run}");
+            assert!((got.1 - end).abs() <= 1e-7 * end.abs(), "{run}");
+        }
+    }
+}

@@ -839,3 +839,97 @@ fn states_that_differ() {
     })
     .unwrap();
 }
+
+/// Of PyTorch's layers too: bounds of weights, and biases of zeros where these have none.
+#[test]
+fn layers_begin_within_the_bounds_of_pytorch() {
+    launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let within = |what: &str, weight: &ShardTensor, bound: f64| {
+            let (least, most) = weight.detach().aminmax(.., false)?;
+            let (least, most) = (least.item()?, most.item()?);
+            assert!(most <= bound && most > 0.9 * bound, "{what}: {most}");
+            assert!(least >= -bound && least < -0.9 * bound, "{what}: {least}");
+            Ok::<_, shard_tensor::Error>(())
+        };
+        let zeros = |what: &str, bias: &Option<ShardTensor>| {
+            let bias = bias
+                .as_ref()
+                .expect("it has one")
+                .abs()?
+                .sum_all()?
+                .item()?;
+            assert_eq!(bias, 0.0, "{what}");
+            Ok::<_, shard_tensor::Error>(())
+        };
+        let linear = Linear::new(&mesh, 16, 80)?;
+        within("Linear", &linear.weight, 0.25)?;
+        within("its bias", linear.bias.as_ref().unwrap(), 0.25)?;
+        let attention = MultiheadAttention::new(&mesh, 24, 4)?;
+        within("q_proj", &attention.q_proj.weight, (6.0f64 / 96.0).sqrt())?;
+        within("v_proj", &attention.v_proj.weight, (6.0f64 / 96.0).sqrt())?;
+        within("out_proj", &attention.out_proj.weight, 24f64.powf(-0.5))?;
+        zeros("q_proj", &attention.q_proj.bias)?;
+        zeros("out_proj", &attention.out_proj.bias)?;
+        let wide = MultiheadAttention::from_widths(&mesh, 24, 4, 12, 40)?;
+        within("k_proj", &wide.k_proj.weight, (6.0f64 / 36.0).sqrt())?;
+        within("v_proj", &wide.v_proj.weight, (6.0f64 / 64.0).sqrt())?;
+        let gru = Gru::new(&mesh, 7, 36, 1)?;
+        for (name, weight) in gru.parameters() {
+            within(&name, &weight, 1.0 / 6.0)?;
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// The sines and cosines of each dim's places, the first dim's first.
+#[test]
+fn codes_of_places_are_sines_and_cosines_of_each_dim() {
+    everywhere(|_, mesh| {
+        let codes = SinCos::new(mesh, [3, 5], 8)?.forward(&mesh.ones([1, 3, 5, 8], shard(1))?)?;
+        for (at, got) in codes.to_array::<f64>()?.indexed_iter() {
+            let (place, feature) = (at[1 + at[3] / 4] as f64, at[3] % 4);
+            let angle = place * [1.0, 0.01][feature % 2];
+            let expected = 1.0
+                + if feature < 2 {
+                    angle.sin()
+                } else {
+                    angle.cos()
+                };
+            assert!((got - expected).abs() < 1e-12, "{at:?}: {got}");
+        }
+        let turned = Rotary::new(mesh, 5, 4)?.forward(&mesh.ones([1, 5, 4], shard(1))?)?;
+        for (at, got) in turned.to_array::<f64>()?.indexed_iter() {
+            let (sin, cos) = (at[1] as f64 * [1.0, 0.01][at[2] % 2]).sin_cos();
+            let expected = if at[2] < 2 { cos - sin } else { cos + sin };
+            assert!((got - expected).abs() < 1e-12, "{at:?}: {got}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn normal_and_orthogonal_numbers_of_several_dims() {
+    launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let w = mesh.zeros([200, 100], shard(0))?.requires_grad()?;
+        let moments = || {
+            let (var, mean) = w.detach().var_mean(.., 0.0, false)?;
+            Ok::<_, shard_tensor::Error>((mean.item()?, var.sqrt()?.item()?))
+        };
+        init::normal(&w, 3.0, 0.5)?;
+        let (mean, deviation) = moments()?;
+        assert!((mean - 3.0).abs() < 0.02 && (deviation - 0.5).abs() < 0.02);
+        init::trunc_normal(&w, 1.5)?;
+        let (mean, deviation) = moments()?;
+        assert!(mean.abs() < 0.04 && (deviation - 1.0229).abs() < 0.02);
+        let w = mesh.zeros([4, 2, 3], shard(0))?.requires_grad()?;
+        init::orthogonal(&w, 1.0)?;
+        let rows = w.detach().reshape([4, 6])?;
+        let gram = rows.matmul(&rows.transpose(0, 1)?)?;
+        assert!(gram.allclose(&mesh.eye([4, 4], replicate())?, 1e-4, 1e-5, false)?);
+        Ok(())
+    })
+    .unwrap();
+}

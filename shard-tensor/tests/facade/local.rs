@@ -4,8 +4,8 @@ use crate::common::read;
 use ndarray::{ArrayD, Axis};
 use shard_autograd::{AutogradError, GradCheck, gradcheck, gradgradcheck};
 use shard_tensor::{
-    Context, DType, DeviceKind, Error, ErrorClass, GradAs, Launch, LocalSizes, Placements, Result,
-    ShardTensor, launch, replicate, shard,
+    Context, DType, DeviceKind, Error, ErrorClass, GradAs, Launch, LocalSizes, Mesh, Placements,
+    Result, ShardTensor, launch, replicate, shard,
 };
 
 /// Rows brought to mean 0 and variance 1, by a handler that knows nothing of ranks.
@@ -386,5 +386,37 @@ fn a_derivative_by_hand_that_fails_is_agreed_on() {
     for ((class, rank, text), said) in texts[0].iter().zip(["today", "expected 1", "input 0"]) {
         assert_eq!((*class, *rank), (ErrorClass::Agreed, Some(1)));
         assert!(text.contains(said), "{text}");
+    }
+}
+
+/// What ranks say of their pieces is compared before they are taken for one tensor.
+#[test]
+fn ranks_that_wrap_otherwise_are_told() {
+    type Wrap = fn(&Mesh, &ShardTensor, usize) -> Result<ShardTensor>;
+    let wraps: [Wrap; 3] = [
+        |mesh, piece, rank| mesh.wrap_local(piece, [shard(rank)], LocalSizes::Infer),
+        |mesh, piece, rank| {
+            let sizes = [shard(0).sizes([[2, 2], [1, 3]][rank])];
+            mesh.wrap_local(piece, sizes, LocalSizes::Global([4, 2].into()))
+        },
+        |mesh, piece, rank| {
+            let piece = piece.to([DType::F32, DType::F64][rank])?;
+            mesh.wrap_local(&piece, [shard(0)], LocalSizes::Infer)
+        },
+    ];
+    for wrap in wraps {
+        let told = Launch::new(2).run(|ctx| {
+            let mesh = ctx.mesh_of(2)?;
+            let piece = mesh.ones([4, 2], [shard(0)])?.to_local()?;
+            let error = wrap(&mesh, &piece, ctx.rank()).unwrap_err();
+            assert_eq!(error.class(), ErrorClass::Uniform, "{error}");
+            mesh.ones([4], [shard(0)])?.sum_all()?.item()?;
+            Ok(error.to_string())
+        });
+        let told = told.unwrap();
+        assert!(
+            told[0].contains("wrap_local") && told[0] == told[1],
+            "{told:?}"
+        );
     }
 }

@@ -309,3 +309,78 @@ fn samples_of_classes_are_as_frequent_as_their_logits_say() {
     });
     refused.unwrap();
 }
+
+/// Frequencies, moments and values, of which layouts and rank counts say nothing.
+#[test]
+fn what_is_drawn_is_distributed_as_it_is_said_to_be() {
+    const N: usize = 20_000;
+    let told = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let moments = |x: &ShardTensor| {
+            let (var, mean) = x.var_mean(.., 0.0, false)?;
+            Ok::<_, shard_tensor::Error>((mean.item()?, var.sqrt()?.item()?))
+        };
+        let weights = mesh.from_fn([N, 3], shard(0), |i| [1.0, 2.0, 5.0][i[1]])?;
+        for replacement in [true, false] {
+            let drawn = weights.multinomial(1, replacement)?;
+            for (class, expected) in [0.125, 0.25, 0.625].into_iter().enumerate() {
+                let share = drawn.eq_scalar(class as f64)?.to(DType::F64)?.mean_all()?;
+                let share = share.item()?;
+                assert!((share - expected).abs() < 0.02, "{class}: {share}");
+            }
+        }
+        // What SciPy's `truncnorm` has.
+        let (mean, deviation) = moments(&mesh.trunc_normal([N], 1.0, 2.0, 0.0..2.5, shard(0))?)?;
+        assert!((mean - 1.2191).abs() < 0.02, "{mean}");
+        assert!((deviation - 0.7026).abs() < 0.02, "{deviation}");
+        let minus = mesh.full([N], -2.0, shard(0))?;
+        assert_eq!(minus.rrelu(0.2..0.6, false)?.select(0, 7)?.item()?, -0.8);
+        assert_eq!(minus.rrelu(0.25..0.25, true)?.select(0, 7)?.item()?, -0.5);
+        let (mean, deviation) = moments(&minus.rrelu(0.2..0.6, true)?)?;
+        assert!((mean + 0.8).abs() < 0.01, "{mean}");
+        assert!((deviation - 0.8 / 12f64.sqrt()).abs() < 0.01, "{deviation}");
+        // Normal numbers stay so: PyTorch's factor, and what it puts in the place of those that are dropped.
+        let (mean, deviation) = moments(&mesh.randn([N], shard(0))?.alpha_dropout(0.3)?)?;
+        assert!(mean.abs() < 0.04 && (deviation - 1.0).abs() < 0.04);
+        let mut values = numbers(&mesh.ones([100], shard(0))?.alpha_dropout(0.3)?)?;
+        values.sort_by(f64::total_cmp);
+        values.dedup();
+        let (least, p) = (-1.758_099_340_847_376_6_f64, 0.3);
+        let factor = ((1.0 - p) * (1.0 + p * least * least)).sqrt().recip();
+        for (got, old) in values.iter().zip([least, 1.0]) {
+            assert!(
+                (got - factor * (old - p * least)).abs() < 1e-12,
+                "{values:?}"
+            );
+        }
+        assert_eq!(values.len(), 2);
+        Ok(())
+    });
+    told.unwrap();
+}
+
+/// Which dims tell apart what is dropped together.
+#[test]
+fn whole_channels_are_dropped_of_fields_with_and_without_a_batch() {
+    type Drop = fn(&ShardTensor) -> Result<ShardTensor>;
+    // How many elements each channel has, and how many channels there are of all samples.
+    let cases: [(&[usize], usize, Drop); 6] = [
+        (&[8, 5], 8, |x| x.dropout1d(0.5)),
+        (&[3, 8, 5], 24, |x| x.dropout1d(0.5)),
+        (&[3, 8, 5], 24, |x| x.dropout2d(0.5)),
+        (&[3, 8, 2, 3], 24, |x| x.dropout2d(0.5)),
+        (&[8, 2, 3, 2], 8, |x| x.dropout3d(0.5)),
+        (&[3, 8, 2, 3, 2], 24, |x| x.dropout3d(0.5)),
+    ];
+    for (shape, channels, drop) in cases {
+        let told =
+            Launch::new(2).run(|ctx| numbers(&drop(&ctx.mesh_of(2)?.ones(shape, shard(0))?)?));
+        let all = told.unwrap().remove(0);
+        let each: Vec<&[f64]> = all.chunks(all.len() / channels).collect();
+        assert!(
+            each.iter().all(|c| c.iter().all(|x| *x == c[0])),
+            "{shape:?}"
+        );
+        assert!(each.iter().any(|c| c[0] == 0.0) && each.iter().any(|c| c[0] == 2.0));
+    }
+}

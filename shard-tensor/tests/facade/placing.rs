@@ -199,3 +199,32 @@ fn a_tree_of_ones_own_is_placed_too() {
     })
     .unwrap();
 }
+
+/// A rule for a part's columns holds for how a parameter is used as well as for how it lies, whichever rule comes first.
+#[test]
+fn rules_for_parameters_that_lie_otherwise_than_they_are_used() {
+    let told = launch(4, |ctx| {
+        let mesh = ctx.mesh([("shard", 2), ("tensor", 2)])?;
+        let plans = [
+            Plan::new().colwise("*", "tensor").fully_shard("*", "shard"),
+            Plan::new().fully_shard("*", "shard").colwise("*", "tensor"),
+        ];
+        let layouts = plans.map(|plan| {
+            let weight = Linear::new(&mesh, 4, 8)?.distribute(&plan)?.weight;
+            let of_tensor =
+                |layout: &shard_tensor::Layout| layout.sharding(0).map(|s| s.axes.clone());
+            Ok::<_, shard_tensor::Error>((
+                weight.layout_in_use().to_string(),
+                of_tensor(&weight.layout_in_use()),
+                weight.local_shape().iter().product::<usize>(),
+            ))
+        });
+        layouts.into_iter().collect::<Result<Vec<_>>>()
+    });
+    for (used, axes, held) in &told.unwrap()[0] {
+        assert_eq!(
+            (&used[..], axes.as_deref(), *held),
+            ("R S(0)", Some(&[1][..]), 8)
+        );
+    }
+}

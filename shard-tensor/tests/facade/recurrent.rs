@@ -551,3 +551,29 @@ fn what_goes_from_layer_to_layer_is_dropped_in_training_alone() {
     );
     assert!(one.iter().zip(&three).all(|(a, b)| (a - b).abs() < 1e-12));
 }
+
+/// A layer that is laid elsewhere has all of its weights there, under their names, and gives the same.
+#[test]
+fn a_recurrent_layer_is_placed() {
+    let told = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = input(&mesh, &replicate().into())?;
+        let whole = layer::<GruCell>(&mesh)?.forward(&x)?.to_array::<f64>()?;
+        let placed = layer::<GruCell>(&mesh)?.place(|_, _| shard(0).into())?;
+        let names: Vec<String> = placed
+            .parameters()
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        assert_eq!(names.len(), 16);
+        assert!(
+            names.contains(&"weight_hh_l1_reverse".to_owned()),
+            "{names:?}"
+        );
+        for (_, weight) in placed.parameters() {
+            weight.expect_layout(shard(0))?;
+        }
+        close(&placed.forward(&x)?, whole.as_slice().unwrap_or_default())
+    });
+    told.unwrap();
+}

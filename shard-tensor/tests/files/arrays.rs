@@ -308,3 +308,29 @@ fn archives_with_numbers_of_64_bits_are_read() {
     }
     std::fs::remove_file(&path).unwrap();
 }
+
+/// A file that ranks would write or read otherwise is one that they do not write or read.
+#[test]
+fn ranks_that_save_or_load_otherwise_are_told() {
+    let path = scratch("otherwise.npy");
+    let told = Launch::new(2).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let mine = |choices: [&str; 2]| path.with_extension(choices[ctx.rank()]);
+        let [x, y] = [mesh.arange(4, shard(0))?, mesh.arange(6, shard(0))?];
+        let other = if ctx.rank() == 0 { &x } else { &y };
+        let told = [
+            data::save_npy(mine(["a", "b"]), &x),
+            data::save_npy(&path, other),
+        ];
+        let mut told = told.map(|told| told.unwrap_err().class()).to_vec();
+        data::save_npy(&path, &x)?;
+        let lies = [shard(0), replicate()][ctx.rank()].clone();
+        let loaded = data::load_npy(&path, &mesh, lies).and_then(|x| x.sum_all()?.item());
+        told.push(loaded.unwrap_err().class());
+        Ok(told)
+    });
+    let told = told.unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let expected = [ErrorClass::Agreed, ErrorClass::Agreed, ErrorClass::Uniform];
+    assert!(told.iter().all(|t| *t == expected), "{told:?}");
+}
