@@ -128,9 +128,10 @@ fn lbfgs_goes_on_from_a_state() {
                         lbfgs.load_state(&state)?;
                     }
                     bias.set_requires_grad(step != 1)?;
-                    let before = read(bias)?;
+                    let before = (read(weight)?, read(bias)?);
                     lbfgs.step(|| fit.loss(weight, Some(bias)))?;
-                    assert_eq!(before == read(bias)?, step == 1);
+                    assert_eq!(before.1 == read(bias)?, step == 1);
+                    assert_ne!(before.0, read(weight)?);
                 }
                 Ok::<_, Error>((read(weight)?, read(bias)?))
             };
@@ -180,6 +181,13 @@ fn lbfgs_refuses_what_it_cannot_take_a_step_with() {
             let w = w.requires_grad()?;
             let rate = Lbfgs::new(named(&w), -1.0).unwrap_err().to_string();
             let mut lbfgs = Lbfgs::new(named(&w), 1.0)?.strong_wolfe();
+            for wrong in [f64::NAN, f64::INFINITY] {
+                assert!(Lbfgs::new(named(&w), wrong).is_err());
+                lbfgs.set_learning_rate(wrong);
+                let told = lbfgs.step(|| w.square()?.sum_all()).unwrap_err();
+                assert!(told.to_string().contains("learning rate"), "{told}");
+            }
+            lbfgs.set_learning_rate(1.0);
             let lost = lbfgs.step(|| w.square()?.matmul(&mesh.ones([2], replicate())?));
             let lost = lost.unwrap_err().to_string();
             // A loss that is NaN everywhere but at the start keeps it there, and ends.

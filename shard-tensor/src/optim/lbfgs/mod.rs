@@ -85,18 +85,11 @@ impl Lbfgs {
     /// All members of the parameters' meshes. No communication.
     ///
     /// # Errors
-    /// [`Argument`](Error::Argument) for tensors that are no parameters of `f32` or `f64`, and a rate below 0 or NaN.
+    /// [`Argument`](Error::Argument) for tensors that are no parameters of `f32` or `f64`, and a rate that is below 0 or not finite.
     #[track_caller]
     pub fn new(parameters: Parameters, rate: f64) -> Result<Self> {
         const OP: &str = "Lbfgs";
-        if rate.is_nan() || rate < 0.0 {
-            return Err(Error::argument(
-                OP,
-                "a learning rate of 0 or more",
-                rate.to_string(),
-                "choose another rate, as 1",
-            ));
-        }
+        check_rate(rate)?;
         let mut seen = BTreeSet::new();
         let mut own = Vec::with_capacity(parameters.len());
         for (name, parameter) in parameters {
@@ -174,7 +167,8 @@ impl Lbfgs {
     ///
     /// # Errors
     /// What the function reports, as [`ShardTensor::backward`] and [`ShardTensor::item`] do; parameters are then where the search was.
-    /// [`Argument`](Error::Argument) for a parameter that [`place`](crate::nn::ModelExt::place) and its like have replaced in its model.
+    /// [`Argument`](Error::Argument) for a parameter that [`place`](crate::nn::ModelExt::place) and its like have replaced in its model, and for
+    /// a rate that [`new`](Self::new) refuses.
     #[track_caller]
     pub fn step(&mut self, mut loss: impl FnMut() -> Result<ShardTensor>) -> Result<f64> {
         self.step_by(&mut loss)
@@ -183,6 +177,7 @@ impl Lbfgs {
     #[track_caller]
     fn step_by(&mut self, closure: &mut dyn FnMut() -> Result<ShardTensor>) -> Result<f64> {
         let _call = Calling::of("step");
+        check_rate(self.rate)?;
         for (name, parameter) in &self.parameters {
             check_in_use("step", "the optimizer", name, parameter)?;
         }
@@ -399,6 +394,20 @@ impl Memory {
         let mut all = self.vectors().into_iter().zip(shares);
         let direction = all.try_fold(first, |direction, (x, by)| sum(&direction, x, by))?;
         Ok((direction, slope))
+    }
+}
+
+/// Refuses a rate that makes no step.
+#[track_caller]
+fn check_rate(rate: f64) -> Result<()> {
+    match rate.is_finite() && rate >= 0.0 {
+        true => Ok(()),
+        false => Err(Error::argument(
+            "Lbfgs",
+            "a learning rate of 0 or more",
+            rate.to_string(),
+            "choose another rate, as 1",
+        )),
     }
 }
 
