@@ -477,3 +477,33 @@ fn hits_are_counted_in_one_line() {
     // Row 0 is a tie, which the first wins.
     assert!((hits.unwrap()[0] - 0.6).abs() < 1e-6);
 }
+
+/// By a share of the best, by a difference, and of scores by a share: `ReduceLROnPlateau` with these thresholds.
+#[test]
+fn plateaus_by_shares_and_differences_are_pytorchs() {
+    let plateau = || Plateau::new(1.0).factor(0.5).patience(1);
+    let cases = [
+        (
+            plateau().threshold_share(0.1),
+            [10.0, 9.5, 9.0, 8.9, 8.2, 8.1, 7.9, 7.5, 7.0, 6.9, 6.8, 6.7],
+            [
+                1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25, 0.25, 0.125, 0.125,
+            ],
+        ),
+        (
+            plateau().threshold(0.5),
+            [10.0, 9.5, 9.4, 8.9, 8.4, 8.3, 8.2, 8.1, 7.5, 7.4, 7.0, 6.9],
+            [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25],
+        ),
+        (
+            plateau().of_scores().threshold_share(0.1),
+            [
+                1.0, 1.1, 1.11, 1.2, 1.3, 1.33, 1.5, 1.6, 1.65, 1.7, 1.9, 2.0,
+            ],
+            [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.5],
+        ),
+    ];
+    for (mut plateau, losses, rates) in cases {
+        assert_eq!(losses.map(|loss| plateau.observe(loss)), rates);
+    }
+}

@@ -3,8 +3,7 @@
 use shard_tensor::nn::{
     BatchNorm, ConvTranspose, Differences, DropPath, Dropout, Embedding, GroupNorm, Gru,
     InstanceNorm, LayerNorm, Linear, LpPool, Map, MaxUnpool, ModelExt, Module, MultiheadAttention,
-    NeighborhoodAttention, PositionEmbedding, Rotary, Sequential, SinCos, Strict, init,
-    load_state_with,
+    NeighborhoodAttention, PositionEmbedding, Rotary, Sequential, SinCos, Strict, load_state_with,
 };
 use shard_tensor::{
     Attention, Causal, Context, DType, ErrorClass, Launch, Mesh, Neighborhood, Placements, Pool,
@@ -37,7 +36,7 @@ fn waves(mesh: &Mesh, named: &[(&str, &[usize], usize)]) -> Result<State> {
 }
 
 /// On one rank and on three.
-fn everywhere(f: impl Fn(&Context, &Mesh) -> Result<()> + Sync) {
+pub(super) fn everywhere(f: impl Fn(&Context, &Mesh) -> Result<()> + Sync) {
     for ranks in [1, 3] {
         let launch = Launch::new(ranks).dtype(DType::F64);
         launch.run(|ctx| f(ctx, &ctx.mesh_of(ranks)?)).unwrap();
@@ -604,77 +603,6 @@ fn products_of_turned_vectors_see_distances_alone() {
     });
 }
 
-#[test]
-fn initialisers_have_the_bounds_of_pytorch_under_any_layout() {
-    let drawn = |ranks: usize| {
-        let drawn = launch(ranks, |ctx| {
-            let mesh = ctx.mesh([("a", ranks)])?;
-            let conv = mesh.zeros([30, 50, 2, 2], shard(0))?.requires_grad()?;
-            let read = || -> Result<_> { Ok(conv.to_array::<f32>()?.into_raw_vec_and_offset().0) };
-            let mut all: Vec<Vec<f32>> = Vec::new();
-            init::xavier_uniform(&conv, 2.0)?;
-            all.push(read()?);
-            init::kaiming_uniform(&conv, 5f64.sqrt())?;
-            all.push(read()?);
-            init::xavier_normal(&conv, 1.0)?;
-            all.push(read()?);
-            init::kaiming_normal(&conv, 0.0)?;
-            all.push(read()?);
-            init::trunc_normal(&conv, 1.5)?;
-            all.push(read()?);
-            Ok(all)
-        });
-        drawn.unwrap().swap_remove(ranks - 1)
-    };
-    let (one, three) = (drawn(1), drawn(3));
-    assert_eq!(one, three);
-    let most = |all: &[f32]| {
-        all.iter()
-            .fold(0.0, |most: f64, x| most.max(f64::from(x.abs())))
-    };
-    let deviation = |all: &[f32]| {
-        let squares: f64 = all.iter().map(|x| f64::from(x * x)).sum();
-        (squares / all.len() as f64).sqrt()
-    };
-    // Fans 200 and 120.
-    for (all, bound) in [
-        (&one[0], 2.0 * (6.0f64 / 320.0).sqrt()),
-        (&one[1], 200f64.powf(-0.5)),
-    ] {
-        assert!(most(all) <= bound * 1.0001 && most(all) > 0.99 * bound);
-    }
-    for (all, expected) in [(&one[2], (2.0f64 / 320.0).sqrt()), (&one[3], 0.1)] {
-        assert!((deviation(all) / expected - 1.0).abs() < 0.05);
-    }
-    assert!(most(&one[4]) <= 2.0 && most(&one[4]) > 1.95);
-}
-
-#[cfg(feature = "linalg")]
-#[test]
-fn orthogonal_rows_or_columns() {
-    everywhere(|ctx, mesh| {
-        assert_eq!(ctx.world_size(), mesh.size());
-        for shape in [[3, 5], [5, 3]] {
-            let w = mesh.zeros(shape, shard(0))?.requires_grad()?;
-            init::orthogonal(&w, 2.0)?;
-            let w = w
-                .to_array::<f64>()?
-                .into_dimensionality::<ndarray::Ix2>()
-                .unwrap();
-            let gram = if shape[0] < shape[1] {
-                w.dot(&w.t())
-            } else {
-                w.t().dot(&w)
-            };
-            for ((i, j), g) in gram.indexed_iter() {
-                let expected = if i == j { 4.0 } else { 0.0 };
-                assert!((g - expected).abs() < 1e-12);
-            }
-        }
-        Ok(())
-    });
-}
-
 /// Files of Hugging Face have a tied weight once, under whichever name.
 #[test]
 fn a_tied_weight_is_found_under_any_of_its_names() {
@@ -840,49 +768,6 @@ fn states_that_differ() {
     .unwrap();
 }
 
-/// Of PyTorch's layers too: bounds of weights, and biases of zeros where these have none.
-#[test]
-fn layers_begin_within_the_bounds_of_pytorch() {
-    launch(2, |ctx| {
-        let mesh = ctx.mesh_of(2)?;
-        let within = |what: &str, weight: &ShardTensor, bound: f64| {
-            let (least, most) = weight.detach().aminmax(.., false)?;
-            let (least, most) = (least.item()?, most.item()?);
-            assert!(most <= bound && most > 0.9 * bound, "{what}: {most}");
-            assert!(least >= -bound && least < -0.9 * bound, "{what}: {least}");
-            Ok::<_, shard_tensor::Error>(())
-        };
-        let zeros = |what: &str, bias: &Option<ShardTensor>| {
-            let bias = bias
-                .as_ref()
-                .expect("it has one")
-                .abs()?
-                .sum_all()?
-                .item()?;
-            assert_eq!(bias, 0.0, "{what}");
-            Ok::<_, shard_tensor::Error>(())
-        };
-        let linear = Linear::new(&mesh, 16, 80)?;
-        within("Linear", &linear.weight, 0.25)?;
-        within("its bias", linear.bias.as_ref().unwrap(), 0.25)?;
-        let attention = MultiheadAttention::new(&mesh, 24, 4)?;
-        within("q_proj", &attention.q_proj.weight, (6.0f64 / 96.0).sqrt())?;
-        within("v_proj", &attention.v_proj.weight, (6.0f64 / 96.0).sqrt())?;
-        within("out_proj", &attention.out_proj.weight, 24f64.powf(-0.5))?;
-        zeros("q_proj", &attention.q_proj.bias)?;
-        zeros("out_proj", &attention.out_proj.bias)?;
-        let wide = MultiheadAttention::from_widths(&mesh, 24, 4, 12, 40)?;
-        within("k_proj", &wide.k_proj.weight, (6.0f64 / 36.0).sqrt())?;
-        within("v_proj", &wide.v_proj.weight, (6.0f64 / 64.0).sqrt())?;
-        let gru = Gru::new(&mesh, 7, 36, 1)?;
-        for (name, weight) in gru.parameters() {
-            within(&name, &weight, 1.0 / 6.0)?;
-        }
-        Ok(())
-    })
-    .unwrap();
-}
-
 /// The sines and cosines of each dim's places, the first dim's first.
 #[test]
 fn codes_of_places_are_sines_and_cosines_of_each_dim() {
@@ -907,29 +792,4 @@ fn codes_of_places_are_sines_and_cosines_of_each_dim() {
         }
         Ok(())
     });
-}
-
-#[test]
-fn normal_and_orthogonal_numbers_of_several_dims() {
-    launch(2, |ctx| {
-        let mesh = ctx.mesh_of(2)?;
-        let w = mesh.zeros([200, 100], shard(0))?.requires_grad()?;
-        let moments = || {
-            let (var, mean) = w.detach().var_mean(.., 0.0, false)?;
-            Ok::<_, shard_tensor::Error>((mean.item()?, var.sqrt()?.item()?))
-        };
-        init::normal(&w, 3.0, 0.5)?;
-        let (mean, deviation) = moments()?;
-        assert!((mean - 3.0).abs() < 0.02 && (deviation - 0.5).abs() < 0.02);
-        init::trunc_normal(&w, 1.5)?;
-        let (mean, deviation) = moments()?;
-        assert!(mean.abs() < 0.04 && (deviation - 1.0229).abs() < 0.02);
-        let w = mesh.zeros([4, 2, 3], shard(0))?.requires_grad()?;
-        init::orthogonal(&w, 1.0)?;
-        let rows = w.detach().reshape([4, 6])?;
-        let gram = rows.matmul(&rows.transpose(0, 1)?)?;
-        assert!(gram.allclose(&mesh.eye([4, 4], replicate())?, 1e-4, 1e-5, false)?);
-        Ok(())
-    })
-    .unwrap();
 }

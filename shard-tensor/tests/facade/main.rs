@@ -1,6 +1,7 @@
 //! Tests of the facade on in-process ranks.
 
 mod autocast;
+mod beginnings;
 mod careless;
 mod clipping;
 mod common;

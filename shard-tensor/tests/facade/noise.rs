@@ -342,6 +342,17 @@ fn what_is_drawn_is_distributed_as_it_is_said_to_be() {
         // Normal numbers stay so: PyTorch's factor, and what it puts in the place of those that are dropped.
         let (mean, deviation) = moments(&mesh.randn([N], shard(0))?.alpha_dropout(0.3)?)?;
         assert!(mean.abs() < 0.04 && (deviation - 1.0).abs() < 0.04);
+        // The lower the temperature, the nearer to one class.
+        let logits = mesh.zeros([200, 4], shard(0))?;
+        let most = |tau| {
+            logits
+                .gumbel_softmax(tau, false, 1)?
+                .amax(1, false)?
+                .mean_all()?
+                .item()
+        };
+        let (cold, warm) = (most(0.01)?, most(100.0)?);
+        assert!(cold > 0.95 && warm < 0.3, "{cold}, {warm}");
         let mut values = numbers(&mesh.ones([100], shard(0))?.alpha_dropout(0.3)?)?;
         values.sort_by(f64::total_cmp);
         values.dedup();

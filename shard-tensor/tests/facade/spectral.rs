@@ -165,6 +165,11 @@ fn what_no_window_covers_is_an_error() {
     for ranks in [1, 3] {
         let told = launch(ranks, |ctx| {
             let mesh = ctx.mesh_of(ranks)?;
+            // A quarter of a stretch apart, unless something else is said.
+            assert_eq!(
+                mesh.ones(64, shard(0))?.stft(&Stft::new(16))?.shape(),
+                [9, 17, 2]
+            );
             let spectra = wave(&mesh, &[2, 5, 9, 2], 3, shard(2))?;
             let window = mesh.hann_window(8, true, replicate())?;
             let frames = Stft::new(8).hop(2).window(&window);

@@ -3,7 +3,7 @@
 use crate::common::read;
 use shard_tensor::data::{DataError, DimPart, Loader, Source};
 use shard_tensor::nn::{Linear, ModelExt, Module, Plan};
-use shard_tensor::optim::{AdamW, Ema, Optimizer, Sgd};
+use shard_tensor::optim::{AdamW, Ema, Lbfgs, Optimizer, Sgd};
 use shard_tensor::{
     DType, DeviceKind, ErrorClass, Launch, Placements, Result, ShardTensor, checkpoint, launch,
     replicate, shard,
@@ -179,6 +179,7 @@ fn an_optimizer_of_parameters_that_were_replaced_says_so() {
             Sgd::new(whole.parameters(), 0.1)?,
             AdamW::new(whole.parameters(), 0.1)?,
         );
+        let mut lbfgs = Lbfgs::new(whole.parameters(), 0.1)?;
         let (mut own, mut mean) = (Sgd::new(whole.parameters(), 0.1)?, Ema::new(&whole, 0.9)?);
         let copy = whole.clone();
         // The second layer keeps its parameters, which alone would be trained.
@@ -190,6 +191,7 @@ fn an_optimizer_of_parameters_that_were_replaced_says_so() {
             adam.step(&gradients).unwrap_err(),
             mean.update().unwrap_err(),
             mean.swap().unwrap_err(),
+            lbfgs.step(|| x.sum_all()).unwrap_err(),
         ] {
             assert_eq!(error.class(), ErrorClass::Uniform);
             let text = error.to_string();

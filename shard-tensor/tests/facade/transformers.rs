@@ -589,6 +589,17 @@ fn layers_of_transformers_drop_while_they_train() {
         assert_ne!(y()?, y()?);
         layer.eval();
         assert_eq!(y()?, y()?);
+        // A tenth is dropped if nothing is said.
+        let own = TransformerDecoderLayer::new(&mesh, 8, 2, 16)?;
+        assert_ne!(own.forward(&x, &memory)?.to_array::<f32>()?, {
+            own.eval();
+            own.forward(&x, &memory)?.to_array::<f32>()?
+        });
+        let own = TransformerEncoderLayer::new(&mesh, 8, 2, 16)?;
+        assert_ne!(own.forward(&x)?.to_array::<f32>()?, {
+            own.eval();
+            own.forward(&x)?.to_array::<f32>()?
+        });
         let bare = layer.clone().without_bias();
         assert_eq!(bare.parameters().len(), 8 + 2 + 3);
         Ok(())
