@@ -341,3 +341,27 @@ fn a_job_without_context_and_names_given_twice_are_refused() {
         assert!(twice.contains("\"step\" twice"), "{twice}");
     }
 }
+
+/// Random numbers go on from where they were put down, whatever seed and however many ranks a program is launched with.
+#[test]
+fn random_numbers_go_on_under_another_seed() {
+    let path = scratch("seed");
+    let drawn = |ranks: usize, seed: u64, loads: bool| {
+        let drawn = Launch::new(ranks).seed(seed).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            mesh.randn([3], shard(0))?;
+            let mut job = Checkpoint::new().rng(ctx);
+            match loads {
+                true => job.load(&path)?,
+                false => job.save(&path)?,
+            }
+            mesh.randn([3], shard(0))?.to_array::<f32>()
+        });
+        drawn.unwrap().remove(0)
+    };
+    let first = drawn(2, 5, false);
+    let (same, other) = (drawn(3, 9, true), drawn(2, 9, false));
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(first, same);
+    assert_ne!(first, other);
+}
