@@ -94,6 +94,39 @@ fn a_plan_that_leaves_elements_unwritten_is_refused() {
     );
 }
 
+/// Moments are three elements side by side, where they are read and where they are combined.
+#[test]
+fn pieces_of_groups_are_whole_groups_side_by_side() {
+    let device = Host::new();
+    let numbers: Vec<f64> = (1..=16).map(f64::from).collect();
+    let source = [device.upload_slice(&numbers).unwrap()];
+    let run = |extents: &[usize], from: &[isize], to: &[isize]| {
+        let piece = Piece {
+            shape: extents.into(),
+            src_strides: from.into(),
+            dst_strides: to.into(),
+            ..Piece::run(0, 0, 1, 0, 0)
+        };
+        let fold = Some(Monoid::Moments);
+        let plan = ExchangePlan::new("fold", 0, [piece].into(), [].into(), fold, None);
+        let mut dst = device.alloc(DType::F64, 12)?;
+        plan.run_alone(&device, &source, &mut dst)?;
+        Ok::<_, CommError>(dst.freeze().to_vec::<f64>().unwrap())
+    };
+    let whole = run(&[2, 3], &[3, 1], &[6, 1]).unwrap();
+    assert_eq!((&whole[..3], &whole[6..9]), (&numbers[..3], &numbers[3..6]));
+    let torn: [(&[usize], &[isize], &[isize]); 4] = [
+        (&[2, 2], &[3, 1], &[6, 1]),
+        (&[3], &[2], &[1]),
+        (&[3], &[1], &[2]),
+        (&[], &[], &[]),
+    ];
+    for (extents, from, to) in torn {
+        let error = run(extents, from, to).unwrap_err().to_string();
+        assert!(error.contains("a multiple of 3 long"), "{error}");
+    }
+}
+
 #[test]
 fn sums_see_every_bit_and_every_place_but_no_order() {
     let device = Host::new();
