@@ -1,5 +1,7 @@
 //! Rules: how the dims of an op's operands relate to the indices it loops over.
 
+mod conditions;
+
 use crate::{OpError, OperandBox, Result, Routes, RowCuts};
 use shard_comm::{DType, Monoid, Scalar, Work};
 use shard_spec::{DimMap, DimSharding, Dims, Partition, ReduceOp, Window, numel};
@@ -134,6 +136,14 @@ impl Access {
     /// Whether the dim comes block by block.
     pub(crate) fn is_ring(&self) -> bool {
         matches!(self, Self::Ring { .. })
+    }
+
+    /// Whether the dim is reached through a window or an index map.
+    fn is_geometric(&self) -> bool {
+        matches!(
+            self,
+            Self::Window { .. } | Self::Adjoint { .. } | Self::Map { .. }
+        )
     }
 
     /// Whether another operand names the indices.
@@ -600,184 +610,8 @@ impl RuleBuilder {
     /// [`Arity`](OpError::Arity) or [`Shape`](OpError::Shape) if the rule does not describe them, or names factors or operands that
     /// are not there.
     pub fn build(self) -> Result<Rule> {
-        let rule = self.0;
-        rule.check_ranks()?;
-        rule.check_names()?;
-        rule.check_sizes()?;
-        let metas = (rule.metas.iter()).chain(rule.outputs.iter().map(|o| &o.meta));
-        for (dims, meta) in rule.operands().zip(metas) {
-            for (access, &extent) in dims.iter().zip(&meta.shape) {
-                rule.check_extent(access, extent)?;
-            }
-            rule.check_one_dim_each(dims)?;
-        }
-        rule.check_decided_rows()?;
-        rule.check_routes()?;
-        Ok(rule)
-    }
-}
-
-/// The conditions that a rule must fulfil.
-impl Rule {
-    /// There are as many operands as are described, with as many dims.
-    fn check_ranks(&self) -> Result<()> {
-        if self.inputs.len() != self.metas.len() {
-            return Err(OpError::Arity {
-                op: self.name,
-                expected: self.inputs.len().to_string(),
-                got: self.metas.len(),
-            });
-        }
-        for (input, meta) in self.inputs.iter().zip(&self.metas) {
-            if input.len() != meta.shape.len() {
-                let problem = format!(
-                    "expected an operand of {} dims, got {:?}",
-                    input.len(),
-                    &meta.shape[..]
-                );
-                return Err(self.misfit(problem, "reshape the operand"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Factors and operands that are named by number are there.
-    fn check_names(&self) -> Result<()> {
-        let beyond = |f: Option<usize>| f.filter(|&f| f >= self.factors.len());
-        let missing = |a: &Access| beyond(a.factor_index()).or_else(|| beyond(a.instead()));
-        if let Some(factor) = self.operands().flatten().find_map(missing) {
-            let problem = format!("factor {factor} of {}", self.factors.len());
-            return Err(self.misfit(
-                problem,
-                "name factors by what `RuleBuilder::factor` returned",
-            ));
-        }
-        let linear = match &self.linearity {
-            Linearity::Each(operands) => &operands[..],
-            _ => &[],
-        };
-        let of = |said: &'static str| move |&i: &usize| (said, i);
-        let mut operands = (self.unread.iter().map(of("unread")))
-            .chain(self.kept_halos.iter().map(of("of a halo that is kept")))
-            .chain(linear.iter().map(of("linear")));
-        match operands.find(|&(_, i)| i >= self.inputs.len()) {
-            None => Ok(()),
-            Some((said, i)) => Err(self.misfit(
-                format!("operand {i} of {} is called {said}", self.inputs.len()),
-                "number operands from 0, in the order of `RuleBuilder::input`",
-            )),
-        }
-    }
-
-    /// The bytes of a result can be counted.
-    fn check_sizes(&self) -> Result<()> {
-        for Meta { shape, dtype } in self.outputs.iter().map(|o| &o.meta) {
-            let bytes = numel(shape).saturating_mul(dtype.size());
-            if isize::try_from(bytes).is_err() {
-                let shape = &shape[..];
-                let problem = format!("a result of shape {shape:?} is larger than any memory");
-                return Err(self.misfit(problem, "ask for a smaller one"));
-            }
-        }
-        Ok(())
-    }
-
-    /// The extent of a dim is that of its factor, if the access says so.
-    fn check_extent(&self, access: &Access, extent: usize) -> Result<()> {
-        let wanted = match access {
-            Access::Factor { factor, block } => self.factors[*factor].saturating_mul(*block),
-            Access::Ring { factor, .. } | Access::Routed { factor } => self.factors[*factor],
-            Access::Rows {
-                factor,
-                cuts: Some(cuts),
-            } if cuts.extents() != (self.factors[*factor], extent) => {
-                let (indices, rows) = cuts.extents();
-                let problem = format!(
-                    "cuts of {rows} rows of {indices} indices for {extent} rows of {}",
-                    self.factors[*factor]
-                );
-                return Err(self.misfit(problem, "give the results of one call"));
-            }
-            _ => return Ok(()),
-        };
-        if wanted == extent {
-            return Ok(());
-        }
-        let problem = format!("a dim of {extent} does not match the {wanted} of another operand");
-        Err(self.misfit(problem, "give operands whose common dims agree"))
-    }
-
-    /// A factor indexes one dim of an operand at most: pieces are boxes, and where it indexes two a rank needs a diagonal.
-    fn check_one_dim_each(&self, dims: &[Access]) -> Result<()> {
-        let factor = |d: usize| dims[d].factor_index();
-        let twice = (0..dims.len())
-            .flat_map(|b| (0..b).map(move |a| (a, b)))
-            .find(|&(a, b)| factor(a).is_some() && factor(a) == factor(b));
-        match twice {
-            None => Ok(()),
-            Some((a, b)) => Err(self.misfit(
-                format!("dims {a} and {b} of an operand are indexed by one factor"),
-                "let the factor index one of them, and take the other as a whole",
-            )),
-        }
-    }
-
-    /// Only outputs have numbers of rows that depend on the data, and only those of one factor.
-    fn check_decided_rows(&self) -> Result<()> {
-        let decided = |access: &Access| match access {
-            Access::Rows { factor, cuts: None } => Some(*factor),
-            _ => None,
-        };
-        let read = self.inputs.iter().flatten().find_map(decided);
-        let outputs = self.outputs.iter().flat_map(|o| &o.dims);
-        let mut made = outputs.filter_map(decided);
-        let first = made.next();
-        if read.is_none() && made.all(|f| Some(f) == first) {
-            return Ok(());
-        }
-        Err(self.misfit(
-            "rows that the data decides are an operand's, or of two factors".into(),
-            "give the cuts of rows that exist, and let the data decide the rows of one factor",
-        ))
-    }
-
-    /// All routed dims have the same factor, and each operand has at most one. Another operand, of integers, names their indices;
-    /// its dims, and the other dims of routed operands, are plain factors.
-    fn check_routes(&self) -> Result<()> {
-        let count = |dims: &Vec<Access>| dims.iter().filter(|a| a.is_routed()).count();
-        let mut factors = self.operands().flatten().filter(|a| a.is_routed());
-        let factor = factors.next().and_then(Access::factor_index);
-        let Some(factor) = factor else {
-            return Ok(());
-        };
-        let index = self.routes.as_ref().map(|r| r.index);
-        let names = index.and_then(|i| Some((self.inputs.get(i)?, &self.metas[i])));
-        let merges = self.routes.as_ref().is_some_and(|r| r.merging.is_some());
-        let plain =
-            |a: &Access| matches!(a, Access::Factor { factor: f, block: 1 } if *f != factor);
-        let fits = factors.all(|a| a.factor_index() == Some(factor))
-            && self.operands().all(|dims| count(dims) <= 1)
-            && names.is_some_and(|(dims, meta)| {
-                dims.iter().all(plain) && (merges || matches!(meta.dtype, DType::I64 | DType::I32))
-            });
-        let others = self.operands().filter(|dims| count(dims) == 1).flatten();
-        let fits = fits && others.into_iter().all(|a| a.is_routed() || plain(a));
-        if fits {
-            return Ok(());
-        }
-        Err(self.misfit(
-            "indices of a dim are named by no operand of i64 or i32, or of a dim that others share".into(),
-            "name the indices of one dim by an operand of i64 or i32, and have all other dims be factors",
-        ))
-    }
-
-    fn misfit(&self, problem: String, fix: &'static str) -> OpError {
-        OpError::Shape {
-            op: self.name,
-            problem,
-            shapes: self.metas.iter().map(|m| m.shape.to_vec()).collect(),
-            fix,
-        }
+        self.0.check()?;
+        Ok(self.0)
     }
 }
 

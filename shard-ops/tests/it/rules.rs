@@ -1,7 +1,8 @@
 //! Rules that do not describe their operands are refused.
 
 use shard_comm::DType;
-use shard_ops::{Access, Linearity, Meta, Routes, RowCuts, Rule, RuleBuilder};
+use shard_ops::{Access, Boundaries, Linearity, Meta, Routes, RowCuts, Rule, RuleBuilder};
+use shard_spec::{DimMap, ResampleMode, Window};
 use std::sync::Arc;
 
 /// The diagonal of a square, as somebody might write it whose factor indexes both dims.
@@ -123,6 +124,109 @@ fn extents_of_dims_are_those_of_their_factors() {
     assert!(
         other.contains("cuts of 7 rows of 5 indices for 7 rows of 4"),
         "{other}"
+    );
+}
+
+/// What building a rule says of an op with one operand and one result, of a dim each, and one factor.
+fn told(
+    (extent, input): (usize, Access),
+    factor: usize,
+    (made, output): (usize, Access),
+    more: fn(RuleBuilder) -> RuleBuilder,
+) -> Result<(), String> {
+    let row = Meta {
+        dtype: DType::F64,
+        shape: [extent][..].into(),
+    };
+    let mut builder = Rule::builder("read", std::slice::from_ref(&row));
+    assert_eq!(builder.factor(factor), 0);
+    let rule = builder.input(vec![input]);
+    let rule = rule.output(vec![output], [made][..].into(), DType::F64);
+    more(rule)
+        .build()
+        .map(drop)
+        .map_err(|error| error.to_string())
+}
+
+/// An index map leads from the extent of its dim to that of its factor, and belongs to a move's operand.
+#[test]
+fn maps_are_between_the_extents_of_dim_and_factor() {
+    let map = |map: DimMap| Access::Map {
+        factor: 0,
+        map,
+        law: Boundaries::Scaled,
+    };
+    let every_other = || map(DimMap::slice(7, 0, 2, 4).unwrap());
+    let plain = |n: usize| (n, Access::factor(0));
+    let moves: fn(RuleBuilder) -> RuleBuilder = |rule| rule.moves(false);
+    assert_eq!(told((7, every_other()), 4, plain(4), moves), Ok(()));
+    let refused = [
+        (8, 4, "has 8 indices and its factor 4"),
+        (7, 5, "has 7 indices and its factor 5"),
+    ];
+    for (extent, factor, said) in refused {
+        let told = told((extent, every_other()), factor, plain(factor), moves).unwrap_err();
+        let begins =
+            format!("read: dim 0 of operand 0 {said}, and its map leads from 7 to 4: DimMap");
+        assert!(told.starts_with(&begins), "{told}");
+    }
+    let kernel = told((7, every_other()), 4, plain(4), |rule| rule).unwrap_err();
+    assert!(kernel.contains("the op is no move"), "{kernel}");
+    let result = told(plain(4), 4, (7, every_other()), moves).unwrap_err();
+    assert!(
+        result.starts_with("read: dim 0 of result 0 is indexed by Map"),
+        "{result}"
+    );
+}
+
+/// A window has as many outputs as its factor has indices; an adjoint's, as many inputs, and no fewer outputs than the dim.
+#[test]
+fn windows_are_between_the_extents_of_dim_and_factor() {
+    let told =
+        |input: (usize, Access), factor| told(input, factor, (factor, Access::factor(0)), |r| r);
+    let window = |window: &Window| Access::Window {
+        factor: 0,
+        window: window.clone(),
+    };
+    let adjoint = |window: &Window| Access::Adjoint {
+        factor: 0,
+        window: window.clone(),
+    };
+    let conv = Window::conv(3, 2, 1, 1, 1).unwrap();
+    assert_eq!(told((9, window(&conv)), 5), Ok(()));
+    for factor in [4, 6] {
+        let told = told((9, window(&conv)), factor).unwrap_err();
+        let said = format!("of 9 inputs the window has 5 outputs, not {factor}: Direct");
+        assert!(
+            told.starts_with(&format!("read: dim 0 of operand 0: {said}")),
+            "{told}"
+        );
+    }
+    assert_eq!(told((5, adjoint(&conv)), 9), Ok(()));
+    assert_eq!(
+        told((4, adjoint(&conv)), 9),
+        Ok(()),
+        "the last output is left out"
+    );
+    let more = told((6, adjoint(&conv)), 9).unwrap_err();
+    assert!(
+        more.contains("of 9 inputs the window has 5 outputs, not 6: Direct"),
+        "{more}"
+    );
+    // One that does not fit has no outputs, and one that is made for another extent none to ask for.
+    let wide = Window::conv(7, 1, 1, 0, 0).unwrap();
+    assert_eq!(told((4, window(&wide)), 0), Ok(()));
+    let none = told((4, window(&wide)), 1).unwrap_err();
+    assert!(none.contains("the window has no outputs ("), "{none}");
+    let other = Window::resample(8, 16, ResampleMode::Nearest, None).unwrap();
+    assert_eq!(told((8, window(&other)), 16), Ok(()));
+    let none = told((9, window(&other)), 16).unwrap_err();
+    assert!(none.contains("the window has no outputs ("), "{none}");
+    let result = super::rules::told((5, Access::factor(0)), 5, (9, window(&conv)), |r| r);
+    let result = result.unwrap_err();
+    assert!(
+        result.starts_with("read: dim 0 of result 0 is indexed by Window"),
+        "{result}"
     );
 }
 
