@@ -139,16 +139,49 @@ impl Mover<'_> {
         self.device().synchronize()?;
         match buffer.into_mut() {
             Ok(buffer) => Ok(self.device().resize(buffer, len)?),
-            Err(shared) => {
-                let mut copy = self.device().alloc(shared.dtype(), len)?;
-                let all = Strided::contiguous(&[shared.len().min(len)]);
-                self.device().copy(&shared, &all, &mut copy, &all)?;
-                Ok(copy)
+            Err(shared) => self.copied(&shared, len),
+        }
+    }
+
+    /// As many elements of a buffer as there are, in a new one of this length.
+    fn copied(&self, buffer: &Buffer, len: usize) -> Result<BufferMut> {
+        let mut copy = self.device().alloc(buffer.dtype(), len)?;
+        let all = Strided::contiguous(&[buffer.len().min(len)]);
+        self.device().copy(buffer, &all, &mut copy, &all)?;
+        Ok(copy)
+    }
+
+    /// Writes to the elements of a buffer, in memory that only this rank holds: a copy, if somebody else holds the buffer too. Where
+    /// there is no memory for one, the buffer is as it was.
+    fn written(
+        &self,
+        buffer: Buffer,
+        write: impl FnOnce(&mut BufferMut) -> Result<()>,
+    ) -> (Buffer, Result<()>) {
+        // Queued work still holds the buffers that it reads.
+        if let Err(error) = self.device().synchronize() {
+            return (buffer, Err(error.into()));
+        }
+        let own = match buffer.into_mut() {
+            Ok(own) => Ok(own),
+            Err(shared) => match self.copied(&shared, shared.len()) {
+                Ok(own) => Ok(own),
+                Err(error) => Err((shared, error)),
+            },
+        };
+        match own {
+            Ok(mut own) => {
+                let written = write(&mut own);
+                (own.freeze(), written)
             }
+            Err((shared, error)) => (shared, Err(error)),
         }
     }
 
     /// Combines the ranks' buffers slice by slice.
+    ///
+    /// A rank that cannot go on joins the next sum, so that all ranks hear of it behind that one. Memory is taken before the first:
+    /// after it nothing more is needed than a slice.
     #[track_caller]
     fn slices(
         &self,
@@ -158,10 +191,11 @@ impl Mover<'_> {
         source: Buffer,
         place: Place,
     ) -> Result<Buffer> {
-        let len = source.len();
-        let device = self.device();
-        let mut trouble = Ok(());
-        let mut source = source;
+        let (len, device) = (source.len(), self.device());
+        let (mut source, mut trouble) = match place {
+            Place::Own => self.written(source, |_| Ok(())),
+            Place::Fresh => (source, Ok(())),
+        };
         let mut fresh = match place {
             Place::Own => None,
             Place::Fresh => match device.alloc(self.dtype, len) {
@@ -178,27 +212,27 @@ impl Mover<'_> {
             drop(part);
             let all = Strided::contiguous(&[combined.len()]);
             let there = Strided::contiguous_at(start, &[combined.len()]);
+            let write = |to: &mut BufferMut| Ok(device.copy(&combined, &all, to, &there)?);
             if place == Place::Own {
                 self.meet(comm, std::mem::replace(&mut trouble, Ok(())))?;
-                let mut own = self.own(source, len)?;
-                trouble = trouble.and(
-                    device
-                        .copy(&combined, &all, &mut own, &there)
-                        .map_err(Into::into),
-                );
-                source = own.freeze();
+                (source, trouble) = self.written(source, write);
             } else if let Some(fresh) = &mut fresh {
-                trouble = trouble.and(
-                    device
-                        .copy(&combined, &all, fresh, &there)
-                        .map_err(Into::into),
-                );
+                trouble = trouble.and_then(|()| write(fresh));
             }
             // Only one slice at a time: queued work still holds the last one's result.
             trouble = trouble.and_then(|()| Ok(device.synchronize()?));
         }
+        let result = trouble.and_then(|()| match (place, fresh) {
+            (Place::Own, _) => self.detached(source),
+            (Place::Fresh, Some(fresh)) => Ok(fresh.freeze()),
+            (Place::Fresh, None) => Err(lost()),
+        });
+        let (result, trouble) = match result {
+            Ok(result) => (Some(result), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
         self.meet(comm, trouble)?;
-        Ok(fresh.map_or(source, BufferMut::freeze))
+        result.ok_or_else(lost)
     }
 }
 

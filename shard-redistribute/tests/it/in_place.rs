@@ -1,11 +1,13 @@
 //! Moves within an array's own memory: the same bits as by any other method, in as little memory as promised.
 
 use crate::common::{Recipe, expected, layout, missing, on_device, on_ranks, pair, recipe, spread};
+use crate::scarce::Scarce;
 use proptest::prelude::*;
 use shard_comm::{
-    Call, CommError, Communicator, DType, DeviceKind, Element, ErrorClass, Scalar, local,
+    Call, CommError, Communicator, DType, DeviceFactory, DeviceKind, Element, ErrorClass, Scalar,
+    local,
 };
-use shard_redistribute::{Array, CostModel, Forecast, MeshComm, Plan, RedistributeError};
+use shard_redistribute::{Array, CostModel, Forecast, MeshComm, Plan, RedistributeError, Step};
 use shard_spec::{DeviceMesh, Layout, ReduceOp, numel};
 use std::rc::Rc;
 
@@ -197,6 +199,57 @@ fn an_array_that_somebody_else_holds_is_left_alone() {
         let y = part.redistribute_into(&columns).unwrap();
         assert_eq!(y.to_vec::<f64>().unwrap(), expected(cx, &columns));
     });
+}
+
+/// A copy of what somebody else holds may find no memory, on one rank alone: all ranks are told, whatever the plan.
+#[test]
+fn memory_that_gives_out_in_place_is_agreed_on() {
+    const STAGING: usize = 2000;
+    let options = local::LocalOptions {
+        make: Some(DeviceFactory::new(|_| Ok(Scarce::new()))),
+        ..local::LocalOptions::default()
+    };
+    let sums = local::run_with(3, &options, |comm| {
+        let world: Rc<dyn Communicator> = Rc::new(comm);
+        let mesh = DeviceMesh::new(&[3]).unwrap();
+        let cx = MeshComm::new(&world, &mesh).unwrap();
+        let terms = Layout::parse(&mesh, &[40, 60], "P(sum)").unwrap();
+        let whole = Layout::replicated(&mesh, &[40, 60]);
+        let want = expected(&cx, &whole);
+        let plans = Plan::alternatives(&terms, &whole, cx.rank()).unwrap();
+        let mut sums = 0;
+        for plan in plans {
+            let plan = plan.with_staging(STAGING);
+            let x = spread(&cx, &terms);
+            let own = x.to_vec::<f64>().unwrap();
+            let kept = (cx.rank() == 1).then(|| x.clone());
+            settle(&cx);
+            let most = if cx.rank() == 1 {
+                STAGING / 8
+            } else {
+                usize::MAX
+            };
+            Scarce::give_at_most(cx.device(), most);
+            let error = plan.run_into(x).unwrap_err();
+            Scarce::give_at_most(cx.device(), usize::MAX);
+            assert_eq!(error.class(), ErrorClass::Agreed, "{plan}: {error}");
+            assert!(
+                error.to_string().contains("out of memory"),
+                "{plan}: {error}"
+            );
+            if let Some(kept) = kept {
+                assert_eq!(kept.to_vec::<f64>().unwrap(), own, "{plan}");
+            }
+            // The group still works.
+            let y = plan.run_into(spread(&cx, &terms)).unwrap();
+            assert_eq!(y.to_vec::<f64>().unwrap(), want, "{plan}");
+            sums += (plan.steps().iter())
+                .filter(|step| matches!(step, Step::AllReduce(..)))
+                .count();
+        }
+        sums
+    });
+    assert!(sums.unwrap().iter().all(|&sums| sums > 0));
 }
 
 #[test]

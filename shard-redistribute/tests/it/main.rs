@@ -12,6 +12,7 @@ mod paths;
 mod plan_object;
 mod planner;
 mod ranges;
+mod scarce;
 mod staged;
 mod stages;
 mod trace;
