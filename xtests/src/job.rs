@@ -5,6 +5,7 @@ use crate::case::Case;
 use crate::dispatch::Apply;
 use crate::harness::{On, on_threads};
 use crate::processes::Group;
+use crate::say;
 use crate::strategies::{Draw, draw};
 use crate::trial::{Trial, Verdict, trials_on_threads};
 use libtest_mimic::{Arguments, Failed};
@@ -65,7 +66,7 @@ pub(crate) fn run(
         ..wanted
     });
     if tells {
-        println!("{size} processes, seed {seed}");
+        say!("{size} processes, seed {seed}");
     }
     if group.rank() > 0 {
         args.logfile = Some("/dev/null".to_owned());
@@ -94,7 +95,7 @@ pub(crate) fn run(
     {
         if tells {
             let (runs, others) = (runs.get(), others.get());
-            println!("{runs} functions ran on {size} processes, {others} on threads of the first");
+            say!("{runs} functions ran on {size} processes, {others} on threads of the first");
         }
         group.end();
     }

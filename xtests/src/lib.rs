@@ -9,6 +9,7 @@
 //!   [`harness`]: a function on the ranks of a mesh; [`differentiate`]: its results and gradients; [`properties`](mod@properties): runs them.
 //! - [`step_memory`]: what a training step holds at most.
 //! - [`page`](mod@page): what is sent for which placement, op by op.
+//! - [`say`](mod@say): what programs print, to whoever listens.
 //! - `processes`, `job`, with the feature `mpi`: trials, and properties, on ranks that are processes.
 #![forbid(unsafe_code)]
 
@@ -30,6 +31,7 @@ pub mod processes;
 pub mod properties;
 pub mod report;
 pub mod run;
+pub mod say;
 pub mod sixteen;
 pub mod step_memory;
 pub mod strategies;

@@ -17,6 +17,7 @@ use xtests::report::{CaseReport, Report};
 #[cfg(feature = "mpi")]
 use xtests::run::run_on_processes;
 use xtests::run::{Options, run};
+use xtests::say;
 use xtests::sixteen;
 use xtests::trial::LIBRARY_CALLS;
 
@@ -214,14 +215,14 @@ fn main() -> ExitCode {
     let finish = |report: &Report| -> ExitCode {
         let mut report = report.clone();
         report.cases.extend(unreadable.iter().cloned());
-        print!("{}", report.text());
+        say::print(format_args!("{}", report.text()));
         #[cfg(feature = "cuda")]
         if cli.device == Device::Cuda {
-            println!("libraries: {}", shard_comm::cuda::libraries());
+            say!("libraries: {}", shard_comm::cuda::libraries());
         }
         if cli.device != Device::Host {
             let calls = LIBRARY_CALLS.load(Ordering::Relaxed);
-            println!("{calls} kernel calls by libraries");
+            say!("{calls} kernel calls by libraries");
         }
         if let Some(path) = &cli.json {
             let written = serde_json::to_vec_pretty(&report)
@@ -287,13 +288,13 @@ fn moves(
         if let Some(wrong) = wrong {
             if tell {
                 let layouts: Vec<String> = path.layouts.iter().map(ToString::to_string).collect();
-                println!("FAIL tensor {place}: {}\n  {wrong}", layouts.join(" to "));
+                say!("FAIL tensor {place}: {}\n  {wrong}", layouts.join(" to "));
             }
             return ExitCode::FAILURE;
         }
     }
     if tell {
-        println!("{count} tensors through {STEPS} random layouts each: all exact");
+        say!("{count} tensors through {STEPS} random layouts each: all exact");
     }
     ExitCode::SUCCESS
 }

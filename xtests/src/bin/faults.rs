@@ -10,6 +10,7 @@ use xtests::faults::{Sweep, kind_named, sweep};
 use xtests::faults::{jobs, processes};
 use xtests::made::project_cases;
 use xtests::run::Options;
+use xtests::say;
 
 /// Every built op under every kind of fault, at random ranks, operations and layouts: the right result, or an error of
 /// the same cause on every rank that survives; never a hang, never silently wrong.
@@ -144,9 +145,9 @@ fn on_processes(cli: &Cli, cases: &[Case], options: &Options) -> ExitCode {
 /// Prints what a sweep found.
 fn tell(processes: Option<usize>, found: &Sweep) -> ExitCode {
     if let Some(ranks) = processes {
-        println!("on {ranks} processes:");
+        say!("on {ranks} processes:");
     }
-    println!("{found}");
+    say!("{found}");
     if found.trials() == 0 {
         return stop("no case to run");
     }

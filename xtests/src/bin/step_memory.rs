@@ -3,6 +3,7 @@
 use clap::Parser;
 use shard_comm::DType;
 use shard_tensor::{Launch, Result};
+use xtests::say;
 use xtests::step_memory::{Learner, held};
 
 /// What a training step of the examples' models holds at most: rank 0, bytes.
@@ -15,9 +16,17 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    println!(
+    say!(
         "{:<6} {:>5} {:<5} {:>10} {:>10} {:>10} {:>10} {:>7} {:>7}",
-        "model", "ranks", "type", "parameters", "saved", "forward", "peak", "excess", "of f32"
+        "model",
+        "ranks",
+        "type",
+        "parameters",
+        "saved",
+        "forward",
+        "peak",
+        "excess",
+        "of f32"
     );
     for learner in [Learner::UNet, Learner::Vit] {
         for &ranks in &args.ranks {
@@ -28,7 +37,7 @@ fn main() -> Result<()> {
                     .run(|ctx| held(ctx, learner, 1, autocast))?;
                 let Some(held) = told.first() else { continue };
                 let all = *full.get_or_insert(held.saved);
-                println!(
+                say!(
                     "{:<6} {ranks:>5} {:<5} {:>10} {:>10} {:>10} {:>10} {:>7.3} {:>7.3}",
                     format!("{learner:?}"),
                     autocast.unwrap_or(DType::F32).to_string(),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn bench(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_bench"))
@@ -58,4 +58,44 @@ fn a_group_that_is_not_there_is_refused() {
     let output = bench(&["nonsense"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("redistribute"));
+}
+
+/// A reader that leaves, as `head` does, is no error: results go to the file all the same, and without one nothing more is measured.
+#[test]
+fn nobody_need_read_what_is_printed() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unheard.json");
+    let _ = std::fs::remove_file(&file);
+    let args = ["dispatch", "--quick", "--ranks", "1"];
+    let kept = ["--json", file.to_str().unwrap()];
+    for (json, records) in [(&kept[..], 4..), (&[][..], 0..)] {
+        let (unread, stdout) = std::io::pipe().unwrap();
+        drop(unread);
+        let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+            .args([&args[..], json].concat())
+            .stdout(stdout)
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(records.contains(&text.lines().count()), "{text}");
+        let _ = std::fs::write(&file, "");
+    }
+}
+
+/// A disk that is full is one, which is told.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_printed_is_an_error() {
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["dispatch", "--quick", "--ranks", "1"])
+        .stdout(full.unwrap())
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.starts_with("standard output: "), "{told}");
 }

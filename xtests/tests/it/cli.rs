@@ -171,3 +171,27 @@ fn a_hang_is_a_failure() {
     );
     assert!(printed.last().unwrap().contains("1 failed"), "{printed:#?}");
 }
+
+/// A reader that leaves, as `head` does, is no error: what the program found is in its file and in its exit code.
+#[test]
+fn nobody_need_read_what_is_printed() {
+    let dir = folder("unheard");
+    write_case(&dir, "right", "relu", RELU.0, RELU.1);
+    write_case(&dir, "wrong", "neg", RELU.0, RELU.1);
+    let json = dir.join("report.json");
+    for (filter, code) in [("right", 0), ("wrong", 1)] {
+        let (unread, stdout) = std::io::pipe().unwrap();
+        drop(unread);
+        let output = Command::new(env!("CARGO_BIN_EXE_conformance"))
+            .args([dir.to_str().unwrap(), "--filter", filter, "--ranks", "1"])
+            .args(["--json", json.to_str().unwrap()])
+            .stdout(stdout)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let report = std::fs::read(&json).unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+        assert_eq!(report["cases"][0]["name"], filter);
+        std::fs::remove_file(&json).unwrap();
+    }
+}

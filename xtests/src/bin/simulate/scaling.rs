@@ -6,6 +6,7 @@ use crate::{Cli, Which};
 use shard_tensor::simulated::{LinkCost, Machine, Played, Reductions, Topology};
 use shard_tensor::{FoldBy, Forecast, Simulation};
 use std::error::Error;
+use xtests::say;
 
 /// Seconds a kernel takes to start on the devices that are imagined.
 const LAUNCH: f64 = 5e-6;
@@ -121,7 +122,7 @@ pub(crate) fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
         .into_iter()
         .filter(|w| cli.jobs.is_empty() || cli.jobs.contains(w));
     let machine = Machine::new(cli.rate[0] * 1e12, cli.rate[1] * 1e12).with_launch(LAUNCH);
-    println!(
+    say!(
         "a rank: {machine}; nodes of {}, inside {}, between {}\n",
         cli.per_node,
         link(&cli.inside),
@@ -155,7 +156,7 @@ pub(crate) fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
     }
     if let Some(path) = &cli.plot {
         draw(path, &curves)?;
-        println!("speedups: {}", path.display());
+        say!("speedups: {}", path.display());
     }
     Ok(())
 }
@@ -189,7 +190,7 @@ fn forecast(
 
 /// One question on every number of ranks.
 fn table(cli: &Cli, machine: &Machine, question: &Question) -> Result<Curve, Box<dyn Error>> {
-    println!(
+    say!(
         "{}\n{:>6} {:>12} {:>8} {:>8} {:>11} {:>11} {:>9} {:>12} {:>10}",
         question.name,
         "ranks",
@@ -225,7 +226,7 @@ fn table(cli: &Cli, machine: &Machine, question: &Question) -> Result<Curve, Box
         };
         let total = busiest.total();
         let ideal = total.work.flops as f64 / machine.flops();
-        println!(
+        say!(
             "{ranks:>6} {:>12.3} {:>7.1}% {:>7.1}% {:>11.3} {:>11.2} {:>9} {:>12.3} {:>9.1}%",
             1e3 * seconds,
             100.0 * ideal / seconds,
@@ -237,12 +238,12 @@ fn table(cli: &Cli, machine: &Machine, question: &Question) -> Result<Curve, Box
             100.0 * ideal / library.seconds(),
         );
         if cli.ops {
-            println!("{own}");
+            say!("{own}");
         }
         let useful = ranks as f64 * ideal;
         points.push((ranks as f64, useful / seconds, useful / library.seconds()));
     }
-    println!();
+    say!();
     Ok(Curve {
         name: question.name,
         points,
@@ -256,7 +257,7 @@ fn beside(cli: &Cli, job: &Job, train: bool, published: &Published) -> Result<()
     let one = forecast(cli, &rough, Reductions::Library, 1, (job, train))?;
     let flops = one.busiest().map_or(0, |p| p.total().work.flops) as f64;
     let machine = Machine::new(flops / published.seconds[0], bandwidth).with_launch(LAUNCH);
-    println!(
+    say!(
         "{}: published, and forecast at the {:.1} TFLOP/s that one rank reached\n{:>6} {:>12} {:>12} {:>9} {:>9} {:>9}",
         published.what,
         1e-12 * machine.flops(),
@@ -271,7 +272,7 @@ fn beside(cli: &Cli, job: &Job, train: bool, published: &Published) -> Result<()
     for (ranks, seconds) in [1, 2, 4, 8].into_iter().zip(published.seconds) {
         let forecast = forecast(cli, &machine, Reductions::Library, ranks, (job, train))?;
         let single = *first.get_or_insert(forecast.seconds());
-        println!(
+        say!(
             "{ranks:>6} {seconds:>12.3} {:>12.3} {:>9.2} {:>9.2} {:>9.2}",
             forecast.seconds(),
             published.seconds[0] / seconds,
@@ -279,6 +280,6 @@ fn beside(cli: &Cli, job: &Job, train: bool, published: &Published) -> Result<()
             forecast.peak() as f64 / f64::from(1 << 30)
         );
     }
-    println!();
+    say!();
     Ok(())
 }

@@ -10,6 +10,7 @@ use std::error::Error;
 use std::fs;
 use std::rc::Rc;
 use std::time::Instant;
+use xtests::say;
 
 /// Ranks that are set up side by side; the table has what one of them takes.
 const SIDE_BY_SIDE: usize = 16;
@@ -58,9 +59,14 @@ pub(crate) fn run(cli: &Cli) -> std::result::Result<(), Box<dyn Error>> {
         steps(&ASKED[0].1(8), ranks)?;
     }
     for (name, job) in ASKED {
-        println!(
+        say!(
             "{name}\n{:>6} {:>14} {:>12} {:>14} {:>12} {:>14}",
-            "ranks", "set-up, ms", "KiB", "first step, ms", "KiB", "next step, ms"
+            "ranks",
+            "set-up, ms",
+            "KiB",
+            "first step, ms",
+            "KiB",
+            "next step, ms"
         );
         for &count in &cli.ranks {
             let job = job(count as usize);
@@ -79,7 +85,7 @@ pub(crate) fn run(cli: &Cli) -> std::result::Result<(), Box<dyn Error>> {
             }
             let each = 1e3 / SIDE_BY_SIDE as f64;
             let kib = |from: usize, to: usize| to.saturating_sub(from) / SIDE_BY_SIDE / 1024;
-            println!(
+            say!(
                 "{count:>6} {:>14.3} {:>12} {:>14.3} {:>12} {:>14.3}",
                 each * made.as_secs_f64(),
                 kib(before, prepared),

@@ -9,6 +9,7 @@ use shard_tensor::{Context, DType, FoldBy, Forecast, Launch, Measured, Result, S
 use std::error::Error;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use xtests::say;
 
 /// Steps that are timed, after two that are not.
 const STEPS: usize = 7;
@@ -84,7 +85,7 @@ pub(crate) fn run(cli: &Cli) -> std::result::Result<(), Box<dyn Error>> {
             tells: told.first() == Some(&true),
         };
         if here.tells {
-            println!("{ranks} ranks on {cores} cores: {}", here.measured);
+            say!("{ranks} ranks on {cores} cores: {}", here.measured);
         }
         if !cli.measure {
             here.compare(cli)?;
@@ -129,9 +130,13 @@ impl Here {
     /// Runs and forecasts in turns, case by case: of both the shortest of all turns counts, which nobody disturbed.
     fn compare(&self, cli: &Cli) -> Result<()> {
         if self.tells {
-            println!(
+            say!(
                 "{:>9}  {:<42} {:>10} {:>20} {:>20}   run / rehearsal in each turn (?: disturbed)",
-                "", "", "run, ms", "rehearsal, ms", "rates of 1 rank, ms"
+                "",
+                "",
+                "run, ms",
+                "rehearsal, ms",
+                "rates of 1 rank, ms"
             );
         }
         let alone = one_rank()?;
@@ -154,7 +159,7 @@ impl Here {
             let rates = by_rates.seconds();
             let beside =
                 |told: f64| format!("{:.3} ({:+.1} %)", 1e3 * told, 100.0 * (told / run - 1.0));
-            println!(
+            say!(
                 "{:>3} ranks  {:<42} {:>10.3} {:>20} {:>20}   {}",
                 self.ranks,
                 case.0,
@@ -165,7 +170,7 @@ impl Here {
             );
             if cli.ops {
                 let alone = self.rehearsed(&case, 1)?;
-                println!(
+                say!(
                     "by rates: {by_rates}\nrehearsed one at a time: {alone}\nrehearsed together: {}",
                     last.told
                 );
