@@ -9,6 +9,9 @@ pub trait RecurrentCell: Tree + Sized {
     /// What goes from step to step, each tensor `[batch, hidden]`.
     type State: Clone;
 
+    /// What layers of it are called in errors.
+    const LAYERS: &'static str = "Recurrent";
+
     /// A cell of so many inputs and hidden features, uniform in `±1/√hidden`.
     ///
     /// # Collective
@@ -91,6 +94,12 @@ macro_rules! cells {
 
         impl RecurrentCell for $cell {
             type State = $state;
+
+            // The name of a cell ends with four letters more.
+            const LAYERS: &'static str = {
+                let name = stringify!($cell);
+                name.split_at(name.len() - "Cell".len()).0
+            };
 
             #[track_caller]
             fn new(mesh: &Mesh, inputs: usize, hidden: usize) -> Result<Self> {
@@ -321,10 +330,10 @@ impl<C: RecurrentCell> Recurrent<C> {
         [inputs, hidden, layers]: [usize; 3],
         directions: usize,
     ) -> Result<Self> {
-        let _call = Calling::of("Recurrent");
+        let _call = Calling::of(C::LAYERS);
         if layers == 0 {
             return Err(Error::argument(
-                "Recurrent",
+                C::LAYERS,
                 "at least one layer",
                 "none",
                 "give a number of layers from 1 on",
@@ -410,13 +419,13 @@ impl<C: RecurrentCell> Recurrent<C> {
         mask: &ShardTensor,
         states: Option<&[C::State]>,
     ) -> Result<(ShardTensor, Vec<C::State>)> {
-        let _call = Calling::of("Recurrent");
+        let _call = Calling::of(C::LAYERS);
         if x.ndim() != 3 || x.shape()[1] == 0 {
-            return Err(not_a_sequence(x));
+            return Err(not_a_sequence(C::LAYERS, x));
         }
         if mask.dtype() != DType::Bool || mask.shape() != &x.shape()[..2] {
             return Err(Error::argument(
-                "Recurrent",
+                C::LAYERS,
                 format!("a mask, bool {:?}", &x.shape()[..2]),
                 format!("{} {:?}", mask.dtype(), mask.shape()),
                 "say of every step of every sample whether it is one",
@@ -433,13 +442,13 @@ impl<C: RecurrentCell> Recurrent<C> {
         masks: Option<&[ShardTensor]>,
         states: Option<&[C::State]>,
     ) -> Result<(ShardTensor, Vec<C::State>)> {
-        let _call = Calling::of("Recurrent");
+        let _call = Calling::of(C::LAYERS);
         if x.ndim() != 3 || x.shape()[1] == 0 {
-            return Err(not_a_sequence(x));
+            return Err(not_a_sequence(C::LAYERS, x));
         }
         if let Some(states) = states.filter(|states| states.len() != self.cells.len()) {
             return Err(Error::argument(
-                "Recurrent",
+                C::LAYERS,
                 format!("{} states", self.cells.len()),
                 states.len().to_string(),
                 "give one for each layer and direction, as they come out",
@@ -467,9 +476,9 @@ impl<C: RecurrentCell> Recurrent<C> {
     }
 }
 
-fn not_a_sequence(x: &ShardTensor) -> Error {
+fn not_a_sequence(layers: &'static str, x: &ShardTensor) -> Error {
     Error::argument(
-        "Recurrent",
+        layers,
         "an input of [batch, time, features] with a step at least",
         format!("shape {:?}", x.shape()),
         "add the missing dims with `unsqueeze`, and bring the batch to the front: `movedim(1, 0)`",
@@ -506,7 +515,7 @@ fn along<C: RecurrentCell>(
     if backwards {
         outputs.reverse();
     }
-    let last = state.ok_or_else(|| not_a_sequence(x))?;
+    let last = state.ok_or_else(|| not_a_sequence(C::LAYERS, x))?;
     Ok((ShardTensor::stack(&outputs, 1)?, last))
 }
 
@@ -535,14 +544,14 @@ impl Recurrent<LstmCell> {
     /// [`Argument`](Error::Argument) for no outputs, and not fewer than what is remembered.
     #[track_caller]
     pub fn projected(mut self, outputs: usize) -> Result<Self> {
-        let _call = Calling::of("Recurrent");
+        let _call = Calling::of(LstmCell::LAYERS);
         let directions = self.directions;
         for (i, cell) in self.cells.iter_mut().enumerate() {
             let (mesh, rows) = (cell.weight_hh.mesh(), cell.weight_hh.shape()[0]);
             let hidden = rows / 4;
             if outputs == 0 || outputs >= hidden {
                 return Err(Error::argument(
-                    "Recurrent",
+                    LstmCell::LAYERS,
                     format!("from 1 to {} outputs", hidden.saturating_sub(1)),
                     outputs.to_string(),
                     "project to fewer features than are remembered",

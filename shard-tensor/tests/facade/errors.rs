@@ -2,11 +2,13 @@
 
 use shard_ops::inside::{Cells, Normalise, Statistics};
 use shard_tensor::nn::{self, LayerNorm, Linear, ModelExt, Module};
+use shard_tensor::op::OpError;
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
     Attention, ClassLoss, Context, Conv, ConvTranspose, DType, Error, ErrorClass, LocalSizes,
     Result, ShardTensor, checkpoint, launch, replicate, shard,
 };
+use std::rc::Rc;
 
 #[test]
 fn one_ranks_own_error_is_the_cause() {
@@ -39,6 +41,34 @@ fn an_error_names_the_method_and_reads_well_from_main() {
     for (line, text) in told.unwrap() {
         assert!(text.starts_with("cross_entropy: take"), "{text}");
         assert!(text.contains(&format!("errors.rs:{line}:")), "{text}");
+    }
+}
+
+/// The method comes before an error that does not begin with its name, be it one that begins so, and is not told twice.
+#[test]
+fn an_error_names_the_method_once() {
+    let told = launch(1, |ctx| {
+        let x = ctx.mesh_of(1)?.ones([4], shard(0))?;
+        let failing = |op: &'static str| {
+            let refused = move || OpError::Shape {
+                op,
+                problem: "no".to_owned(),
+                shapes: Vec::new(),
+                fix: "none",
+            };
+            ctx.register("sum", Rc::new(move |_, _, _| Err(refused())));
+            x.sum(0, false).unwrap_err().to_string()
+        };
+        Ok(["sum", "summary", "sum_to", "mean"].map(failing))
+    });
+    let begins = [
+        "sum: no",
+        "sum: summary: no",
+        "sum: sum_to: no",
+        "sum: mean: no",
+    ];
+    for (told, begins) in told.unwrap().remove(0).iter().zip(begins) {
+        assert!(told.starts_with(begins), "{told}");
     }
 }
 

@@ -320,15 +320,19 @@ fn an_lstm_is_pytorchs() {
 fn a_recurrent_layer_says_what_it_cannot_do() {
     launch(2, |ctx| {
         let mesh = ctx.mesh_of(2)?;
-        assert!(Lstm::new(&mesh, 3, 4, 0).is_err());
+        let none = Lstm::new(&mesh, 3, 4, 0).err().unwrap().to_string();
+        assert!(
+            none.starts_with("Lstm: expected at least one layer"),
+            "{none}"
+        );
+        let long = Lstm::new(&mesh, 3, 4, 1)?.projected(4).err().unwrap();
+        assert!(long.to_string().starts_with("Lstm: "), "{long}");
         assert!(Gru::bidirectional(&mesh, 3, usize::MAX, 2).is_err());
         let gru = Gru::new(&mesh, 3, 4, 2)?.without_bias();
         assert_eq!(gru.parameters().len(), 4);
         for wrong in [&[5, 3][..], &[5, 0, 3], &[5, 2, 4]] {
-            assert!(
-                gru.forward(&mesh.ones(wrong, shard(0))?).is_err(),
-                "{wrong:?}"
-            );
+            let refused = gru.forward(&mesh.ones(wrong, shard(0))?).unwrap_err();
+            assert!(refused.to_string().starts_with("Gru: "), "{refused}");
         }
         let x = mesh.ones([5, 2, 3], shard(0))?;
         let (_, states) = gru.forward_from(&x, None)?;

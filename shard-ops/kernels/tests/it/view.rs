@@ -53,6 +53,23 @@ fn views_of_a_shape_are_borrowed_and_others_repeated() {
 }
 
 #[test]
+fn an_element_is_set_where_the_view_has_it() {
+    let mut data = [0; 7];
+    let mut out = ViewMut::new(&mut data, 6, &[2, 3], &[-3, -1]);
+    out.set(&[0, 0], 1);
+    out.set(&[1, 2], 2);
+    out.set(&[0, 1], 3);
+    assert_eq!(data, [0, 2, 0, 0, 0, 3, 1]);
+}
+
+/// Also where the data would have an element there.
+#[test]
+#[should_panic(expected = "index [0, 3] lies outside")]
+fn an_element_beyond_a_dim_is_not_set() {
+    ViewMut::contiguous(&mut [0; 6], &[2, 3]).set(&[0, 3], 1);
+}
+
+#[test]
 #[should_panic(expected = "reach 1..=3, data holds 3")]
 fn runs_outside_their_data_are_refused() {
     View::new(&[0; 3], 1, &[3], &[1]);
