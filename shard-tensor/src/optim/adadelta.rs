@@ -19,7 +19,7 @@ use shard_ops::optimize::{self, Update};
 /// assert!((moved[0] - (1.0 - 1e-3 * 2f64.sqrt())).abs() < 1e-5);
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Adadelta(Slots<AdadeltaOptions>);
 
 /// The options of [`Adadelta`] for some parameters.

@@ -30,7 +30,7 @@ use shard_spec::Layout;
 /// # Communication
 /// Unlike other optimizers it moves data, of sharded parameters: sums of squares along each of the last two dims, where it is sharded, their
 /// mean, and two numbers.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Adafactor(Slots<AdafactorOptions>);
 
 /// The options of [`Adafactor`] for some parameters.

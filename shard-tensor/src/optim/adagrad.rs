@@ -19,7 +19,7 @@ use shard_ops::optimize::{self, Update};
 /// assert!((moved[0] - (0.9 - 0.1 / 2f64.sqrt())).abs() < 1e-6);
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Adagrad(Slots<AdagradOptions>);
 
 /// The options of [`Adagrad`] for some parameters.

@@ -5,7 +5,7 @@ use super::slots::{Formula, Named, Rated, Slots, betas, decayed};
 use shard_ops::optimize::{self, Update};
 
 /// Adam (Kingma and Ba, 2015), as `torch.optim.Adam`: weight decay is added to the gradient.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Adam(Slots<AdamOptions>);
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as `torch.optim.AdamW`.
@@ -21,7 +21,7 @@ pub struct Adam(Slots<AdamOptions>);
 /// assert!((moved[0] - 0.9).abs() < 1e-6); // the first step has the size of the learning rate
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AdamW(Slots<AdamWOptions>);
 
 /// The options of [`Adam`] for some parameters.

@@ -17,7 +17,7 @@ use shard_ops::optimize::{self, Update};
 /// assert!((moved[0] - 0.9).abs() < 1e-6); // the first step has the size of the learning rate
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Adamax(Slots<AdamaxOptions>);
 
 /// The options of [`Adamax`] for some parameters.

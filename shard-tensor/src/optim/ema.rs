@@ -37,7 +37,7 @@ use std::collections::BTreeSet;
 /// assert!(own < mean && own == again);
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Ema {
     slots: Vec<(String, ShardTensor, Value)>,
     /// What a mean keeps per update; all updates count alike if nothing is said.

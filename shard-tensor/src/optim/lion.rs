@@ -18,7 +18,7 @@ use shard_ops::optimize::{self, Update};
 /// assert_eq!(moved, [0.75, 0.75]);
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Lion(Slots<LionOptions>);
 
 /// The options of [`Lion`] for some parameters.

@@ -78,6 +78,50 @@ use crate::{Gradients, Result, Stateful};
 /// `exp_avg.head.weight`; the numbers are `learning_rate`, and for every parameter its `step`. Options are the program's,
 /// and in no state. Parameters of one name cannot be told apart in a state, and are an error there.
 ///
+/// # Copies
+/// A clone of an optimizer changes the same parameters, and remembers on its own: the point to go back to, with
+/// [states](crate::Stateful) or copies of the parameters. An optimizer of a model's [copy](crate::nn::ModelExt::copied) that goes on as the model's
+/// does, as of each member of a population, is made by [`with_parameters`](AdamW::with_parameters):
+///
+/// ```
+/// use shard_tensor::nn::{Linear, ModelExt, Module};
+/// use shard_tensor::optim::{AdamW, Optimizer};
+/// use shard_tensor::{Stateful, launch, shard};
+///
+/// let losses = launch(2, |ctx| {
+///     let mesh = ctx.mesh_of(2)?;
+///     let (x, y) = (mesh.randn([9, 4], shard(0))?, mesh.randn([9, 1], shard(0))?);
+///     let step = |model: &Linear, adam: &mut AdamW| {
+///         let loss = model.forward(&x)?.mse_loss(&y)?;
+///         adam.step(&loss.backward()?)?;
+///         loss.item()
+///     };
+///     let mut model = Linear::new(&mesh, 4, 1)?;
+///     let mut adam = AdamW::new(model.parameters(), 1e-2)?;
+///     step(&model, &mut adam)?;
+///
+///     // Two members that go on from one.
+///     let (other, own) = (model.copied()?, adam.clone());
+///     let mut its = adam.with_parameters(other.parameters())?;
+///     its.set_learning_rate(1e-1);
+///     let (before, mut losses) = (model.state()?, Vec::new());
+///     for _ in 0..3 {
+///         losses.push([step(&model, &mut adam)?, step(&other, &mut its)?]);
+///     }
+///
+///     // Back to where they parted.
+///     model.load_state(&before)?;
+///     adam = own;
+///     for [first, _] in &losses {
+///         assert_eq!(step(&model, &mut adam)?, *first);
+///     }
+///     Ok(losses)
+/// })?;
+/// assert_eq!(losses[0][0][0], losses[0][0][1]);
+/// assert_ne!(losses[0][2][0], losses[0][2][1]);
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+///
 /// # An optimizer of your own
 /// is ops on tensors, whatever their layout, and what it keeps of them:
 ///

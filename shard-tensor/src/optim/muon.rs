@@ -41,7 +41,7 @@ use shard_spec::Placement;
 /// Unlike other optimizers it moves data, of sharded matrices: their momentum goes to ranks that hold all of the shorter dim, and back,
 /// where it does not lie so; an all-reduce of one number; and for each iteration one of a square as large as the shorter dim. The work is
 /// divided as the matrix is. A replicated matrix is made orthogonal by every rank, and nothing moves.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Muon(Slots<MuonOptions>);
 
 /// How far a step of [`Muon`] goes for a matrix of `r` rows and `c` columns, with a rate of 1.

@@ -22,7 +22,7 @@ use shard_ops::optimize::{self, Update};
 /// assert!(losses[0][19] < 0.1 * losses[0][0]);
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct NAdam(Slots<NAdamOptions>);
 
 /// The options of [`NAdam`] for some parameters.

@@ -18,6 +18,19 @@ macro_rules! optimizer {
                 Ok(Self(super::slots::Slots::new(parameters, new(rate))?))
             }
 
+            /// This optimizer for other parameters, as of a [copy](crate::nn::ModelExt::copied) of the model: with its options and
+            /// groups, and with what it remembers of the parameters of the same names. From then on both go their own ways.
+            ///
+            /// # Collective
+            /// As [`new`](Self::new).
+            ///
+            /// # Errors
+            /// [`Argument`](crate::Error::Argument) for parameters of other names, or laid out in another way; as [`new`](Self::new).
+            #[track_caller]
+            pub fn with_parameters(&self, parameters: crate::nn::Parameters) -> crate::Result<Self> {
+                Ok(Self(self.0.with_parameters(parameters)?))
+            }
+
             /// Changes the options of the parameters whose names are picked, as of
             /// `|name| name.ends_with("bias")`. Groups may overlap: what is said later holds.
             ///

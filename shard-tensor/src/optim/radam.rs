@@ -18,7 +18,7 @@ use shard_ops::optimize::{self, Update};
 /// assert!((moved[0] - 0.8).abs() < 1e-6); // 1 - 0.1 * 2: nothing divides the gradient in the first five steps
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RAdam(Slots<RAdamOptions>);
 
 /// The options of [`RAdam`] for some parameters.

@@ -17,7 +17,7 @@ use shard_ops::optimize::{self, Update};
 /// assert!((moved[0] - 0.9).abs() < 1e-6); // 1 - 0.01 * 2 / sqrt(0.01 * 2 * 2)
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RmsProp(Slots<RmsPropOptions>);
 
 /// The options of [`RmsProp`] for some parameters.

@@ -17,7 +17,7 @@ use shard_ops::optimize::{self, Update};
 /// assert!((moved[0] - 0.81).abs() < 1e-6); // 1 - 0.1 (1 + 0.9)
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Sgd(Slots<SgdOptions>);
 
 /// The options of [`Sgd`] for some parameters.

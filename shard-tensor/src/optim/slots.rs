@@ -81,14 +81,14 @@ pub(super) fn decayed(rate: f64, decay: f64, is_decoupled: bool) -> [f64; 2] {
 }
 
 /// Parameters, each with its options and what is remembered of it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Slots<F> {
     slots: Vec<Slot<F>>,
     rate: f64,
 }
 
 /// A parameter and what the optimizer remembers of it, laid out as it is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Slot<F> {
     name: String,
     parameter: ShardTensor,
@@ -127,6 +127,50 @@ impl<F: Formula> Slots<F> {
         }
         let rate = options.rate();
         Ok(Self { slots, rate })
+    }
+
+    /// The same of other parameters, which have the names of these and are laid out as they are.
+    #[track_caller]
+    pub(super) fn with_parameters(&self, parameters: Parameters) -> Result<Self> {
+        const OP: &str = "with_parameters";
+        const FIX: &str = "give the parameters of a copy of the same model";
+        let names = |slots: &[Slot<F>]| {
+            let names: Vec<&str> = slots.iter().map(|s| &s.name[..]).collect();
+            names.join(", ")
+        };
+        let wrong = |expected: String, got, fix| Err(Error::argument(OP, expected, got, fix));
+        let Some(first) = self.slots.first() else {
+            return match parameters.first() {
+                None => Ok(self.clone()),
+                Some((name, _)) => wrong("no parameters".to_owned(), name.clone(), FIX),
+            };
+        };
+        let mut new = Self::new(parameters, first.options)?;
+        let alike = |(new, old): (&Slot<F>, &Slot<F>)| new.name == old.name;
+        if new.slots.len() != self.slots.len() || !new.slots.iter().zip(&self.slots).all(alike) {
+            return wrong(
+                format!("parameters named {}", names(&self.slots)),
+                names(&new.slots),
+                FIX,
+            );
+        }
+        for (new, old) in new.slots.iter_mut().zip(&self.slots) {
+            let tell = |p: &ShardTensor| format!("{} {:?} {}", p.dtype(), p.shape(), p.layout());
+            let (given, own) = (&new.parameter, &old.parameter);
+            if (given.layout(), given.dtype()) != (own.layout(), own.dtype()) {
+                return wrong(
+                    format!("{:?}: {}", old.name, tell(own)),
+                    tell(given),
+                    "place the copy as the model is placed, or load the optimizer's state from a checkpoint",
+                );
+            }
+            *new = Slot {
+                parameter: new.parameter.clone(),
+                ..old.clone()
+            };
+        }
+        new.rate = self.rate;
+        Ok(new)
     }
 
     /// Changes the options of all parameters.

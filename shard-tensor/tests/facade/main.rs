@@ -34,6 +34,7 @@ mod operators;
 mod optimizing;
 mod peers;
 mod placing;
+mod populations;
 mod products;
 mod profiling;
 mod random;

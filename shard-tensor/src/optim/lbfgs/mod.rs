@@ -34,7 +34,7 @@ use std::collections::BTreeSet;
 /// assert_eq!(found[0], found[2]);
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Lbfgs {
     parameters: Parameters,
     rate: f64,
@@ -51,7 +51,7 @@ pub struct Lbfgs {
 type Vector = Vec<ShardTensor>;
 
 /// What is remembered from one iteration to the next.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Memory {
     /// How many iterations there were.
     iterations: u64,
@@ -69,7 +69,7 @@ struct Memory {
 }
 
 /// What an iteration changed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Pair {
     parameters: Vector,
     gradient: Vector,
