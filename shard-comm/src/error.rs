@@ -1,5 +1,6 @@
 //! Errors, in the three classes of the promise: uniform, agreed, failure.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -220,7 +221,7 @@ pub struct Mismatch {
     /// What it passed.
     pub a: String,
     /// The operation it called.
-    pub op_a: &'static str,
+    pub op_a: String,
     /// Where it called.
     pub site_a: SiteText,
     /// The other rank.
@@ -228,7 +229,7 @@ pub struct Mismatch {
     /// What that one passed.
     pub b: String,
     /// The operation that one called.
-    pub op_b: &'static str,
+    pub op_b: String,
     /// Where that one called.
     pub site_b: SiteText,
 }
@@ -289,10 +290,10 @@ impl fmt::Display for Mismatch {
 }
 
 /// A call site that prints as `file:line:column`, in this process or another one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SiteText {
     /// The source file.
-    pub file: &'static str,
+    pub file: Cow<'static, str>,
     /// The line, from 1.
     pub line: u32,
     /// The column, from 1.
@@ -302,7 +303,7 @@ pub struct SiteText {
 impl From<Site> for SiteText {
     fn from(site: Site) -> Self {
         Self {
-            file: site.file(),
+            file: site.file().into(),
             line: site.line(),
             column: site.column(),
         }

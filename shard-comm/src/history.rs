@@ -403,11 +403,11 @@ pub(crate) fn unlike_ends(
         sequence: 0,
         rank_a: ranks[0],
         a: said(a),
-        op_a: "end",
-        site_a: site,
+        op_a: "end".to_owned(),
+        site_a: site.clone(),
         rank_b: ranks[1],
         b: said(b),
-        op_b: "end",
+        op_b: "end".to_owned(),
         site_b: site,
     }))
 }

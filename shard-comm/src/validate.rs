@@ -6,20 +6,74 @@ use crate::history::first_difference;
 use crate::plan::{Traffic, traffic_with};
 use crate::{AgreedError, CommError, DType, Mismatch, Monoid, Result, SiteText, Told};
 
-/// One rank's statement about its part in an exchange, which [`validate`] compares. [`Post`](crate::backend::Post) is a claim.
+/// One rank's statement about its part in an exchange, which [`validate`] compares. [`Post`](crate::backend::Post) is a claim, and so may be
+/// what came from another process: texts are the claim's own.
+///
+/// ```
+/// use shard_comm::backend::{Claim, Traffic, validate};
+/// use shard_comm::{AgreedError, CommError, DType, Monoid, SiteText, Told};
+///
+/// /// What a backend between processes may send of a post, and read again.
+/// struct Heard {
+///     called: String,
+///     site: (String, u32, u32),
+///     argument: (String, u128),
+/// }
+///
+/// impl Claim for Heard {
+///     fn called(&self) -> &str {
+///         &self.called
+///     }
+///     fn site(&self) -> SiteText {
+///         let (file, line, column) = self.site.clone();
+///         SiteText { file: file.into(), line, column }
+///     }
+///     fn name(&self) -> &str {
+///         &self.called
+///     }
+///     fn argument(&self) -> Option<(&str, u128)> {
+///         Some((&self.argument.0, self.argument.1))
+///     }
+///     // What is left out here is sent in the same way.
+/// #   fn turn(&self) -> Option<u64> { None }
+/// #   fn status(&self) -> Option<&AgreedError> { None }
+/// #   fn past(&self) -> Option<u64> { None }
+/// #   fn told(&self) -> Vec<Told> { Vec::new() }
+/// #   fn dtype(&self) -> Option<DType> { None }
+/// #   fn fold(&self) -> Option<Monoid> { None }
+/// #   fn id(&self) -> u128 { 1 }
+/// #   fn incoming(&self) -> &[Traffic] { &[] }
+/// #   fn outgoing(&self) -> &[Traffic] { &[] }
+/// #   fn source_len(&self, _: usize) -> usize { 0 }
+/// }
+///
+/// let heard = |line, root| Heard {
+///     called: "reduce".to_owned(),
+///     site: ("main.rs".to_owned(), line, 5),
+///     argument: ("root".to_owned(), root),
+/// };
+/// let claims = [heard(7, 0), heard(9, 1)];
+/// let Err(CommError::Mismatch(found)) = validate(3, &[4, 6], &[&claims[0], &claims[1]]) else {
+///     panic!("another error");
+/// };
+/// // It outlives what it tells of.
+/// drop(claims);
+/// assert_eq!((&*found.field, &*found.a, &*found.b), ("root", "0", "1"));
+/// assert_eq!((&*found.op_b, found.site_b.to_string()), ("reduce", "main.rs:9:5".to_owned()));
+/// ```
 pub trait Claim {
     /// What the user called, for messages.
-    fn called(&self) -> &'static str;
+    fn called(&self) -> &str;
     /// Where the call was made.
     fn site(&self) -> SiteText;
     /// The name of the plan, which must agree.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
     /// The number of the operation by the caller's count.
     fn turn(&self) -> Option<u64>;
     /// An error that all ranks must learn of.
     fn status(&self) -> Option<&AgreedError>;
     /// An argument that must be equal on all ranks: its name and value.
-    fn argument(&self) -> Option<(&'static str, u128)>;
+    fn argument(&self) -> Option<(&str, u128)>;
     /// What the program did before, as a fingerprint, if that is to be compared.
     fn past(&self) -> Option<u64>;
     /// The last of it, oldest first: asked for where fingerprints differ.
@@ -78,7 +132,7 @@ pub fn validate<C: Claim>(sequence: u64, members: &[usize], claims: &[&C]) -> Re
     if !claims.iter().any(status) {
         check.same_past()?;
     }
-    check.same("operation", C::name, |name| (*name).to_owned())?;
+    check.same("operation", |c| c.name(), |name| (*name).to_owned())?;
     if let Some((rank, error)) = members
         .iter()
         .zip(claims)
@@ -131,7 +185,7 @@ pub(crate) fn agree_plainly<'a, C: Claim + 'a>(claims: impl IntoIterator<Item = 
     let (turn, dtype, fold) = (first.turn(), first.dtype(), first.fold());
     let past = first.past();
     // Names are mostly the same text in memory, and then need not be read.
-    let same = |a: &'static str, b: &'static str| std::ptr::eq(a, b) || a == b;
+    let same = |a: &str, b: &str| std::ptr::eq(a, b) || a == b;
     let agrees = |claim: &C| {
         claim.id() == id
             && claim.status().is_none()
@@ -155,11 +209,11 @@ struct Check<'a, C> {
     claims: &'a [&'a C],
 }
 
-impl<C: Claim> Check<'_, C> {
+impl<'a, C: Claim> Check<'a, C> {
     fn same<T: PartialEq>(
         &self,
         field: &str,
-        of: impl Fn(&C) -> T,
+        of: impl Fn(&'a C) -> T,
         show: impl Fn(&T) -> String,
     ) -> Result<()> {
         let Some((first, rest)) = self.claims.split_first() else {
@@ -328,11 +382,11 @@ impl<C: Claim> Check<'_, C> {
             sequence: self.sequence,
             rank_a: self.members[a],
             a: has_a,
-            op_a: claim_a.called(),
+            op_a: claim_a.called().to_owned(),
             site_a: claim_a.site(),
             rank_b: self.members[b],
             b: has_b,
-            op_b: claim_b.called(),
+            op_b: claim_b.called().to_owned(),
             site_b: claim_b.site(),
         })
     }

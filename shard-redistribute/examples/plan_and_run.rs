@@ -3,6 +3,9 @@
 //! ```text
 //! cargo run -p shard-redistribute --example plan_and_run
 //! ```
+//!
+//! All four are in this process: under `mpirun` each process would run all of them, and print as much. What launches a program of ranks
+//! that are processes is `shard_tensor::launch`.
 
 use shard_comm::{Communicator, DType, local};
 use shard_redistribute::{Array, CostModel, LinkCost, MeshComm, Plan};

@@ -239,7 +239,7 @@ impl<E> Located<E> {
 
     /// Where the program called, if it called a method of this crate.
     pub fn site(&self) -> Option<SiteText> {
-        self.site
+        self.site.clone()
     }
 }
 

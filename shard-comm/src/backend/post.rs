@@ -45,7 +45,7 @@ pub struct Post {
     /// The name of the operation, for accounts; what must agree is the name of the plan.
     pub(crate) op: &'static str,
     /// What the user called, for messages.
-    called: &'static str,
+    pub(crate) called: &'static str,
     name: &'static str,
     id: u128,
     fold: Option<Monoid>,

@@ -140,7 +140,8 @@ impl LocalOptions {
     }
 }
 
-/// Runs `f` on `ranks` ranks, each a thread, and returns their results in rank order.
+/// Runs `f` on `ranks` ranks, each a thread, and returns their results in rank order. The threads are this process's, also where a
+/// launcher such as `mpirun` has started several processes: each of them then has all ranks.
 ///
 /// ```
 /// use shard_comm::{local, Monoid};

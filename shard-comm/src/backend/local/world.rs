@@ -642,7 +642,7 @@ fn wait_line(rank: usize, wanted: &Meeting) -> Option<WaitLine> {
         .filter(|(_, post)| post.is_none());
     Some(WaitLine {
         rank,
-        op: mine.called(),
+        op: mine.called,
         group: label(members),
         sequence: slot.sequence,
         site: mine.site(),

@@ -1,8 +1,5 @@
 //! The full description of an operation, which ranks exchange once their fingerprints differ, so that all name the same cause.
 
-use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
-
 use serde::{Deserialize, Serialize};
 use shard_spec::ReduceOp;
 
@@ -71,7 +68,7 @@ struct Pair {
 }
 
 /// A rank's description of itself.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Own<'a> {
     pub(super) op: &'static str,
     pub(super) site: SiteText,
@@ -194,12 +191,12 @@ impl Call {
 }
 
 fn place(site: SiteText) -> (String, u32, u32) {
-    (site.file.to_owned(), site.line, site.column)
+    (site.file.into_owned(), site.line, site.column)
 }
 
 fn site((file, line, column): &(String, u32, u32)) -> SiteText {
     SiteText {
-        file: intern(file),
+        file: file.clone().into(),
         line: *line,
         column: *column,
     }
@@ -212,14 +209,14 @@ pub(super) fn disagreement(sequence: u64, members: &[usize], all: &[Details]) ->
     }
     let exchanges = all.iter().map(|d| d.exchanges.len()).max().unwrap_or(0);
     for stage in 0..exchanges.max(1) {
-        let claims: Vec<StageClaim> = all.iter().map(|d| StageClaim::new(d, stage)).collect();
+        let claims: Vec<StageClaim<'_>> = all.iter().map(|d| StageClaim::new(d, stage)).collect();
         let claims: Vec<_> = claims.iter().collect();
         if let Err(error) = validate(sequence, members, &claims) {
             return error;
         }
     }
     // What no pair of ranks has to do with: the counts of others, for instance.
-    let claims: Vec<StageClaim> = (all.iter())
+    let claims: Vec<StageClaim<'_>> = (all.iter())
         .map(|details| {
             let [a, b] = details.stages;
             let mut claim = StageClaim::new(details, 0);
@@ -251,13 +248,13 @@ fn abandoned(sequence: u64, members: &[usize], all: &[Details]) -> Option<CommEr
 }
 
 /// The details of one exchange, as the claim that validation checks.
-struct StageClaim {
-    called: &'static str,
+struct StageClaim<'a> {
+    called: &'a str,
     site: SiteText,
-    name: &'static str,
+    name: &'a str,
     turn: Option<u64>,
     status: Option<AgreedError>,
-    argument: Option<(&'static str, u128)>,
+    argument: Option<(&'a str, u128)>,
     past: Option<u64>,
     told: Vec<Told>,
     dtype: Option<DType>,
@@ -268,8 +265,8 @@ struct StageClaim {
     outgoing: Vec<Traffic>,
 }
 
-impl StageClaim {
-    fn new(details: &Details, stage: usize) -> Self {
+impl<'a> StageClaim<'a> {
+    fn new(details: &'a Details, stage: usize) -> Self {
         let exchange = details.exchanges.get(stage);
         let traffic = |pairs: &[Pair]| {
             let one = |p: &Pair| Traffic::new(p.peer, p.pieces, p.elements, &p.extents, p.print);
@@ -277,12 +274,12 @@ impl StageClaim {
         };
         let argument = details.argument.as_ref();
         Self {
-            called: intern(&details.op),
+            called: &details.op,
             site: site(&details.site),
-            name: exchange.map_or("nothing", |e| intern(&e.name)),
+            name: exchange.map_or("nothing", |e| &e.name[..]),
             turn: details.turn,
             status: details.status().filter(|_| stage == 0),
-            argument: argument.map(|(name, value)| (intern(name), *value)),
+            argument: argument.map(|(name, value)| (&name[..], *value)),
             past: details.past,
             told: details.calls.iter().map(Call::told).collect(),
             dtype: details
@@ -298,16 +295,16 @@ impl StageClaim {
     }
 }
 
-impl Claim for StageClaim {
-    fn called(&self) -> &'static str {
+impl Claim for StageClaim<'_> {
+    fn called(&self) -> &str {
         self.called
     }
 
     fn site(&self) -> SiteText {
-        self.site
+        self.site.clone()
     }
 
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         self.name
     }
 
@@ -319,7 +316,7 @@ impl Claim for StageClaim {
         self.status.as_ref()
     }
 
-    fn argument(&self) -> Option<(&'static str, u128)> {
+    fn argument(&self) -> Option<(&str, u128)> {
         self.argument
     }
 
@@ -375,20 +372,6 @@ fn monoid(name: &str) -> Option<Monoid> {
     all.find(|op| op.name() == name)
 }
 
-/// The text as one that lives as long as the process, because names in errors do. A program has few names and files, and
-/// each is kept once.
-fn intern(text: &str) -> &'static str {
-    static KNOWN: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_default();
-    if let Some(text) = known.get(text) {
-        return text;
-    }
-    let kept: &'static str = Box::leak(text.to_owned().into_boxed_str());
-    known.insert(kept);
-    kept
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -401,7 +384,7 @@ mod tests {
             let mut details = Details::new(Own {
                 op: "all_reduce",
                 site: SiteText {
-                    file: "main.rs",
+                    file: "main.rs".into(),
                     line: 1,
                     column: 2,
                 },
