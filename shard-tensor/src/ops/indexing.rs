@@ -506,6 +506,30 @@ impl ShardTensor {
         })
     }
 
+    /// Whether each element is equal to one of `among`, which may have any shape: `bool`, as `torch.isin`. NaN is equal to nothing.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.distribute(&array![4_i64, 1, 7, 1], shard(0))?;
+    ///     x.isin(&mesh.distribute(&array![1_i64, 9, 7], shard(0))?)?.count_nonzero(.., false)?.item()
+    /// })?;
+    /// assert_eq!(found, [3.0, 3.0]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`sort`](Self::sort) of `among`, and [`searchsorted`](Self::searchsorted) of the tensor.
+    ///
+    /// # Errors
+    /// For types that differ; what the communicator reports.
+    #[track_caller]
+    pub fn isin(&self, among: &Self) -> Result<Self> {
+        let _call = Calling::of("isin");
+        self.run2(among, search::isin)
+    }
+
     /// The sum of the rows of each of `count` segments: row `i` is of segment `ids[i]`. Ids need not be sorted, and a segment without
     /// rows has zeros. Segments are divided evenly over the mesh axes that divide the ids.
     ///

@@ -2,7 +2,7 @@
 
 use ndarray::{Array1, Array2, ArrayD, NewAxis, SliceInfoElem, array, s};
 use shard_tensor::{
-    BagReduce, DType, Launch, Mesh, Placements, Result, ScatterReduce, ShardTensor, launch,
+    BagReduce, Bool, DType, Launch, Mesh, Placements, Result, ScatterReduce, ShardTensor, launch,
     replicate, shard,
 };
 
@@ -763,4 +763,70 @@ fn a_table_of_words_has_no_row_from_the_end() {
     for told in told.unwrap().concat() {
         assert!(told.contains("embedding") && told.contains("-1"), "{told}");
     }
+}
+
+/// Of every type, of lists of any shape, and with what is equal to nothing; nothing is as large as all pairs.
+#[test]
+fn elements_are_found_among_others() {
+    let (values, list) = (
+        [3.0, f64::NAN, -0.0, 1.0, 300.0, 3.0, 0.5],
+        [[0.0, 3.0], [f64::NAN, 7.0]],
+    );
+    let types = [
+        DType::F64,
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::I64,
+        DType::I32,
+        DType::U8,
+        DType::Bool,
+    ];
+    for dtype in types {
+        let is_float = matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16);
+        let expected: Vec<bool> = match dtype {
+            // Numbers are cut to whole ones, NaN and one half to 0, and 300 to the largest; all but zeros are true.
+            DType::Bool => vec![true; 7],
+            _ if is_float => [3.0, -0.0, 3.0]
+                .map(|v| values.map(|x| x == v))
+                .into_iter()
+                .fold(vec![false; 7], |all, more| {
+                    all.iter().zip(more).map(|(a, b)| *a || b).collect()
+                }),
+            _ => vec![true, true, true, false, false, true, true],
+        };
+        for (left, right) in [
+            (shard(0), shard(0)),
+            (shard(0).sizes([4, 0, 3]), replicate()),
+            (replicate(), shard(1)),
+        ] {
+            let found = Launch::new(3).dtype(DType::F64).run(|ctx| {
+                let mesh = ctx.mesh_of(3)?;
+                let x = mesh.from_fn(7, left.clone(), |i| values[i[0]])?.to(dtype)?;
+                let of = |i: &[usize]| list[i[0]][i[1]];
+                let among = mesh.from_fn([2, 2], replicate(), of)?.to(dtype)?;
+                let among = among.redistribute(right.clone())?;
+                let none = x.isin(&among.narrow(0, 0..0)?)?;
+                assert_eq!(none.count_nonzero(.., false)?.item()?, 0.0);
+                let number = x.narrow(0, 0..1)?.squeeze(0)?.isin(&among)?;
+                assert_eq!((number.shape(), number.item()?), (&[][..], 1.0));
+                let found = x.isin(&among)?;
+                assert_eq!(found.layout(), x.layout());
+                found.to_array::<Bool>()
+            });
+            for rank in found.unwrap() {
+                let found: Vec<bool> = rank.iter().map(|b| b.get()).collect();
+                assert_eq!(found, expected, "{dtype} {left:?} {right:?}");
+            }
+        }
+    }
+    let told = launch(1, |ctx| {
+        let x = ctx.mesh_of(1)?.ones([2], replicate())?;
+        Ok(x.isin(&x.to(DType::I64)?).unwrap_err().to_string())
+    });
+    let told = told.unwrap().remove(0);
+    assert!(
+        told.starts_with("isin: operand 1 is i64, expected f32"),
+        "{told}"
+    );
 }

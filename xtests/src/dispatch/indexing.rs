@@ -176,6 +176,11 @@ pub(crate) const TABLE: &[Entry] = &[
         let right = case.attributes.bool("right", false)?;
         Ok(vec![search::bucketize(exec, x, ends, right)?])
     }),
+    built("isin", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, among) = (args.need("input")?, args.need("among")?);
+        Ok(vec![search::isin(exec, x, among)?])
+    }),
     built("masked_select", |exec, case, values| {
         let args = Args::new(case, values);
         let (x, mask) = (args.need("input")?, args.need("mask")?);

@@ -315,6 +315,10 @@ fn rows(add: Add<'_>) {
     add("kthvalue", json!({"dim": 0, "k": 3}), &[x]);
     let ends = ("boundaries", Rising, &[6][..]);
     add("bucketize", json!({"right": true}), &[x, ends]);
+    for kind in [Odd, Class, Truth] {
+        let among = ("among", kind, &[3, 2][..]);
+        add("isin", json!({}), &[("input", kind, &[7, 3]), among]);
+    }
 }
 
 /// Neighbours among the points of several clouds, whose numbers stand in no order and of which some have no points.
@@ -473,6 +477,7 @@ pub(super) fn case(
             | "farthest_points_by_cloud"
             | "argsort"
             | "bucketize"
+            | "isin"
             | "unique"
             | "unique_consecutive"
             | "histogram"

@@ -4,7 +4,11 @@
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 
+use super::elementwise::{cast, eq, gt, logical_and, number, sub};
+use super::full::sums;
 use super::indexing::with_foldable;
+use super::shape::reshape;
+use super::sort::sort;
 use super::types::same_types;
 use crate::{
     Access, Exec, HostCall, Keeps, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value, key_of,
@@ -49,6 +53,43 @@ pub fn bucketize(exec: &dyn Exec, x: &Value, boundaries: &Value, right: bool) ->
         });
     }
     searchsorted(exec, boundaries, x, right)
+}
+
+/// Whether each element is equal to one of `among`, which may have any shape: `bool`. NaN is equal to nothing. What is looked among is
+/// sorted, and elements are looked up there, so that nothing is as large as all pairs.
+///
+/// # Collective
+/// All members of the mesh. Moves what [`sort`](super::sort::sort) does of `among`, and then what [`searchsorted`] does; a partial operand is
+/// reduced first.
+///
+/// # Errors
+/// Types that differ.
+pub fn isin(exec: &dyn Exec, x: &Value, among: &Value) -> Result<Value> {
+    const NAME: &str = "isin";
+    if x.dtype() != among.dtype() {
+        return Err(OpError::DType {
+            op: NAME,
+            operand: 1,
+            expected: x.dtype().to_string(),
+            got: among.dtype(),
+        });
+    }
+    let full = match x.dtype() {
+        dtype if dtype.is_half() => DType::F32,
+        DType::Bool => DType::U8,
+        dtype => dtype,
+    };
+    let list = reshape(exec, &among.detach(), &[among.shape().iter().product()])?;
+    let (sorted, _) = sort(exec, &cast(exec, &list, full)?, 0, false)?;
+    let [x] = &sums(exec, [&cast(exec, &x.detach(), full)?])?;
+    // As many are equal as there are places to put it. Both numbers are terms of one sum.
+    let [first, last] = [false, true].map(|right| searchsorted(exec, &sorted, x, right));
+    let equal = sub(exec, &last?, &first?)?;
+    let found = gt(exec, &equal, &number(NAME, &equal, 0.0)?)?;
+    match full {
+        DType::F32 | DType::F64 => logical_and(exec, &found, &eq(exec, x, x)?),
+        _ => Ok(found),
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
