@@ -69,6 +69,10 @@ OPTIMIZERS = {
     "nadam": lambda ps: torch.optim.NAdam(ps, lr=0.05),
     "nadam_decay": lambda ps: torch.optim.NAdam(ps, lr=0.05, betas=(0.7, 0.9), eps=1e-3, weight_decay=0.1, momentum_decay=0.1),
     "nadam_decoupled": lambda ps: torch.optim.NAdam(ps, lr=0.05, weight_decay=0.1, decoupled_weight_decay=True),
+    "rprop": lambda ps: torch.optim.Rprop(ps, lr=0.01),
+    "rprop_options": lambda ps: torch.optim.Rprop(ps, lr=0.3, etas=(0.6, 1.5), step_sizes=(0.2, 0.5)),
+    "asgd": lambda ps: torch.optim.ASGD(ps, lr=0.1),
+    "asgd_options": lambda ps: torch.optim.ASGD(ps, lr=0.2, lambd=0.1, alpha=0.5, t0=1, weight_decay=0.1),
     "radam": lambda ps: torch.optim.RAdam(ps, lr=0.05),
     # Enough is known from the third step on.
     "radam_decay": lambda ps: torch.optim.RAdam(ps, lr=0.05, betas=(0.7, 0.9), eps=1e-3, weight_decay=0.1),

@@ -8,7 +8,7 @@ mod descent;
 mod squares;
 
 pub use adam::{Adam, Adamax, NAdam, RAdam};
-pub use descent::{Lion, Sgd};
+pub use descent::{Asgd, Lion, Rprop, Sgd};
 pub use squares::{Adadelta, Adagrad, RmsProp};
 
 use super::Real;
@@ -37,6 +37,10 @@ pub enum Update {
     Adagrad(Adagrad),
     /// By means of squares of gradients and of steps.
     Adadelta(Adadelta),
+    /// By steps that grow while signs stay.
+    Rprop(Rprop),
+    /// Along the gradient, with a mean of the parameters.
+    Asgd(Asgd),
     /// A mean that follows values: it stands in the parameter's place, and the next value in the gradient's. No state.
     Average {
         /// How slowly the mean forgets.
@@ -53,8 +57,12 @@ impl Update {
             Self::RmsProp(step) => {
                 1 + usize::from(step.momentum != 0.0) + usize::from(step.centered)
             }
-            Self::NAdam(_) | Self::RAdam(_) | Self::Adamax(_) | Self::Adadelta(_) => 2,
-            Self::Lion(_) | Self::Adagrad(_) => 1,
+            Self::NAdam(_)
+            | Self::RAdam(_)
+            | Self::Adamax(_)
+            | Self::Adadelta(_)
+            | Self::Rprop(_) => 2,
+            Self::Lion(_) | Self::Adagrad(_) | Self::Asgd(_) => 1,
             Self::Average { .. } => 0,
         }
     }
@@ -71,6 +79,8 @@ impl Update {
             Self::RmsProp(step) => step.numbers(),
             Self::Adagrad(step) => step.numbers(),
             Self::Adadelta(step) => step.numbers(),
+            Self::Rprop(step) => step.numbers(),
+            Self::Asgd(step) => step.numbers(),
             Self::Average { keep } => [keep, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
         }
     }
@@ -88,7 +98,7 @@ macro_rules! updates {
 }
 
 updates!(
-    Sgd, Adam, NAdam, RAdam, Adamax, Lion, RmsProp, Adagrad, Adadelta
+    Sgd, Adam, NAdam, RAdam, Adamax, Lion, RmsProp, Adagrad, Adadelta, Rprop, Asgd
 );
 
 compiled! { trait Compiled for Real: f32 f64; {
@@ -141,6 +151,8 @@ fn update_here<T: Real>(
         Update::RmsProp(step) => step.take(all),
         Update::Adagrad(step) => step.take(all),
         Update::Adadelta(step) => step.take(all),
+        Update::Rprop(step) => step.take(all),
+        Update::Asgd(step) => step.take(all),
         Update::Average { keep } => {
             let rest = T::of(1.0 - keep);
             all.pass(|mean, next, []| (mean + rest * (next - mean), []));

@@ -2,7 +2,8 @@
 
 use crate::applied::validated;
 use shard_ops::optimize::{
-    Adadelta, Adagrad, Adam, Adamax, Lion, NAdam, RAdam, RmsProp, Sgd, Update, power_sum, update,
+    Adadelta, Adagrad, Adam, Adamax, Asgd, Lion, NAdam, RAdam, RmsProp, Rprop, Sgd, Update,
+    power_sum, update,
 };
 use shard_ops::testing::Tensor;
 
@@ -84,7 +85,29 @@ fn updates() -> Vec<(&'static str, Update)> {
         decay,
         eps,
     };
+    let rprop = |first| {
+        let step = Rprop {
+            rate: 0.1,
+            factors: [0.5, 1.2],
+            sizes: [0.2, 1.0],
+            first,
+        };
+        ("rprop", step.into())
+    };
+    let asgd = |share| {
+        let step = Asgd {
+            size: 0.1,
+            keep,
+            decay,
+            share,
+        };
+        ("asgd", step.into())
+    };
     vec![
+        rprop(true),
+        rprop(false),
+        asgd(1.0),
+        asgd(0.3),
         sgd(0.0, false, false),
         sgd(0.9, false, true),
         sgd(0.9, false, false),

@@ -36,6 +36,7 @@ mod adafactor;
 mod adagrad;
 mod adam;
 mod adamax;
+mod asgd;
 mod ema;
 mod lbfgs;
 mod lion;
@@ -46,6 +47,7 @@ mod options;
 mod radam;
 mod replicas;
 mod rms_prop;
+mod rprop;
 mod schedules;
 mod sgd;
 mod slots;
@@ -55,6 +57,7 @@ pub use adafactor::{Adafactor, AdafactorOptions};
 pub use adagrad::{Adagrad, AdagradOptions};
 pub use adam::{Adam, AdamOptions, AdamW, AdamWOptions};
 pub use adamax::{Adamax, AdamaxOptions};
+pub use asgd::{Asgd, AsgdOptions};
 pub use ema::Ema;
 pub use lbfgs::Lbfgs;
 pub use lion::{Lion, LionOptions};
@@ -64,6 +67,7 @@ pub use nadam::{NAdam, NAdamOptions};
 pub use radam::{RAdam, RAdamOptions};
 pub use replicas::check_replicas;
 pub use rms_prop::{RmsProp, RmsPropOptions};
+pub use rprop::{Rprop, RpropOptions};
 pub use schedules::{
     Constant, Cosine, Exponential, Lambda, Linear, Milestones, OneCycle, Plateau, Polynomial,
     Schedule, StepDecay, Then, Warmup,

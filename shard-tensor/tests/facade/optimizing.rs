@@ -5,9 +5,9 @@ use crate::training::close;
 use serde_json::Value;
 use shard_tensor::nn::ModelExt;
 use shard_tensor::optim::{
-    Adadelta, Adafactor, Adagrad, Adam, AdamW, AdamWOptions, Adamax, Constant, Cosine, Ema,
+    Adadelta, Adafactor, Adagrad, Adam, AdamW, AdamWOptions, Adamax, Asgd, Constant, Cosine, Ema,
     Exponential, Linear, Lion, LossScale, Milestones, NAdam, OneCycle, Optimizer, Plateau,
-    Polynomial, RAdam, RmsProp, Schedule, Sgd, StepDecay,
+    Polynomial, RAdam, RmsProp, Rprop, Schedule, Sgd, StepDecay,
 };
 use shard_tensor::{
     ClipNorm, Context, DType, Error, Gradients, Launch, Mesh, Number, Placements, Result,
@@ -218,6 +218,16 @@ fn optimizers() -> Vec<(&'static str, Make)> {
             let adafactor = Adafactor::new(p, 0.6)?.beta2_decay(-0.4).eps(0.3);
             let adafactor = adafactor.least_size(2.0).threshold(1.1);
             Ok(Box::new(adafactor.weight_decay(0.1)))
+        }),
+        ("rprop", |p| Ok(Box::new(Rprop::new(p, 0.01)?))),
+        ("rprop_options", |p| {
+            let rprop = Rprop::new(p, 0.3)?.etas(0.6, 1.5);
+            Ok(Box::new(rprop.step_sizes(0.2, 0.5)))
+        }),
+        ("asgd", |p| Ok(Box::new(Asgd::new(p, 0.1)?))),
+        ("asgd_options", |p| {
+            let asgd = Asgd::new(p, 0.2)?.lambd(0.1).alpha(0.5).t0(1.0);
+            Ok(Box::new(asgd.weight_decay(0.1)))
         }),
         ("radam", |p| Ok(Box::new(RAdam::new(p, 0.05)?))),
         ("radam_decay", |p| {

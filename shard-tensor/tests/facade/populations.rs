@@ -3,8 +3,8 @@
 use crate::training::read;
 use shard_tensor::nn::{ModelExt, Parameters};
 use shard_tensor::optim::{
-    Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Ema, Lambda, Lbfgs, Lion, Muon, NAdam,
-    Optimizer, RAdam, RmsProp, Schedule, Sgd,
+    Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Asgd, Ema, Lambda, Lbfgs, Lion, Muon, NAdam,
+    Optimizer, RAdam, RmsProp, Rprop, Schedule, Sgd,
 };
 use shard_tensor::{DType, Launch, Result, ShardTensor, State, Stateful, replicate, shard};
 
@@ -99,7 +99,9 @@ fn copies_of_optimizers_go_their_own_ways() {
         Muon;
         NAdam;
         RAdam;
+        Asgd.t0(0.0);
         RmsProp.momentum(0.9);
+        Rprop;
         Sgd.momentum(0.9);
     }
 }

@@ -84,6 +84,92 @@ impl Lion {
     }
 }
 
+/// Steps along the sign of the gradient whose sizes grow while it stays and shrink where it turns (Riedmiller and Braun, 1993); its state
+/// is the last gradient and the size of each element's step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rprop {
+    /// The size of the first steps.
+    pub rate: f64,
+    /// By what a size is multiplied where the sign has turned, and where it has stayed.
+    pub factors: [f64; 2],
+    /// The least size and the largest.
+    pub sizes: [f64; 2],
+    /// Whether this is the parameter's first step, before which there are no sizes.
+    pub first: bool,
+}
+
+impl Rprop {
+    pub(super) fn numbers(self) -> [f64; 8] {
+        let ([minus, plus], [least, most]) = (self.factors, self.sizes);
+        let first = f64::from(u8::from(self.first));
+        [self.rate, minus, plus, least, most, first, 0.0, 0.0]
+    }
+
+    pub(super) fn take<T: Real>(self, all: All<'_, '_, T>) {
+        let ([minus, plus], [least, most]) = (self.factors.map(T::of), self.sizes.map(T::of));
+        // Before the first step no gradient has a sign.
+        let (rate, keep) = match self.first {
+            true => (T::of(self.rate), T::zero()),
+            false => (T::zero(), T::one()),
+        };
+        all.pass(|p, g, [before, size]| {
+            let turn = sign(g * before);
+            let turned = turn < T::zero();
+            let factor = if turned {
+                minus
+            } else if turn > T::zero() {
+                plus
+            } else {
+                T::one() + turn
+            };
+            let size = (rate + keep * size) * factor;
+            let size = if size < least { least } else { size };
+            let size = if size > most { most } else { size };
+            let g = if turned { T::zero() } else { g };
+            (p - sign(g) * size, [g, size])
+        });
+    }
+}
+
+/// Gradient descent with ever smaller steps, beside which the parameters are averaged (Polyak and Juditsky, 1992); its state is that mean.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Asgd {
+    /// How far along the gradient the step goes.
+    pub size: f64,
+    /// The share of the parameter that stays, beside the gradient.
+    pub keep: f64,
+    /// The share of the parameter that is added to its gradient.
+    pub decay: f64,
+    /// The share of the new parameter in the mean; all of it, if it is 1.
+    pub share: f64,
+}
+
+impl Asgd {
+    pub(super) fn numbers(self) -> [f64; 8] {
+        let Self {
+            size,
+            keep,
+            decay,
+            share,
+        } = self;
+        [size, keep, decay, share, 0.0, 0.0, 0.0, 0.0]
+    }
+
+    pub(super) fn take<T: Real>(self, all: All<'_, '_, T>) {
+        let [size, keep, decay, share] = [self.size, self.keep, self.decay, self.share].map(T::of);
+        if self.share == 1.0 {
+            return all.pass(|p, g, [_]| {
+                let p = p * keep - size * (g + decay * p);
+                (p, [p])
+            });
+        }
+        all.pass(|p, g, [mean]| {
+            let p = p * keep - size * (g + decay * p);
+            (p, [mean + (p - mean) * share])
+        });
+    }
+}
+
 /// Zero of zero, NaN of NaN.
 #[inline(always)]
 fn sign<T: Real>(x: T) -> T {

@@ -1,5 +1,5 @@
 use shard_kernels::optimize::{
-    Adadelta, Adagrad, Adam, Adamax, Lion, NAdam, RAdam, RmsProp, Sgd, Update, update,
+    Adadelta, Adagrad, Adam, Adamax, Asgd, Lion, NAdam, RAdam, RmsProp, Rprop, Sgd, Update, update,
 };
 
 const ADAM: Adam = Adam {
@@ -127,6 +127,22 @@ fn plainly(step: Update, p: f64, g: f64, old: &[f64]) -> (f64, Vec<f64>) {
             let steps = step.keep * old[1] + (1.0 - step.keep) * along * along;
             (p - step.rate * along, vec![square, steps])
         }
+        Update::Rprop(step) => {
+            let ([minus, plus], [least, most]) = (step.factors, step.sizes);
+            let size = if step.first { step.rate } else { old[1] };
+            let (factor, g) = match g * old[0] {
+                turn if turn < 0.0 => (minus, 0.0),
+                turn if turn > 0.0 => (plus, g),
+                _ => (1.0, g),
+            };
+            let size = (size * factor).clamp(least, most);
+            let sign = if g == 0.0 { 0.0 } else { g.signum() };
+            (p - sign * size, vec![g, size])
+        }
+        Update::Asgd(step) => {
+            let new = p * step.keep - step.size * (g + step.decay * p);
+            (new, vec![(1.0 - step.share) * old[0] + step.share * new])
+        }
         Update::Average { keep } => (keep * p + (1.0 - keep) * g, vec![]),
     }
 }
@@ -190,6 +206,24 @@ fn steps() -> Vec<Update> {
     };
     let updates: [Update; 4] = [nadam.into(), adamax.into(), adagrad.into(), adadelta.into()];
     all.extend(updates);
+    for first in [false, true] {
+        let step = Rprop {
+            rate: 0.25,
+            factors: [0.5, 1.25],
+            sizes: [0.125, 1.0],
+            first,
+        };
+        all.push(step.into());
+    }
+    for share in [0.25, 1.0] {
+        let step = Asgd {
+            size: 0.5,
+            keep,
+            decay,
+            share,
+        };
+        all.push(step.into());
+    }
     for adapts in [false, true] {
         let step = RAdam {
             keep,

@@ -58,6 +58,8 @@ impl CudaKernel for Step {
             },
             Update::Adagrad(_) => "ADAGRAD",
             Update::Adadelta(_) => "ADADELTA",
+            Update::Rprop(_) => "RPROP",
+            Update::Asgd(_) => "ASGD",
             Update::Average { .. } => "AVERAGE",
         };
         let count = call.input(0)?.numel();

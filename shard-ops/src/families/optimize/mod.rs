@@ -8,7 +8,7 @@ mod powers;
 
 pub use powers::power_sum;
 pub use shard_kernels::optimize::{
-    Adadelta, Adagrad, Adam, Adamax, Lion, NAdam, RAdam, RmsProp, Sgd, Update,
+    Adadelta, Adagrad, Adam, Adamax, Asgd, Lion, NAdam, RAdam, RmsProp, Rprop, Sgd, Update,
 };
 
 use crate::families::types::float_types;
@@ -79,6 +79,8 @@ impl Op for Step {
             Update::RmsProp(_) => "rms_prop",
             Update::Adagrad(_) => "adagrad",
             Update::Adadelta(_) => "adadelta",
+            Update::Rprop(_) => "rprop",
+            Update::Asgd(_) => "asgd",
             Update::Average { .. } => "average",
         }
     }

@@ -1,5 +1,5 @@
 // Steps of optimizers. T: the type; SGD (and MOMENTUM), ADAM (and AMSGRAD), NADAM, RADAM, ADAMAX, LION, RMS_PROP (and MOMENTUM,
-// CENTERED), ADAGRAD, ADADELTA or AVERAGE. n: the update's numbers.
+// CENTERED), ADAGRAD, ADADELTA, RPROP, ASGD or AVERAGE. n: the update's numbers.
 struct Step { u64 p, g, s, t, u, new_p, new_s, new_t, new_u; i64 count; f64 n[8]; };
 
 #define ELEMENT(name) ((T*)p.name)[i]
@@ -111,6 +111,23 @@ KERNEL(step, Step) {
         T m = ELEMENT(s), d = m * (T)p.n[2] + g * (T)(1.0 - p.n[2]);
         ELEMENT(new_s) = m * (T)p.n[3] + g * (T)(1.0 - p.n[3]);
         x = x * (T)p.n[1] - (T)p.n[0] * (d > 0 ? T(1) : d < 0 ? T(-1) : d);
+#endif
+#ifdef RPROP
+        // Rate, factors where a sign has turned and where it stayed, least size, largest, whether it is the first step.
+        T turn = g * ELEMENT(s), size = p.n[5] != 0 ? (T)p.n[0] : ELEMENT(t);
+        size = size * (turn > 0 ? (T)p.n[2] : turn < 0 ? (T)p.n[1] : T(1) + turn);
+        size = size < (T)p.n[3] ? (T)p.n[3] : size;
+        size = size > (T)p.n[4] ? (T)p.n[4] : size;
+        g = turn < 0 ? T(0) : g;
+        ELEMENT(new_s) = g;
+        ELEMENT(new_t) = size;
+        x = x - (g > 0 ? T(1) : g < 0 ? T(-1) : g) * size;
+#endif
+#ifdef ASGD
+        // Size, what stays, decay, the parameter's share in the mean.
+        x = x * (T)p.n[1] - (T)p.n[0] * (g + (T)p.n[2] * x);
+        T mean = ELEMENT(s);
+        ELEMENT(new_s) = p.n[3] == 1 ? x : mean + (x - mean) * (T)p.n[3];
 #endif
 #ifdef AVERAGE
         // How much stays.
