@@ -46,7 +46,7 @@ fn different_operations_are_named_with_their_sites() {
     assert_eq!(report.field, "operation");
     assert_eq!((report.rank_a, report.a.as_str()), (0, "all_gather_v"));
     assert_eq!((report.rank_b, report.b.as_str()), (2, "barrier"));
-    let lines = [report.site_a, report.site_b].map(|site| site.line - first_line);
+    let lines = [&report.site_a, &report.site_b].map(|site| site.line - first_line);
     assert_eq!(lines, [2, 3]);
     assert!(report.site_a.file.ends_with("local.rs"));
     assert!(report.to_string().contains("ranks 0..=2"), "{report}");
@@ -180,7 +180,7 @@ fn both_ends_of_a_bad_message_hear_of_it() {
     let CommError::Mismatch(report) = &errors[0] else {
         panic!("{}", errors[0])
     };
-    assert_eq!((report.op_a, report.op_b), ("send", "recv"));
+    assert_eq!((&*report.op_a, &*report.op_b), ("send", "recv"));
     assert_eq!(report.field, "elements from rank 0 to rank 1");
 }
 
