@@ -101,6 +101,8 @@ for o,r in (("'fro'","MatrixNorm::Frobenius"),("'nuc'","MatrixNorm::Nuclear"),("
     case(f"matrix_norm of {r}", lambda a, o=eval(o): L.matrix_norm(a, o), [4, 3, 2])
 case("cond", lambda a: L.cond(a), [4, 3, 2])
 case("cond of columns", lambda a: L.matrix_norm(S(a), 1)*L.matrix_norm(torch.linalg.solve(S(a), torch.eye(3).expand(4, 3, 3)), 1), [4, 3, 3])
+for form, shape, dim in (("", [4, 3, 3], -1), (" of more rows", [2, 5, 3], -2), (" of more columns", [2, 3, 5], -1)):
+    case(f"lu{form}", lambda a, dim=dim: torch.cat(L.lu(a*a*a)[1:], dim), shape)
 case("svdvals", lambda a: L.svdvals(a), [4, 3, 2])
 
 found = {}

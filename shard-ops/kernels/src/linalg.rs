@@ -10,6 +10,7 @@ use faer::linalg::triangular_solve::{
     solve_unit_upper_triangular_in_place, solve_upper_triangular_in_place,
 };
 use faer::{Mat, MatRef, Par, Scale, Side};
+use std::cmp::Ordering;
 
 /// What is made of each matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,6 +21,8 @@ pub enum Factors {
     Cholesky,
     /// `Q`, whose columns are orthonormal, and upper triangular `R` with `Q R = A`.
     Qr,
+    /// A permutation `P`, lower triangular `L` with ones on its diagonal, and upper triangular `U` with `P L U = A`.
+    Lu,
     /// `U`, `s` (greatest first) and `Vᵀ` with `U diag(s) Vᵀ = A`.
     Svd,
     /// Eigenvalues (least first) and eigenvectors, the columns, of a symmetric matrix, of which the lower triangle is read.
@@ -178,6 +181,7 @@ fn of_matrix(kind: Factors, a: MatRef<'_, f64>) -> Option<Vec<Mat<f64>>> {
             let qr = a.qr();
             vec![qr.compute_thin_Q(), upper(qr.thin_R()) * Scale(scale)]
         }
+        Factors::Lu => by_pivots(a)?,
         Factors::Svd => {
             let (a, scale) = scaled(a, |_, _| true)?;
             let svd = a.thin_svd().ok()?;
@@ -207,6 +211,70 @@ fn of_matrix(kind: Factors, a: MatRef<'_, f64>) -> Option<Vec<Mat<f64>>> {
             }
         }
     })
+}
+
+/// `P`, `L` and `U` by Gaussian elimination, with the greatest of a column as pivot; nothing of what is not finite.
+///
+/// `faer` divides by a pivot of zero. Where there is one, elimination leaves out that column, as LAPACK does, and so does this.
+fn by_pivots(a: MatRef<'_, f64>) -> Option<Vec<Mat<f64>>> {
+    let (m, k) = (a.nrows(), a.nrows().min(a.ncols()));
+    scaled(a, |_, _| true)?;
+    if k == 0 {
+        let none = |rows, columns| Mat::from_fn(rows, columns, |_, _| 0.0);
+        return Some(vec![Mat::identity(m, m), none(m, 0), none(0, a.ncols())]);
+    }
+    let lu = a.partial_piv_lu();
+    let (order, l, u) = match (0..k).all(|i| lu.U()[(i, i)] != 0.0) {
+        true => (
+            lu.P().arrays().0.to_vec(),
+            lu.L().to_owned(),
+            lu.U().to_owned(),
+        ),
+        false => eliminated(a),
+    };
+    let mut p = Mat::zeros(m, m);
+    for (row, &from) in order.iter().enumerate() {
+        p[(from, row)] = 1.0;
+    }
+    Some(vec![p, l, u])
+}
+
+/// The order of rows, `L` and `U`, one column after the other.
+fn eliminated(a: MatRef<'_, f64>) -> (Vec<usize>, Mat<f64>, Mat<f64>) {
+    let (m, n) = (a.nrows(), a.ncols());
+    let k = m.min(n);
+    let (mut order, mut a): (Vec<usize>, _) = ((0..m).collect(), a.to_owned());
+    for at in 0..k {
+        let greatest = (at..m).fold(at, |best, i| {
+            if a[(i, at)].abs() > a[(best, at)].abs() {
+                i
+            } else {
+                best
+            }
+        });
+        if a[(greatest, at)] == 0.0 {
+            continue;
+        }
+        order.swap(at, greatest);
+        for j in 0..n {
+            (a[(at, j)], a[(greatest, j)]) = (a[(greatest, j)], a[(at, j)]);
+        }
+        for i in at + 1..m {
+            a[(i, at)] /= a[(at, at)];
+        }
+        for j in at + 1..n {
+            for i in at + 1..m {
+                a[(i, j)] -= a[(i, at)] * a[(at, j)];
+            }
+        }
+    }
+    let l = Mat::from_fn(m, k, |i, j| match i.cmp(&j) {
+        Ordering::Less => 0.0,
+        Ordering::Equal => 1.0,
+        Ordering::Greater => a[(i, j)],
+    });
+    let u = Mat::from_fn(k, n, |i, j| if i <= j { a[(i, j)] } else { 0.0 });
+    (order, l, u)
 }
 
 /// `A⁻¹ det A` where a pivot is not far below the others, and otherwise by singular values: with `A = U diag(s) Vᵀ` it is

@@ -4,7 +4,7 @@ use crate::applied::validated;
 use crate::ranks::on_ranks;
 use shard_comm::ErrorClass;
 use shard_ops::linalg::{
-    cholesky, det, eigh, inv, lstsq, matrix_exp, matrix_power, pinv, qr, slogdet, solve,
+    cholesky, det, eigh, inv, lstsq, lu, matrix_exp, matrix_power, pinv, qr, slogdet, solve,
     solve_triangular, svd,
 };
 use shard_ops::testing::Tensor;
@@ -82,9 +82,9 @@ fn pseudo_inverses_are_one_ranks_under_all_layouts_of_the_batch() {
 
 #[test]
 fn factors_of_any_matrix_have_the_slopes_of_their_vjps() {
-    let all: [(&str, Of); 2] = [("qr", qr), ("svd", svd)];
+    let all: [(&str, Of); 3] = [("qr", qr), ("lu", lu), ("svd", svd)];
     for (name, of) in all {
-        for shape in [[4, 4, 3], [4, 3, 5]] {
+        for shape in [[4, 4, 3], [4, 3, 5], [4, 3, 3]] {
             let operands = [Tensor::drawn(shape, 5)];
             let tried = validated(name, &operands, &|e, v| of(e, &v[0]).map(drop));
             assert!(tried.slopes > 0, "{name} of {shape:?}");
@@ -96,8 +96,8 @@ fn factors_of_any_matrix_have_the_slopes_of_their_vjps() {
 fn matrices_in_pieces_are_refused_on_all_ranks_with_the_fix_and_batches_are_not() {
     let pseudo: Of = |e, x| pinv(e, x, None).map(|found| vec![found]);
     let below: Of = |e, x| matrix_power(e, x, -1).map(|found| vec![found]);
-    let all: [Of; 10] = [
-        inv, cholesky, qr, svd, eigh, det, slogdet, matrix_exp, pseudo, below,
+    let all: [Of; 11] = [
+        inv, cholesky, qr, lu, svd, eigh, det, slogdet, matrix_exp, pseudo, below,
     ];
     let told = on_ranks(&[2], |cx, engine| {
         let of = |placed: &str| {

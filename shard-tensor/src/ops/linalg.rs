@@ -78,6 +78,39 @@ impl ShardTensor {
         Ok((q, r))
     }
 
+    /// `P`, `[.., m, m]`, which puts rows in another order, lower triangular `L`, `[.., m, k]` with ones on its diagonal, and upper triangular
+    /// `U`, `[.., k, n]`, with `P L U = A` and `k = min(m, n)`: `torch.linalg.lu`. Each pivot is the greatest of its column. There is a gradient
+    /// where no pivot is 0. Systems of equations are solved by [`solve`](Self::solve), and of matrices that are kept as factors by
+    /// [`solve_triangular`](Self::solve_triangular) twice.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, replicate};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let a = mesh.distribute(&array![[0.0_f32, 2.0], [4.0, 6.0]], replicate())?;
+    ///     let b = mesh.distribute(&array![[2.0_f32], [10.0]], replicate())?;
+    ///     let (p, l, u) = a.lu()?;
+    ///     assert_eq!(p.matmul(&l)?.matmul(&u)?.to_array::<f32>()?, a.to_array::<f32>()?);
+    ///     let x = l.solve_triangular(&p.transpose(0, 1)?.matmul(&b)?, false, true)?;
+    ///     let x = u.solve_triangular(&x, true, false)?;
+    ///     assert_eq!(x.to_array::<f32>()?, array![[1.0], [1.0]].into_dyn());
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`inv`](Self::inv).
+    ///
+    /// # Errors
+    /// As [`inv`](Self::inv), of matrices of any extents.
+    #[track_caller]
+    pub fn lu(&self) -> Result<(Self, Self, Self)> {
+        let _call = Calling::of("lu");
+        let [p, l, u] = self.factors("lu", ops::lu)?;
+        Ok((p, l, u))
+    }
+
     /// `U`, `[.., m, k]`, the singular values `s`, `[.., k]` and falling, and `Vᵀ`, `[.., k, n]`, with `U diag(s) Vᵀ = A` and
     /// `k = min(m, n)`.
     ///

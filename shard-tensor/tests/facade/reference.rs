@@ -67,6 +67,13 @@ fn holes(x: &ShardTensor) -> Result<ShardTensor> {
     x.masked_fill(&mask.to(DType::Bool)?, f64::NAN)
 }
 
+/// Both triangles of cubes.
+#[cfg(feature = "linalg")]
+fn triangles(x: &ShardTensor, dim: isize) -> Result<ShardTensor> {
+    let (_, l, u) = x.square()?.mul(x)?.lu()?;
+    ShardTensor::cat(&[&l, &u], dim)
+}
+
 /// Three times the identity.
 #[cfg(feature = "linalg")]
 fn three(x: &ShardTensor) -> Result<ShardTensor> {
@@ -277,7 +284,7 @@ fn ops_are_pytorchs_wherever_their_operands_lie() {
 }
 
 #[cfg(feature = "linalg")]
-const ALGEBRA: [Case; 20] = [
+const ALGEBRA: [Case; 23] = [
     ("solve_triangular", |x| {
         x[0].add(&three(&x[0])?)?
             .solve_triangular(&x[1], false, false)
@@ -312,6 +319,9 @@ const ALGEBRA: [Case; 20] = [
     }),
     ("cond", |x| x[0].cond(2.0)),
     ("cond of columns", |x| x[0].add(&three(&x[0])?)?.cond(1.0)),
+    ("lu", |x| triangles(&x[0], -1)),
+    ("lu of more rows", |x| triangles(&x[0], -2)),
+    ("lu of more columns", |x| triangles(&x[0], -1)),
     ("svdvals", |x| x[0].svdvals()),
 ];
 

@@ -44,6 +44,65 @@ fn factors_multiply_to_the_matrix() {
     assert!(near(&product(&A, &eigen[1], 3), &scaled) && eigen[0][0] <= eigen[0][2]);
 }
 
+/// Of any extents, and where pivots are zeros; rows are turned so that no element of `L` is larger than 1.
+#[test]
+fn triangles_and_an_order_of_rows_multiply_to_the_matrix() {
+    let wave = |m: usize, n: usize| -> Vec<f64> {
+        (0..m * n)
+            .map(|f| ((5 * f * f + 3 * f) % 11) as f64 - 5.0)
+            .collect()
+    };
+    let singular = vec![1.0, 2.0, 3.0, 2.0, 4.0, 6.0, 5.0, 1.0, 0.0];
+    let hollow = vec![0.0, 0.0, 2.0, 0.0, 0.0, 1.0, 0.0, 3.0, 0.5];
+    for (a, m, n) in [
+        (wave(3, 3), 3, 3),
+        (wave(5, 3), 5, 3),
+        (wave(2, 5), 2, 5),
+        (wave(17, 17), 17, 17),
+        (singular, 3, 3),
+        (hollow, 3, 3),
+        (vec![0.0; 6], 3, 2),
+        (vec![], 0, 3),
+        (vec![], 2, 0),
+    ] {
+        let k = m.min(n);
+        let (mut p, mut l, mut u) = (vec![9.0; m * m], vec![9.0; m * k], vec![9.0; k * n]);
+        let mut outs = [
+            ViewMut::contiguous(&mut p, &[m, m]),
+            ViewMut::contiguous(&mut l, &[m, k]),
+            ViewMut::contiguous(&mut u, &[k, n]),
+        ];
+        factors(Factors::Lu, &View::contiguous(&a, &[m, n]), &mut outs);
+        let order: Vec<usize> = (0..m)
+            .map(|row| (0..m).find(|&j| p[row * m + j] == 1.0).unwrap())
+            .collect();
+        assert_eq!(p.iter().filter(|&&x| x == 0.0).count(), m * m - m, "{p:?}");
+        for i in 0..m {
+            for j in 0..n {
+                let sum: f64 = (0..k).map(|t| l[order[i] * k + t] * u[t * n + j]).sum();
+                assert!((sum - a[i * n + j]).abs() < 1e-12, "{m} x {n}: {i}, {j}");
+            }
+            for j in 0..k {
+                let x = l[i * k + j];
+                assert!(
+                    x.abs() <= 1.0 && (i != j || x == 1.0) && (i >= j || x == 0.0),
+                    "{l:?}"
+                );
+            }
+        }
+        assert!((0..k).all(|i| (0..i).all(|j| u[i * n + j] == 0.0)), "{u:?}");
+    }
+    let shapes: [&[usize]; 3] = [&[3, 3]; 3];
+    let mut odd = A;
+    odd[4] = f64::NAN;
+    assert!(
+        made(Factors::Lu, &odd, 3, &shapes)
+            .concat()
+            .iter()
+            .all(|x| x.is_nan())
+    );
+}
+
 #[test]
 fn determinants_have_the_sign_of_the_permutation() {
     let turned = [0.0, 2.0, 0.0, 0.0, 0.0, 3.0, 4.0, 0.0, 0.0];

@@ -62,13 +62,6 @@ fn an_element_is_set_where_the_view_has_it() {
     assert_eq!(data, [0, 2, 0, 0, 0, 3, 1]);
 }
 
-/// Also where the data would have an element there.
-#[test]
-#[should_panic(expected = "index [0, 3] lies outside")]
-fn an_element_beyond_a_dim_is_not_set() {
-    ViewMut::contiguous(&mut [0; 6], &[2, 3]).set(&[0, 3], 1);
-}
-
 #[test]
 #[should_panic(expected = "reach 1..=3, data holds 3")]
 fn runs_outside_their_data_are_refused() {

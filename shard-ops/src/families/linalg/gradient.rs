@@ -1,6 +1,6 @@
 //! Gradients of factors, by the formulas of Giles, "Collected matrix derivative results" (2008), and Walter and Lehmann (2012) for QR.
 
-use super::{apply, apply_solve};
+use super::{apply, apply_solve, solve_triangular};
 use crate::families::elementwise::{
     add, cast, eq, le, masked_fill, mul, mul_scalar, neg, number, sub, unary,
 };
@@ -38,6 +38,10 @@ pub(super) fn of(
             None => Ok(None),
         },
         (Factors::Qr, _) => qr(exec, y, given(0), given(1)).map(Some),
+        (Factors::Lu, _) => match (given(1), given(2)) {
+            (None, None) => Ok(None),
+            (dl, du) => lu(exec, y, dl, du).map(Some),
+        },
         (Factors::Svd, _) => svd(exec, y, [given(0), given(1), given(2)]).map(Some),
         (Factors::Adjugate, Some(dy)) => adjugate(exec, x, &y[0], dy).map(Some),
         (Factors::Exp, Some(dy)) => exponential(exec, x, dy).map(Some),
@@ -113,6 +117,58 @@ fn cholesky(exec: &dyn Exec, l: &Value, dl: &Value) -> Result<Value> {
     let right = divided(exec, &mul_scalar(exec, &halves, 0.5)?, l)?;
     let s = apply_solve(exec, &turned(exec, l)?, &right)?;
     mul_scalar(exec, &add(exec, &s, &turned(exec, &s)?)?, 0.5)
+}
+
+/// `P L₁⁻ᵀ W U₁⁻ᵀ`, for the first rows of `L` and the first columns of `U`, as many as either has; below its diagonal `W` is `Lᵀ dL`, and above
+/// it, and on it, `dU Uᵀ`.
+///
+/// Of more columns the others are `U₂ = L⁻¹ A₂`: `A₂` gets `L⁻ᵀ dU₂`, and `L` has `-L⁻ᵀ dU₂ U₂ᵀ` more. Of more rows `L₂ = A₂ U⁻¹`: `A₂` gets
+/// `dL₂ U⁻ᵀ`, and `U` has `-L₂ᵀ dL₂ U⁻ᵀ` more.
+fn lu(exec: &dyn Exec, y: &[Value], dl: Option<&Value>, du: Option<&Value>) -> Result<Value> {
+    let [p, l, u] = y else {
+        return sum_of(exec, Vec::new());
+    };
+    let (row, column) = (l.ndim() - 2, l.ndim() - 1);
+    let (m, k, n) = (l.shape()[row], l.shape()[column], u.shape()[column]);
+    let first = |x: &Value, dim: usize| slice(exec, x, dim, 0, 1, k);
+    let others = |x: &Value, dim: usize| slice(exec, x, dim, k, 1, x.shape()[dim] - k);
+    let l_first = turned(exec, &first(l, row)?)?;
+    let u_first = turned(exec, &first(u, column)?)?;
+    let over_l = |x: &Value| solve_triangular(exec, &l_first, x, true, true);
+    let (mut below, mut above, mut more) = (Vec::new(), Vec::new(), None);
+    if let Some(dl) = dl {
+        below.push(product(exec, &l_first, &first(dl, row)?, false, false)?);
+        if m > k {
+            let (l, dl) = (others(l, row)?, others(dl, row)?);
+            above.push(neg(exec, &product(exec, &l, &dl, true, false)?)?);
+            more = Some((divided(exec, &dl, &u_first)?, row));
+        }
+    }
+    if let Some(du) = du {
+        above.push(product(exec, &first(du, column)?, &u_first, false, false)?);
+        if n > k {
+            let (u, du) = (others(u, column)?, others(du, column)?);
+            below.push(minus_product(exec, &du, &u)?);
+            more = Some((over_l(&du)?, column));
+        }
+    }
+    let mut terms = Vec::new();
+    if !below.is_empty() {
+        terms.push(tril(exec, &sum_of(exec, below)?, -1)?);
+    }
+    if !above.is_empty() {
+        terms.push(triu(exec, &sum_of(exec, above)?, 0)?);
+    }
+    let inner = over_l(&sum_of(exec, terms)?)?;
+    let mut dx = divided(exec, &inner, &u_first)?;
+    if let Some((more, dim)) = more {
+        dx = cat(exec, &[&dx, &more], dim)?;
+    } else if m.max(n) > k {
+        let mut pads = vec![(0, 0); dx.ndim()];
+        pads[if m > k { row } else { column }].1 = (m.max(n) - k) as isize;
+        dx = pad(exec, &dx, &pads, EdgeMap::Zeros, 0.0)?;
+    }
+    product(exec, p, &dx, false, false)
 }
 
 /// `(dQ + Q copyltu(M)) R⁻ᵀ` with `M = R dRᵀ - dQᵀ Q`. Of matrices with more columns than rows, whose `Q` is that of the first ones,

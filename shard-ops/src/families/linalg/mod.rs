@@ -47,6 +47,9 @@ factors! {
     cholesky => Cholesky, true;
     /// `Q`, `[.., m, k]` with orthonormal columns, and `R`, `[.., k, n]` and upper triangular, with `Q R = A` and `k = min(m, n)`.
     qr => Qr, false;
+    /// `P`, `[.., m, m]`, which puts rows in another order, `L`, `[.., m, k]` and lower triangular with ones on its diagonal, and `U`,
+    /// `[.., k, n]` and upper triangular, with `P L U = A` and `k = min(m, n)`. Each pivot is the greatest of its column.
+    lu => Lu, false;
     /// `U`, `[.., m, k]`, `s`, `[.., k]` and falling, and `Vᵀ`, `[.., k, n]`, with `U diag(s) Vᵀ = A` and `k = min(m, n)`.
     svd => Svd, false;
     /// The eigenvalues, rising, and the eigenvectors, as columns, of symmetric matrices.
@@ -168,6 +171,7 @@ impl Op for Decompose {
             Factors::Inverse => "inv",
             Factors::Cholesky => "cholesky",
             Factors::Qr => "qr",
+            Factors::Lu => "lu",
             Factors::Svd => "svd",
             Factors::Eigh => "eigh",
             Factors::Det => "det",
@@ -190,7 +194,7 @@ impl Op for Decompose {
         let [batch @ .., m, n] = &inputs[0].shape[..] else {
             return Err(misfit(self.name(), "there are no matrices", inputs));
         };
-        let square = !matches!(self.kind, Factors::Qr | Factors::Svd);
+        let square = !matches!(self.kind, Factors::Qr | Factors::Lu | Factors::Svd);
         if square && m != n {
             return Err(misfit(self.name(), "the matrices are not square", inputs));
         }
@@ -202,6 +206,7 @@ impl Op for Decompose {
                 vec![vec![*n, *n]]
             }
             Factors::Qr => vec![vec![*m, k], vec![k, *n]],
+            Factors::Lu => vec![vec![*m, *m], vec![*m, k], vec![k, *n]],
             Factors::Svd => vec![vec![*m, k], vec![k], vec![k, *n]],
             Factors::Eigh => vec![vec![*n], vec![*n, *n]],
             Factors::Det => vec![vec![]],
