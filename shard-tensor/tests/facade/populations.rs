@@ -83,7 +83,10 @@ fn copies_of_optimizers_go_their_own_ways() {
         ($($name:ident $(. $set:ident ($($arg:expr),*))*;)*) => {$(
             parts(
                 stringify!($name),
-                |p| Ok($name::new(p, 0.01)?$(.$set($($arg),*))*),
+                |p| {
+                    let made = $name::new(p, 0.01)?$(.$set($($arg),*))*;
+                    Ok(made)
+                },
                 |own, p| own.with_parameters(p),
             );
         )*};
