@@ -1,6 +1,6 @@
 //! Copies of optimizers: what they remember is their own.
 
-use crate::training::read;
+use crate::common::read;
 use shard_tensor::nn::{ModelExt, Parameters};
 use shard_tensor::optim::{
     Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Asgd, Ema, Lambda, Lbfgs, Lion, Muon, NAdam,
