@@ -203,7 +203,7 @@ pub fn gemm<T: Real>(
         row_step: c_rows,
         col_step: c_cols,
     };
-    if tiny::pays([m, n, k]) {
+    if tiny::pays([m, n, k], &a, &b) {
         return tiny::product([m, n, k], &a, &b, &mut c, accumulate);
     }
     let product = T::product();

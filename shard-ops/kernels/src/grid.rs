@@ -149,6 +149,9 @@ fn keys_cubic(x: f64) -> (f64, f64) {
     (value, sign * slope)
 }
 
+/// The most taps of a place: four along each of three dims.
+const PRODUCTS: usize = 64;
+
 /// The product of a place's taps over the dims of a plane.
 struct Product<'a> {
     taps: [DimTaps; 3],
@@ -170,34 +173,49 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// The tap along dim `d` of product `k`.
-    fn tap(&self, k: usize, d: usize) -> usize {
-        k / self.each.pow((self.plane.len() - 1 - d) as u32) % self.each
+    /// The flat index in the plane of each product, or `absent` where a tap lies outside.
+    fn flat(&self, absent: i64) -> [i64; PRODUCTS] {
+        let flat = self.each_product(Some(0), |flat, d, tap| {
+            Some(flat? * self.plane[d] + self.taps[d].index[tap]?)
+        });
+        flat.map(|at| at.map_or(absent, |at| at as i64))
     }
 
-    /// The flat index in the plane, if all taps lie in it.
-    fn flat(&self, k: usize) -> Option<usize> {
-        (0..self.plane.len()).try_fold(0, |flat, d| {
-            Some(flat * self.plane[d] + self.taps[d].index[self.tap(k, d)]?)
+    fn weights(&self) -> [f64; PRODUCTS] {
+        self.each_product(1.0, |weight, d, tap| weight * self.taps[d].weight[tap])
+    }
+
+    /// How the weights grow with dim `along`'s coordinate.
+    fn slopes(&self, along: usize) -> [f64; PRODUCTS] {
+        self.each_product(1.0, |slope, d, tap| {
+            let taps = &self.taps[d];
+            slope
+                * if d == along {
+                    taps.slope[tap]
+                } else {
+                    taps.weight[tap]
+                }
         })
     }
 
-    fn weight(&self, k: usize) -> f64 {
-        let each = |d: usize| self.taps[d].weight[self.tap(k, d)];
-        (0..self.plane.len()).map(each).product()
-    }
-
-    /// How the weight grows with dim `along`'s coordinate.
-    fn slope(&self, k: usize, along: usize) -> f64 {
-        let each = |d: usize| {
-            let (taps, tap) = (&self.taps[d], self.tap(k, d));
-            if d == along {
-                taps.slope[tap]
-            } else {
-                taps.weight[tap]
+    /// What comes of `start` when one dim's tap after the other is joined to it, of every product: the last dim's taps change first.
+    fn each_product<V: Copy>(
+        &self,
+        start: V,
+        join: impl Fn(V, usize, usize) -> V,
+    ) -> [V; PRODUCTS] {
+        let (mut of, mut count) = ([start; PRODUCTS], 1);
+        for d in 0..self.plane.len() {
+            // From the last one on, so that none is written before it was read.
+            for k in (0..count).rev() {
+                let before = of[k];
+                for tap in 0..self.each {
+                    of[k * self.each + tap] = join(before, d, tap);
+                }
             }
-        };
-        (0..self.plane.len()).map(each).product()
+            count *= self.each;
+        }
+        of
     }
 }
 
@@ -279,10 +297,10 @@ fn taps_here<T: Real>(
         .zip(index.chunks_exact_mut(each));
     for (at, (weight, index)) in grid.chunks_exact(plane.len()).zip(rows) {
         let product = Product::new(sampling, plane, at);
-        for k in 0..each {
-            weight[k] = T::of(product.weight(k));
-            index[k] = product.flat(k).map_or(absent, |i| i as i64);
+        for (to, of) in weight.iter_mut().zip(product.weights()) {
+            *to = T::of(of);
         }
+        index.copy_from_slice(&product.flat(absent)[..each]);
     }
 }
 
@@ -300,12 +318,8 @@ fn taps_grad_here<T: Real>(
     for ((at, dweight), out) in rows.zip(dgrid.chunks_exact_mut(nd)) {
         let product = Product::new(sampling, plane, at);
         for (along, out) in out.iter_mut().rev().enumerate() {
-            let slopes = dweight.iter().enumerate();
-            *out = T::of(
-                slopes
-                    .map(|(k, dw)| dw.wide() * product.slope(k, along))
-                    .sum(),
-            );
+            let slopes = dweight.iter().zip(product.slopes(along));
+            *out = T::of(slopes.map(|(dw, slope)| dw.wide() * slope).sum());
         }
     }
 }

@@ -6,17 +6,24 @@ use crate::exp::fused;
 use crate::pointwise::vectorized;
 use pulp::{Simd, WithSimd};
 
-/// The most numbers that are multiplied, and terms of a sum.
+/// The most numbers that are multiplied.
 const PRODUCTS: usize = 64;
-const TERMS: usize = 16;
 
-/// Whether a product of these extents is computed here. Those with vectors are sums in an order of their own.
+/// Terms of a sum: fewer are added to what is there one by one.
+const TERMS: core::ops::RangeInclusive<usize> = 3..=16;
+
+/// Whether a product of these extents is computed here. Those with vectors, and of rows with columns that both lie side by side, are sums in
+/// an order of their own: here terms are added one after the other, as in a tile.
 #[inline]
-pub(super) fn pays([m, n, k]: [usize; 3]) -> bool {
-    m.min(n) > 1 && k <= TERMS && m.saturating_mul(n).saturating_mul(k) <= PRODUCTS
+pub(super) fn pays<T>([m, n, k]: [usize; 3], a: &Mat<'_, T>, b: &Mat<'_, T>) -> bool {
+    let by_lanes = a.col_step == 1 && b.row_step == 1;
+    m.min(n) > 1
+        && !by_lanes
+        && TERMS.contains(&k)
+        && m.saturating_mul(n).saturating_mul(k) <= PRODUCTS
 }
 
-/// As [`gemm`](super::gemm); terms are added in the order in which a tile adds them.
+/// As [`gemm`](super::gemm).
 pub(super) fn product<T: Real>(
     extent: [usize; 3],
     a: &Mat<'_, T>,

@@ -540,34 +540,40 @@ fn products_of_integers_are_exact() {
     whole_products(|bits| bits as u8);
 }
 
-#[test]
-fn products_of_a_few_numbers_have_the_bits_of_rows_of_many() {
+fn few_as_rows_of_many<T: Real>() {
     let mut rng = Rng::new(77);
-    for (n, k) in [(2, 3), (3, 3), (4, 4), (2, 16)] {
-        let (many, few) = (40, (64 / (n * k)).clamp(2, 3));
-        let [a, b, start] = [many * k, k * n, many * n].map(|len| rng.vec::<f32>(len));
-        for accumulate in [false, true] {
-            let product = |rows: usize| {
-                let mut c = start[..rows * n].to_vec();
-                let (left, right) = (Mat::row_major(&a, k), Mat::row_major(&b, n));
-                gemm(
-                    rows,
-                    n,
-                    k,
-                    left,
-                    right,
-                    MatMut::row_major(&mut c, n),
-                    accumulate,
+    for [n, k] in [[2, 3], [3, 3], [4, 4], [13, 4], [4, 13], [2, 16], [3, 7]] {
+        for (many, few) in [(40, 2), (13, 2), (13, 3), (9, 4), (4, 2)] {
+            let [a, b, start] = [many * k, k * n, many * n].map(|len| rng.vec::<T>(len));
+            for accumulate in [false, true] {
+                let product = |rows: usize| {
+                    let mut c = start[..rows * n].to_vec();
+                    let left = Mat::row_major(&a, k);
+                    let right = Mat::row_major(&b, n);
+                    gemm(
+                        rows,
+                        n,
+                        k,
+                        left,
+                        right,
+                        MatMut::row_major(&mut c, n),
+                        accumulate,
+                    );
+                    c
+                };
+                let (some, all) = (product(few), product(many));
+                assert_eq!(
+                    some,
+                    all[..few * n],
+                    "{few} of {many} x {n} x {k}, {accumulate}"
                 );
-                c
-            };
-            let bits = |c: &[f32]| c.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            let (some, all) = (product(few), product(many));
-            assert_eq!(
-                bits(&some),
-                bits(&all[..few * n]),
-                "{few} x {n} x {k}, {accumulate}"
-            );
+            }
         }
     }
+}
+
+#[test]
+fn products_of_a_few_numbers_have_the_bits_of_rows_of_many() {
+    few_as_rows_of_many::<f32>();
+    few_as_rows_of_many::<f64>();
 }
