@@ -168,7 +168,12 @@ impl Formula for MuonOptions {
             false => momentum.clone(),
         };
         let context = parameter.context();
-        let direction = context.no_grad(|| self.orthogonal(&parameter.lift(ahead.detach())))?;
+        // In the type that was asked for, whatever region the program takes its step in.
+        let direction = context.no_grad(|| {
+            context.autocast(DType::F32, || {
+                self.orthogonal(&parameter.lift(ahead.detach()))
+            })
+        })?;
         let direction = context
             .tape()
             .redistribute(&direction.value(), parameter.layout())?;

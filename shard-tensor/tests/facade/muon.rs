@@ -213,3 +213,25 @@ fn what_are_no_matrices_is_refused() {
         "{integers}"
     );
 }
+
+#[test]
+fn a_step_in_a_region_of_16_bits_is_that_outside_of_it() {
+    let steps = shard_tensor::launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let stepped = |inside: bool| {
+            let w = mesh.from_fn([4, 3], shard(0), |i| (i[0] * 3 + i[1]) as f64 * 0.37 - 1.0)?;
+            let w = w.requires_grad()?;
+            let gradients = w.square()?.sum_all()?.backward()?;
+            let mut muon = Muon::new(vec![("w".to_owned(), w.clone())], 0.1)?;
+            match inside {
+                true => ctx.autocast(DType::BF16, || muon.step(&gradients))?,
+                false => muon.step(&gradients)?,
+            }
+            w.to_array::<f32>()
+        };
+        Ok([stepped(true)?, stepped(false)?])
+    });
+    for [inside, outside] in steps.unwrap() {
+        assert_eq!(inside, outside);
+    }
+}

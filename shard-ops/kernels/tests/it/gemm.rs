@@ -573,6 +573,7 @@ fn few_as_rows_of_many<T: Real>() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "the library does not run there")]
 fn products_of_a_few_numbers_have_the_bits_of_rows_of_many() {
     few_as_rows_of_many::<f32>();
     few_as_rows_of_many::<f64>();
