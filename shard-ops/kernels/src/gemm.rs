@@ -3,7 +3,7 @@
 //! They are computed by the crates `gemm`. Where the processor has a unit for products of `bf16`, that computes those of `bf16`: tiles of AMX, or
 //! vectors of pairs of AVX-512. Tiles compute large products of single precision too: of numbers that come from 16 bits one each, of others as
 //! sums of three of `bf16`, which is as exact and takes six (`gemm/parts.rs`). Products of integers, which these have not, are loops over tiles
-//! (`gemm/whole.rs`).
+//! (`gemm/whole.rs`), and those of a few numbers plain loops (`gemm/tiny.rs`).
 
 #[cfg(amx)]
 #[expect(
