@@ -3,9 +3,7 @@
 use crate::common::read;
 use shard_tensor::nn::{Linear, ModelExt, Module};
 use shard_tensor::optim::{Optimizer, Sgd};
-use shard_tensor::{
-    DType, Launch, Placements, Result, ShardTensor, checkpoint, launch, replicate, shard,
-};
+use shard_tensor::{DType, Launch, Placements, Result, checkpoint, launch, replicate, shard};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -300,7 +298,7 @@ fn singular_vectors_of_a_singular_matrix_have_gradients() {
         let matrix = |i: &[usize]| (3 * i[0] + i[1] + 1) as f64;
         let x = mesh.from_fn([3, 3], replicate(), matrix)?.requires_grad()?;
         let (u, _, vt) = x.svd()?;
-        let pair = |of: &ShardTensor, dim, at: [usize; 2]| {
+        let pair = |of: &shard_tensor::ShardTensor, dim, at: [usize; 2]| {
             let last = of.select(dim, 2)?;
             last.select(0, at[0])?.mul(&last.select(0, at[1])?)
         };
