@@ -91,3 +91,18 @@ fn affine_maps_are_linear_and_their_gradient_is_the_adjoint() {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     assert!((dot(&out, &dy) - dot(&theta, &back)).abs() < 1e-12);
 }
+
+#[test]
+fn places_of_a_plane_read_the_last_dims_neighbours_first() {
+    let linear = Sampling {
+        mode: SampleMode::Linear,
+        edge: SampleEdge::Zeros,
+        aligned: true,
+    };
+    // Column 1.25 and row 0.5 of 3 rows and 5 columns, and column 4 of row 2, behind which nothing is.
+    let (mut weight, mut index) = ([9.0f64; 8], [9; 8]);
+    let at = [-0.375, -0.5, 1.0, 1.0];
+    taps(linear, &[3, 5], -1, &at, &mut weight, &mut index);
+    assert_eq!(weight, [0.375, 0.125, 0.375, 0.125, 1.0, 0.0, 0.0, 0.0]);
+    assert_eq!(index, [1, 2, 6, 7, 14, -1, -1, -1]);
+}

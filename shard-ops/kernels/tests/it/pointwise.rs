@@ -209,3 +209,42 @@ fn lines_have_the_bits_of_views() {
 fn lines_of_other_lengths_are_refused() {
     binary_lines(Binary::Add, &[0.0; 3], &[0.0; 2], &mut [0.0_f64; 3]);
 }
+
+#[test]
+fn short_rows_are_spread_over_others() {
+    let mut rng = Rng::new(13);
+    let shape = [6, 5, 40, 3];
+    // Which dims of either operand are there: 1, 2, 4, 8 for the first to the last.
+    for (left, right) in [
+        (15, 9),
+        (15, 8),
+        (15, 11),
+        (15, 13),
+        (15, 7),
+        (15, 10),
+        (11, 13),
+        (9, 14),
+        (1, 14),
+    ] {
+        let [a, b] = [left, right].map(|dims| -> (Vec<f32>, [usize; 4]) {
+            let shape = core::array::from_fn(|d| if dims >> d & 1 == 1 { shape[d] } else { 1 });
+            (rng.vec(shape.iter().product()), shape)
+        });
+        let [a, b] = [&a, &b].map(|(numbers, own)| {
+            let view = View::contiguous(numbers, own).broadcast_to(&shape);
+            view.expect("broadcasts")
+        });
+        for (x, y) in [(&a, &b), (&b, &a)] {
+            let mut out = vec![f32::NAN; shape.iter().product()];
+            binary(
+                Binary::Sub,
+                x,
+                y,
+                &mut ViewMut::contiguous(&mut out, &shape),
+            );
+            for (i, at) in naive_index(&shape).iter().enumerate() {
+                assert_eq!(out[i], x.get(at) - y.get(at), "{left} {right} at {at:?}");
+            }
+        }
+    }
+}
