@@ -128,3 +128,23 @@ fn nan_is_the_extreme_wherever_it_stands() {
         }
     }
 }
+
+#[test]
+fn extremes_of_short_rows_see_nan_and_the_signs_of_zeros() {
+    let of = |op, row: [f32; 3]| {
+        let mut out = [9.0];
+        reduce(op, &View::contiguous(&row, &[1, 3]), &[1], &mut out);
+        out[0]
+    };
+    for op in [Reduction::Max, Reduction::Min] {
+        for at in 0..3 {
+            let mut row = [1.0, -2.0, 3.0];
+            row[at] = f32::NAN;
+            assert!(of(op, row).is_nan(), "{op:?} {at}");
+        }
+    }
+    for (below, above) in [(-0.0, 0.0), (0.0, -0.0)] {
+        assert!(of(Reduction::Max, [below, -1.0, above]).is_sign_positive());
+        assert!(of(Reduction::Min, [below, 1.0, above]).is_sign_negative());
+    }
+}
