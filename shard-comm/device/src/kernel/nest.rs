@@ -277,10 +277,13 @@ impl Block<'_> {
         }
     }
 
-    /// Whether the block is a tile in which the source's rows are the destination's columns.
+    /// Whether the block is a tile in which the source's rows are the destination's columns. Rows of the destination lie apart, so that any
+    /// order writes the same.
     #[inline]
     pub(super) fn is_turned(&self) -> bool {
-        self.outer.is_empty() && (self.rows.src, self.inner.dst) == (1, 1)
+        self.outer.is_empty()
+            && (self.rows.src, self.inner.dst) == (1, 1)
+            && self.rows.dst.unsigned_abs() >= self.inner.extent
     }
 
     /// Whether elements of a row lie side by side in both views.
