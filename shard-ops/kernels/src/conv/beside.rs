@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The columns between two lines are those that a window reaches over. What is computed for windows that begin there is dropped, so each output
-//! is the sum that it was, in the same order.
+//! is the sum that it was, in the same order. Where windows reach beyond the input, zeros at the end of a line are those at the beginning of the
+//! next.
 
 use super::lift::{Geometry, SlabMut};
 use super::pack::reach;
@@ -51,13 +52,31 @@ pub(super) struct Line {
 }
 
 impl LongLine {
-    /// The lines of so many images.
-    pub(super) fn new(g: &Geometry, batch: usize, extent: [usize; 3], paired: bool) -> Self {
+    /// The lines of so many images, of inputs of so many columns.
+    pub(super) fn new(
+        g: &Geometry,
+        batch: usize,
+        extent: [usize; 3],
+        inputs: usize,
+        paired: bool,
+    ) -> Self {
         let rows = if paired { 2 } else { 1 };
+        // Columns outside the input, before the first one and behind the last.
+        let before = (-g.input(2, 0, 0)).max(0) as usize;
+        let last = g.input(
+            2,
+            extent[2].saturating_sub(1),
+            g.kernel[2].saturating_sub(1),
+        );
+        let behind = (last + 1 - inputs as isize).max(0) as usize;
+        let shared = match g.stride[2] {
+            1 => before.min(behind).min(reach(g)),
+            _ => 0,
+        };
         Self {
             extent,
             rows,
-            cell: extent[2] + reach(g),
+            cell: extent[2] + reach(g) - shared,
             count: batch * extent[0] * extent[1].div_ceil(rows),
         }
     }
@@ -99,9 +118,15 @@ impl LongLine {
 }
 
 /// Whether tiles of lines side by side, of so many lanes, take less time than tiles of each row.
-pub(super) fn pay(g: &Geometry, batch: usize, extent: [usize; 3], lanes: usize) -> bool {
+pub(super) fn pay(
+    g: &Geometry,
+    batch: usize,
+    extent: [usize; 3],
+    inputs: usize,
+    lanes: usize,
+) -> bool {
     let paired = pairs::fit(g, extent[1]);
-    let lines = LongLine::new(g, batch, extent, paired);
+    let lines = LongLine::new(g, batch, extent, inputs, paired);
     let taps = match paired {
         true => PARTS * pairs::taps(g),
         false => g.taps(),

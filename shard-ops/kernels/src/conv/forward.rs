@@ -32,7 +32,7 @@ pub(super) fn correlate<T: Real>(
         // The work is done, with one product per group.
     } else if apart::are_copied(g) {
         apart::correlate(x, weight, bias, y, g);
-    } else if !are_few(y) && beside::pay(g, y.batch, y.extent, lanes::<T>()) {
+    } else if !are_few(y) && beside::pay(g, y.batch, y.extent, x.extent[2], lanes::<T>()) {
         vectorized(Direct {
             x,
             weight,
@@ -211,7 +211,10 @@ impl<T: Real> Direct<'_, '_, '_, T> {
             },
         };
         let packing = match way {
-            Way::Beside => Packing::beside(g, LongLine::new(g, y.batch, y.extent, paired), how),
+            Way::Beside => {
+                let line = LongLine::new(g, y.batch, y.extent, x.extent[2], paired);
+                Packing::beside(g, line, how)
+            }
             _ => Packing::new(g, y.extent, vectors * lanes, how),
         };
         let (batch, extent) = packing.whole(y.batch, y.extent);

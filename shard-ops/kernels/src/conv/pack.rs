@@ -327,46 +327,99 @@ impl<T: Real, S: Simd> NullaryFnOnce for Pack<'_, '_, T, S> {
             false => packing.read(block.rows.len()),
         };
         let pieces = packing.pieces(n, block);
+        let sources = packing.sources(x, first_channel, &pieces);
         for ci in 0..channels {
-            for kd in 0..g.kernel[0] {
-                let out = &mut out[ci * packing.channel + kd * packing.plane..];
-                for (p, phase) in packing.phases.iter().enumerate() {
-                    let out = &mut out[p * packing.pitch..];
-                    for piece in &pieces {
-                        let start = x.start(piece.image, first_channel + ci);
-                        let plane = g.input(0, piece.plane, kd);
-                        let lines = Lines {
-                            data: x.data,
-                            plane: (0..x.extent[0] as isize)
-                                .contains(&plane)
-                                .then(|| start.wrapping_add_signed(plane * x.step[0])),
-                            first: [
-                                g.input(1, piece.rows.start, 0),
-                                g.input(2, piece.columns.start, 0) + *phase as isize,
-                            ],
-                            extent: [x.extent[1], x.extent[2]],
-                            step: [x.step[1], x.step[2]],
-                            stride: g.stride[2],
-                            width: piece.columns.len() + packing.reach,
-                        };
-                        let out = &mut out[piece.at..];
-                        let read = packing.read(piece.rows.len());
-                        if packing.paired {
-                            let spare = &mut spare[..(read + 1) * packing.pitch];
-                            lines.pairs(simd, read, out, step, spare);
-                        } else {
-                            for i in 0..read {
-                                lines.copy(i, &mut out[i * step..][..lines.width]);
-                            }
-                        }
+            for source in &sources {
+                let out = &mut out[ci * packing.channel + source.at..];
+                let mut starts = &source.starts[..];
+                for piece in &pieces {
+                    let (own, others) = starts.split_at(packing.read(piece.rows.len()));
+                    let lines = Lines {
+                        data: x.data,
+                        starts: own,
+                        channel: ci as isize * x.outer[1],
+                        inside: source.inside.clone(),
+                        width: piece.columns.len() + packing.reach,
+                        jump: g.stride[2] as isize * x.step[2],
+                    };
+                    starts = others;
+                    let out = &mut out[piece.at..];
+                    if packing.paired {
+                        let spare = &mut spare[..(own.len() + 1) * packing.pitch];
+                        lines.pairs(simd, out, step, spare);
+                    } else {
+                        lines.copies(out, step);
                     }
-                    for i in 0..rows {
-                        out[i * step..][width..packing.pitch].fill(T::zero());
-                    }
+                }
+                for i in 0..rows {
+                    out[i * step..][width..packing.pitch].fill(T::zero());
                 }
             }
         }
     }
+}
+
+/// What is packed of a plane of the kernel and a phase: the same rows of each channel.
+struct Source {
+    /// Where it is packed in a channel.
+    at: usize,
+    /// The columns inside the input.
+    inside: Range<usize>,
+    /// Where the columns inside of each row of each piece begin, in the first channel, if they are not all outside.
+    starts: Vec<Option<usize>>,
+}
+
+impl Packing {
+    /// What pieces are packed of; of each the same columns are inside.
+    fn sources<T>(&self, x: &Slab<'_, T>, channel: usize, pieces: &[Piece]) -> Vec<Source> {
+        let g = &self.geometry;
+        let phases = self.phases.iter().enumerate();
+        let of = |kd: usize, (p, phase): (usize, &usize)| {
+            let first = |piece: &Piece| g.input(2, piece.columns.start, 0) + *phase as isize;
+            let inside = pieces.first().map_or(0..0, |piece| {
+                inside(
+                    first(piece),
+                    g.stride[2],
+                    piece.columns.len() + self.reach,
+                    x.extent[2],
+                )
+            });
+            let is_in = |i: isize, d: usize| (0..x.extent[d] as isize).contains(&i);
+            let start = |piece: &Piece, i: usize| {
+                let plane = g.input(0, piece.plane, kd);
+                let row = g.input(1, piece.rows.start, 0) + i as isize;
+                let column = first(piece) + (inside.start * g.stride[2]) as isize;
+                let within = plane * x.step[0] + row * x.step[1] + column * x.step[2];
+                (is_in(plane, 0) && is_in(row, 1) && !inside.is_empty())
+                    .then(|| x.start(piece.image, channel).wrapping_add_signed(within))
+            };
+            let starts = pieces.iter().flat_map(|piece| {
+                let start = &start;
+                (0..self.read(piece.rows.len())).map(move |i| start(piece, i))
+            });
+            Source {
+                at: kd * self.plane + p * self.pitch,
+                starts: starts.collect(),
+                inside: inside.clone(),
+            }
+        };
+        let planes = 0..g.kernel[0];
+        planes
+            .flat_map(|kd| phases.clone().map(move |phase| (kd, phase)))
+            .map(|(kd, phase)| of(kd, phase))
+            .collect()
+    }
+}
+
+/// Which of the columns `first + j * stride`, for `j` in `0 .. width`, are among the first `extent`.
+fn inside(first: isize, stride: usize, width: usize, extent: usize) -> Range<usize> {
+    let stride = stride as isize;
+    let until = |limit: isize| {
+        let columns = (limit - first + stride - 1).div_euclid(stride);
+        columns.clamp(0, width as isize) as usize
+    };
+    let low = until(0);
+    low..until(extent as isize).max(low)
 }
 
 /// Outputs of one image whose input is packed side by side.
@@ -442,71 +495,63 @@ impl<'a, 'b, T> Ahead<'a, 'b, T> {
     }
 }
 
-/// The rows that are packed: row `i` is `first[0] + i` of a plane of the input, and its columns are `first[1] + j * stride` for `j` in
-/// `0 .. width`; what lies outside is zeros.
+/// Rows of a channel that are packed, of which each has `width` columns, `jump` elements apart; what lies outside is zeros.
 struct Lines<'a, T> {
     data: &'a [T],
-    /// Where the plane begins, if there is one.
-    plane: Option<usize>,
-    first: [isize; 2],
-    extent: [usize; 2],
-    step: [isize; 2],
-    stride: usize,
+    /// Where the columns inside of each row begin in the first channel, if there are some, and how far this channel lies behind it.
+    starts: &'a [Option<usize>],
+    channel: isize,
+    inside: Range<usize>,
     width: usize,
+    jump: isize,
 }
 
 impl<'a, T: Real> Lines<'a, T> {
-    /// The columns inside.
+    /// Where the columns inside of row `i` begin, if there are some.
     #[inline(always)]
-    fn inside(&self) -> Range<usize> {
-        let stride = self.stride as isize;
-        let until = |limit: isize| {
-            let columns = (limit - self.first[1] + stride - 1).div_euclid(stride);
-            columns.clamp(0, self.width as isize) as usize
-        };
-        let low = until(0);
-        low..until(self.extent[1] as isize).max(low)
+    fn start(&self, i: usize) -> Option<usize> {
+        self.starts[i].map(|start| start.wrapping_add_signed(self.channel))
     }
 
-    /// Elements from a column to the next.
-    fn jump(&self) -> isize {
-        self.stride as isize * self.step[1]
-    }
-
-    /// Column `column` of row `i`, if that is inside.
+    /// Copies all rows, each `step` elements behind the last in `out`.
     #[inline(always)]
-    fn start(&self, i: usize, column: usize) -> Option<usize> {
-        let row = self.first[0] + i as isize;
-        if row < 0 || row >= self.extent[0] as isize {
-            return None;
+    fn copies(&self, out: &mut [T], step: usize) {
+        for i in 0..self.starts.len() {
+            let target = &mut out[i * step..][..self.width];
+            match self.start(i) {
+                Some(start) => self.copy(start, target),
+                None => target.fill(T::zero()),
+            }
         }
-        let column = self.first[1] + column as isize * self.stride as isize;
-        let within = row * self.step[0] + column * self.step[1];
-        self.plane.map(|plane| plane.wrapping_add_signed(within))
     }
 
-    /// Copies row `i`.
+    /// Copies a row whose columns inside begin at `start`.
     #[inline(always)]
-    fn copy(&self, i: usize, target: &mut [T]) {
-        let inside = self.inside();
-        let Some(start) = self.start(i, inside.start).filter(|_| !inside.is_empty()) else {
-            return target.fill(T::zero());
-        };
-        target[..inside.start].fill(T::zero());
-        target[inside.end..].fill(T::zero());
-        let (target, jump) = (&mut target[inside], self.jump());
-        match jump {
+    fn copy(&self, start: usize, target: &mut [T]) {
+        let inside = self.inside.clone();
+        clear(&mut target[..inside.start]);
+        clear(&mut target[inside.end..]);
+        let target = &mut target[inside];
+        match self.jump {
             1 => target.copy_from_slice(&self.data[start..start + target.len()]),
             2 => {
                 // Of each two side by side the first, which is a loop that can be vectors; the last of all may be alone.
-                let of = &self.data[start..start + 2 * target.len() - 1];
-                let (last, others) = (target.len() - 1, pulp::as_arrays::<2, T>(of).0);
-                for (v, two) in target.iter_mut().zip(others) {
+                let of = &self.data[start..];
+                let (of, _) = pulp::as_arrays::<2, T>(&of[..of.len().min(2 * target.len())]);
+                let (pairs, alone) = target.split_at_mut(of.len());
+                let (eights, others) = pulp::as_arrays_mut::<8, T>(pairs);
+                let (of_eights, of_others) = pulp::as_arrays::<8, [T; 2]>(of);
+                for (v, of) in eights.iter_mut().zip(of_eights) {
+                    *v = of.map(|two| two[0]);
+                }
+                for (v, two) in others.iter_mut().zip(of_others) {
                     *v = two[0];
                 }
-                target[last] = of[2 * last];
+                if let [last] = alone {
+                    *last = self.data[start + 2 * of.len()];
+                }
             }
-            _ => {
+            jump => {
                 for (j, v) in target.iter_mut().enumerate() {
                     *v = self.data[start.wrapping_add_signed(j as isize * jump)];
                 }
@@ -514,34 +559,30 @@ impl<'a, T: Real> Lines<'a, T> {
         }
     }
 
-    /// Writes the parts of pairs of outputs that read `read` rows together; parts lie `step` elements apart in `out`, and `spare` has room for one row
-    /// more than are read.
+    /// Writes the parts of pairs of outputs, which read the rows together; parts lie `step` elements apart in `out`, and `spare` has room for
+    /// one row more than there are.
     #[inline(always)]
-    fn pairs<S: Simd>(&self, simd: S, read: usize, out: &mut [T], step: usize, spare: &mut [T]) {
-        let inside = self.inside();
+    fn pairs<S: Simd>(&self, simd: S, out: &mut [T], step: usize, spare: &mut [T]) {
+        let (inside, read) = (&self.inside, self.starts.len());
         let pitch = spare.len() / (read + 1);
         let (zeros, copies) = spare.split_at_mut(pitch);
         zeros.fill(T::zero());
-        let copied = self.jump() != 1;
+        let copied = self.jump != 1;
         if copied {
-            for (i, copy) in copies.chunks_exact_mut(pitch).enumerate() {
-                self.copy(i, &mut copy[..self.width]);
-            }
+            self.copies(copies, pitch);
         }
         let rows = Rows {
             lines: self,
-            read,
             zeros: &zeros[..inside.len()],
             copies: copied.then_some(&*copies),
-            inside: inside.clone(),
         };
         // Of an odd number of rows, the last pair has one.
         for pair in 0..(read - 1) / 2 {
             let mut parts = pairs::four(&mut out[PARTS * pair * step..], step, self.width);
             // Outside all rows are zeros.
             for part in &mut parts {
-                part[..inside.start].fill(T::zero());
-                part[inside.end..].fill(T::zero());
+                clear(&mut part[..inside.start]);
+                clear(&mut part[inside.end..]);
             }
             let i = 2 * pair;
             let x = [
@@ -555,30 +596,35 @@ impl<'a, T: Real> Lines<'a, T> {
     }
 }
 
+/// Writes zeros to a few columns, of which there are mostly none or one: no call for these.
+#[inline(always)]
+fn clear<T: Real>(columns: &mut [T]) {
+    match columns {
+        [] => {}
+        [one] => *one = T::zero(),
+        several => several.fill(T::zero()),
+    }
+}
+
 /// The columns inside of rows that are read side by side, where they lie or as copies.
 struct Rows<'a, T> {
     lines: &'a Lines<'a, T>,
-    read: usize,
     zeros: &'a [T],
     copies: Option<&'a [T]>,
-    inside: Range<usize>,
 }
 
 impl<'a, T: Real> Rows<'a, T> {
     #[inline(always)]
     fn row(&self, i: usize) -> &'a [T] {
-        let start = self.lines.start(i, self.inside.start);
-        match (start, self.copies) {
-            // The block's columns all lie beside the input, and so would its first one.
-            _ if self.inside.is_empty() => self.zeros,
-            // Nobody reads the row behind the last one of an odd number.
-            (Some(_), _) if i >= self.read => self.zeros,
-            (Some(start), None) => &self.lines.data[start..start + self.inside.len()],
-            (Some(_), Some(copies)) => {
-                let pitch = copies.len() / self.read;
-                &copies[i * pitch..][self.inside.clone()]
-            }
-            (None, _) => self.zeros,
+        let inside = &self.lines.inside;
+        let read = self.lines.starts.len();
+        // Nobody reads the row behind the last one of an odd number.
+        let Some(start) = (i < read).then(|| self.lines.start(i)).flatten() else {
+            return self.zeros;
+        };
+        match self.copies {
+            None => &self.lines.data[start..start + inside.len()],
+            Some(copies) => &copies[i * (copies.len() / read)..][inside.clone()],
         }
     }
 }

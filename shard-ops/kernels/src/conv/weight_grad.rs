@@ -134,7 +134,7 @@ impl<T: Real> WithSimd for Sums<'_, '_, '_, T> {
         let packing = match fits && beside::are_few(dy.batch, dy.extent, FLUSH) {
             true => Packing::beside(
                 &most,
-                LongLine::new(&most, dy.batch, dy.extent, paired),
+                LongLine::new(&most, dy.batch, dy.extent, x.extent[2], paired),
                 how,
             ),
             false => Packing::new(&most, dy.extent, tile, how),
