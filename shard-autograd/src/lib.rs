@@ -89,6 +89,7 @@ mod node;
 mod pass;
 mod recorder;
 mod to_mesh;
+mod together;
 mod used;
 
 pub use checkpoint::checkpoint;

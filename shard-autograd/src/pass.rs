@@ -7,12 +7,14 @@ use crate::hook::GradientHook;
 use crate::law::gradient_layout;
 use crate::node::{Kind, LeafName, Node, Outlet, Slot, ValueId, on_tape};
 use crate::recorder::Mode;
+use crate::together::Together;
 use crate::used::Again;
 use crate::{AutogradError, Recorder, Result, by_hand, checkpoint, local, to_mesh};
-use shard_ops::{Saved, Terms, Value};
+use shard_ops::{Op, Saved, Terms, Value};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// One backward pass.
 pub(crate) struct Pass<'a> {
@@ -51,6 +53,8 @@ pub(crate) struct Visit {
     /// Whether its vjp is to be run.
     pub(crate) run: bool,
     pending: SmallVec<[Cotangents; 1]>,
+    /// What is still to be made of cotangents, for each output.
+    waiting: SmallVec<[Together; 1]>,
     /// How many edges from nodes whose vjp is still to be run lead here.
     pub(crate) uses: usize,
     /// How many did at first.
@@ -58,6 +62,35 @@ pub(crate) struct Visit {
 }
 
 pub(crate) type Visits = BTreeMap<u64, Visit>;
+
+impl Visit {
+    /// Adds what is to be made for this output, and makes it and what waits if it is time.
+    fn wait(
+        &mut self,
+        mover: Mover<'_>,
+        output: usize,
+        op: &Arc<dyn Op>,
+        cotangent: Value,
+    ) -> Result<()> {
+        if !self.waiting[output].takes(op) {
+            self.make(mover, output)?;
+        }
+        let waiting = &mut self.waiting[output];
+        waiting.push(op, cotangent);
+        match waiting.is_full(&self.node.outlets[output]) {
+            true => self.make(mover, output),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes what waits for this output.
+    fn make(&mut self, mover: Mover<'_>, output: usize) -> Result<()> {
+        if let Some(term) = self.waiting[output].make(mover, &self.node.outlets[output])? {
+            self.pending[output].push(mover, term)?;
+        }
+        Ok(())
+    }
+}
 
 impl Pass<'_> {
     /// Runs the pass from these values with these cotangents.
@@ -106,7 +139,11 @@ impl Pass<'_> {
             // Where no cotangent arrived at a piece here, one may have arrived on another rank, and all ranks must go on
             // alike.
             let shared = matches!(node.kind, Kind::ToLocal { .. });
-            if shared || cotangents.iter().any(Option::is_some) {
+            if let Some((op, parent, cotangent)) = waits(&node, &needs, &cotangents) {
+                if let Some(to) = visits.get_mut(&parent.node.id) {
+                    to.wait(mover, parent.output, op, cotangent)?;
+                }
+            } else if shared || cotangents.iter().any(Option::is_some) {
                 let _span = tracing::trace_span!("vjp", op = node.name(), node = node.id).entered();
                 let (summed, exec) = (terms_of(&node, &visits), &**self.recorder.inner());
                 let told = summed.iter().any(|&terms| terms > 1);
@@ -166,12 +203,14 @@ impl Pass<'_> {
                 stack.extend(node.parents.iter().flatten().map(|p| p.node.clone()));
             }
             let pending = node.outlets.iter().map(|_| Cotangents::default()).collect();
+            let waiting = node.outlets.iter().map(|_| Together::default()).collect();
             visits.insert(
                 node.id,
                 Visit {
                     node,
                     run: false,
                     pending,
+                    waiting,
                     uses: 0,
                     terms: 0,
                 },
@@ -231,6 +270,7 @@ impl Pass<'_> {
         output: usize,
         found: &mut FoundMap,
     ) -> Result<Option<Value>> {
+        visit.make(mover, output)?;
         let node = &visit.node;
         let slot = Slot {
             node: node.clone(),
@@ -378,6 +418,21 @@ fn terms_of(node: &Node, visits: &Visits) -> SmallVec<[usize; 3]> {
     (node.parents.iter())
         .map(|parent| parent.as_ref().and_then(summed).unwrap_or(1))
         .collect()
+}
+
+/// The op and the one input of a node, if the input's cotangent may be made later, of this one of the output.
+fn waits<'a>(
+    node: &'a Node,
+    needs: &[bool],
+    cotangents: &[Option<Value>],
+) -> Option<(&'a Arc<dyn Op>, &'a Slot, Value)> {
+    let ([Some(parent)], [true], [Some(cotangent)]) = (&node.parents[..], needs, cotangents) else {
+        return None;
+    };
+    match &node.kind {
+        Kind::Op { op, .. } if op.waits(cotangent) => Some((op, parent, cotangent.clone())),
+        _ => None,
+    }
 }
 
 /// Adds the cotangents from a node's vjp to those of its inputs.

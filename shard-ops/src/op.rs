@@ -7,6 +7,7 @@ use shard_comm::{DType, DeviceKind};
 use shard_redistribute::PlanHandle;
 use shard_spec::Layout;
 use smallvec::SmallVec;
+use std::any::Any;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ impl Halves {
 /// An operator: a rule, a local kernel, and a vjp.
 ///
 /// Built-in ops and a user's own are declared the same way. Attributes are fields of the implementing struct.
-pub trait Op: Debug + Send + Sync + 'static {
+pub trait Op: Any + Debug + Send + Sync {
     /// The op's name in errors, traces and handlers.
     fn name(&self) -> &'static str;
 
@@ -132,6 +133,36 @@ pub trait Op: Debug + Send + Sync + 'static {
             operand: 0,
         })
     }
+
+    /// Whether what this op of one input and one output makes of a cotangent may wait for what others make for the same value, so that
+    /// [`vjp_together`](Self::vjp_together) makes the sum with less work than one after the other, as for the pieces of a tensor. Its
+    /// [`vjp`](Self::vjp) is then not asked. Says the same on every rank.
+    fn waits(&self, cotangent: &Value) -> bool {
+        let _ = cotangent;
+        false
+    }
+
+    /// The sum of the cotangents that several applications, which [wait](Self::waits), give one value, or that of one. Their ops are of
+    /// this op's type.
+    ///
+    /// # Errors
+    /// As [`vjp`](Self::vjp).
+    fn vjp_together(&self, exec: &dyn Exec, of: &[Waiting<'_>]) -> Result<Value> {
+        let _ = (exec, of);
+        Err(OpError::NoVjp {
+            op: self.name(),
+            operand: 0,
+        })
+    }
+}
+
+/// An application of an op to a value, whose cotangent [waits](Op::waits).
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting<'a> {
+    /// The op.
+    pub op: &'a dyn Op,
+    /// The cotangent of its output.
+    pub cotangent: &'a Value,
 }
 
 /// In which type an op gets floating-point operands in a region of a program that casts by itself, as PyTorch's autocast does. Operands

@@ -7,6 +7,7 @@ mod halos;
 mod law;
 mod local;
 mod memory;
+mod pieces;
 mod tape;
 mod used;
 mod windows;

@@ -10,11 +10,12 @@ use super::types::same_types;
 use crate::error::InOp;
 use crate::{
     Access, Boundaries, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved,
-    Value, holds, key_of,
+    Value, Waiting, holds, key_of,
 };
 use shard_comm::Scalar;
 use shard_spec::{DimMap, Dims, EdgeMap};
 use smallvec::smallvec;
+use std::any::Any;
 use std::sync::Arc;
 
 /// Elements `start, start + step, ...` of dim `dim`, `len` of them; `step` may be negative.
@@ -449,9 +450,10 @@ pub fn unbind(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Vec<Value>> {
         let one = |i| squeeze(exec, &slice(exec, x, dim, i, 1, 1)?, dim);
         (0..x.shape()[dim]).map(one).collect()
     };
-    // The gradient of a slice is as large as what it was taken of: of many indices, slices are taken of runs of them.
+    // The gradients of some dozens of slices are put together at once, in a tensor as large as what they were taken of: of more
+    // indices, slices are taken of runs of them.
     let run = n.isqrt();
-    if run < 4 || !exec.records() || x.layout().sharding(dim).is_some() {
+    if n <= 64 || !exec.records() || x.layout().sharding(dim).is_some() {
         return each(x);
     }
     let mut all = Vec::with_capacity(n);
@@ -473,8 +475,11 @@ fn one_dim(
     scaled(exec, name, x, maps)
 }
 
-/// A move with boundaries in proportion, by a map for each dim.
+/// A move with boundaries in proportion, by a map for each dim. A value of which all is meant, as it lies, is what it is.
 fn scaled(exec: &dyn Exec, name: &'static str, x: &Value, maps: Vec<DimMap>) -> Result<Value> {
+    if maps.iter().all(DimMap::is_identity) {
+        return Ok(x.clone());
+    }
     let law = Boundaries::Scaled;
     let dims = (maps.into_iter()).map(|map| MoveDim { map, law }).collect();
     exec.apply1(Arc::new(Move::new(name, vec![dims], 0.0, false)), &[x])
@@ -582,6 +587,42 @@ impl Op for Move {
             let adjoint = Self::new("move_adjoint", vec![back], 0.0, accumulate);
             exec.apply1(Arc::new(adjoint), &[dy])
         })
+    }
+
+    /// Of a piece that is cut from what each rank has whole: with the others it is one move, where each alone is as large as the whole.
+    fn waits(&self, cotangent: &Value) -> bool {
+        let [dims] = &self.inputs[..] else {
+            return false;
+        };
+        let whole = dims.iter().map(|dim| dim.map.src_extent());
+        cotangent.shape().iter().product::<usize>() < whole.product()
+            && (dims.iter().enumerate())
+                .all(|(d, dim)| dim.map.is_identity() || cotangent.layout().sharding(d).is_none())
+    }
+
+    fn vjp_together(&self, exec: &dyn Exec, of: &[Waiting<'_>]) -> Result<Value> {
+        let moves = of.iter().map(|one| {
+            let op: &dyn Any = one.op;
+            let dims = op.downcast_ref::<Self>()?.inputs[0].iter();
+            Some(dims.map(MoveDim::inverse).collect::<Vec<_>>())
+        });
+        let Some(back) = moves.collect::<Option<Vec<_>>>() else {
+            return Err(OpError::NoVjp {
+                op: self.name,
+                operand: 0,
+            });
+        };
+        let adds = |(i, dims): (usize, &Vec<MoveDim>)| {
+            let meets = |other: &Vec<MoveDim>| {
+                let mut pairs = dims.iter().zip(other);
+                pairs.all(|(a, b)| a.map.meets(&b.map))
+            };
+            !dims.iter().all(|d| d.map.single_valued()) || back[..i].iter().any(meets)
+        };
+        let accumulate = back.iter().enumerate().any(adds);
+        let cotangents: Vec<&Value> = of.iter().map(|one| one.cotangent).collect();
+        let adjoint = Self::new("move_adjoint", back, 0.0, accumulate);
+        exec.apply1(Arc::new(adjoint), &cotangents)
     }
 }
 

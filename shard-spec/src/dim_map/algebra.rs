@@ -62,6 +62,23 @@ impl DimMap {
         })
     }
 
+    /// Whether a destination index is hit by both relations.
+    ///
+    /// ```
+    /// use shard_spec::DimMap;
+    /// let (even, odd) = (DimMap::slice(6, 0, 2, 3)?.inverse(), DimMap::slice(6, 1, 2, 3)?.inverse());
+    /// assert!(!even.meets(&odd) && even.meets(&DimMap::place(1, 6, 2)?));
+    /// # Ok::<(), shard_spec::SpecError>(())
+    /// ```
+    pub fn meets(&self, other: &Self) -> bool {
+        let end = |run: &Run| run.dst().at(run.len - 1) as usize;
+        self.runs.iter().any(|a| {
+            (other.runs.iter())
+                .filter(|b| a.dst_start <= end(b) && b.dst_start <= end(a))
+                .any(|b| a.dst().intersect(&b.dst()) != Intersection::Never)
+        })
+    }
+
     /// Whether every destination index is hit.
     pub fn covers_all_dst(&self) -> bool {
         if self.single_valued() {

@@ -3,6 +3,7 @@
 use super::{Leaf, LeafMut, Module, Training, Tree, under, uniform};
 use crate::{DType, Error, Mesh, Result, ShardTensor, tree};
 use shard_comm::Calling;
+use std::ops::Range;
 
 /// A step of a recurrent layer, which [`Recurrent`] repeats: [`RnnCell`], [`GruCell`] or [`LstmCell`].
 pub trait RecurrentCell: Tree + Sized {
@@ -125,7 +126,7 @@ macro_rules! cells {
 
             #[track_caller]
             fn step(&self, gates: &ShardTensor, state: Option<&$state>) -> Result<$state> {
-                self.advance(&gates.chunk($gates, -1)?, state)
+                self.advance(gates, state)
             }
 
             fn output(state: &$state) -> &ShardTensor {
@@ -179,12 +180,10 @@ fn hold(
 
 impl RnnCell {
     #[track_caller]
-    fn advance(&self, of_input: &[ShardTensor], h: Option<&ShardTensor>) -> Result<ShardTensor> {
-        let [input] = of_input else {
-            return Err(gates("RnnCell", 1, of_input.len()));
-        };
-        let h = h.map_or_else(|| input.zeros_like(), |h| Ok(h.clone()))?;
-        input
+    fn advance(&self, of_input: &ShardTensor, h: Option<&ShardTensor>) -> Result<ShardTensor> {
+        let hidden = hidden_of("RnnCell", of_input, &self.weight_hh, 1)?;
+        let h = h.map_or_else(|| none(of_input, hidden), |h| Ok(h.clone()))?;
+        of_input
             .add(&h.linear(&self.weight_hh, self.bias_hh.as_ref())?)?
             .tanh()
     }
@@ -192,20 +191,20 @@ impl RnnCell {
 
 impl GruCell {
     #[track_caller]
-    fn advance(&self, of_input: &[ShardTensor], h: Option<&ShardTensor>) -> Result<ShardTensor> {
-        let [reset, update, new] = of_input else {
-            return Err(gates("GruCell", 3, of_input.len()));
+    fn advance(&self, of_input: &ShardTensor, h: Option<&ShardTensor>) -> Result<ShardTensor> {
+        let hidden = hidden_of("GruCell", of_input, &self.weight_hh, 3)?;
+        let h = h.map_or_else(|| none(of_input, hidden), |h| Ok(h.clone()))?;
+        let of_state = h.linear(&self.weight_hh, self.bias_hh.as_ref())?;
+        let part = |x: &ShardTensor, gates: Range<usize>| {
+            x.narrow(-1, gates.start * hidden..gates.end * hidden)
         };
-        // It lies as what it meets, so that gradients do not move either.
-        let h = h.map_or_else(|| new.zeros_like(), |h| Ok(h.clone()))?;
-        let of_state = h
-            .linear(&self.weight_hh, self.bias_hh.as_ref())?
-            .chunk(3, -1)?;
-        let reset = reset.add(&of_state[0])?.sigmoid()?;
-        let update = update.add(&of_state[1])?.sigmoid()?;
-        let new = new.add(&reset.mul(&of_state[2])?)?.tanh()?;
+        let both = part(of_input, 0..2)?
+            .add(&part(&of_state, 0..2)?)?
+            .sigmoid()?;
+        let (reset, update) = (part(&both, 0..1)?, part(&both, 1..2)?);
+        let new = part(of_input, 2..3)?.add(&reset.mul(&part(&of_state, 2..3)?)?)?;
         // (1 - update) * new + update * h
-        new.lerp(&h, &update)
+        new.tanh()?.lerp(&h, &update)
     }
 }
 
@@ -213,29 +212,21 @@ impl LstmCell {
     #[track_caller]
     fn advance(
         &self,
-        of_input: &[ShardTensor],
+        of_input: &ShardTensor,
         state: Option<&(ShardTensor, ShardTensor)>,
     ) -> Result<(ShardTensor, ShardTensor)> {
-        let [input, forget, cell, output] = of_input else {
-            return Err(gates("LstmCell", 4, of_input.len()));
-        };
+        let hidden = hidden_of("LstmCell", of_input, &self.weight_hh, 4)?;
         let (h, c) = match state {
             Some(state) => state.clone(),
             None => {
-                let h = match &self.weight_hr {
-                    Some(weight) => cell.narrow(-1, 0..weight.shape()[0])?,
-                    None => cell.clone(),
-                };
-                (h.zeros_like()?, cell.zeros_like()?)
+                let outputs = (self.weight_hr.as_ref()).map_or(hidden, |weight| weight.shape()[0]);
+                (none(of_input, outputs)?, none(of_input, hidden)?)
             }
         };
-        let of_state = h
-            .linear(&self.weight_hh, self.bias_hh.as_ref())?
-            .chunk(4, -1)?;
-        let input = input.add(&of_state[0])?.sigmoid()?;
-        let forget = forget.add(&of_state[1])?.sigmoid()?;
-        let cell = cell.add(&of_state[2])?.tanh()?;
-        let output = output.add(&of_state[3])?.sigmoid()?;
+        let gates = of_input.add(&h.linear(&self.weight_hh, self.bias_hh.as_ref())?)?;
+        let gate = |i: usize| gates.narrow(-1, i * hidden..(i + 1) * hidden);
+        let (input, forget) = (gate(0)?.sigmoid()?, gate(1)?.sigmoid()?);
+        let (cell, output) = (gate(2)?.tanh()?, gate(3)?.sigmoid()?);
         let c = forget.mul(&c)?.add(&input.mul(&cell)?)?;
         let h = output.mul(&c.tanh()?)?;
         Ok(match &self.weight_hr {
@@ -245,13 +236,33 @@ impl LstmCell {
     }
 }
 
-fn gates(cell: &'static str, expected: usize, got: usize) -> Error {
-    Error::argument(
-        cell,
-        format!("{expected} gates of one size"),
-        format!("features that divide into {got}"),
-        "give what `gates` makes of an input",
-    )
+/// How many hidden features a cell has, of which these are what its gates got of an input.
+#[track_caller]
+fn hidden_of(
+    cell: &'static str,
+    of_input: &ShardTensor,
+    weight: &ShardTensor,
+    gates: usize,
+) -> Result<usize> {
+    let (features, rows) = (of_input.shape().last(), weight.shape()[0]);
+    match features {
+        Some(&features) if features == rows => Ok(rows / gates),
+        _ => Err(Error::argument(
+            cell,
+            format!(
+                "{rows} features, {} for each of {gates} gates",
+                rows / gates
+            ),
+            format!("shape {:?}", of_input.shape()),
+            "give what `gates` makes of an input",
+        )),
+    }
+}
+
+/// Zeros of so many features, which lie as what they meet, so that gradients do not move either.
+#[track_caller]
+fn none(of_input: &ShardTensor, features: usize) -> Result<ShardTensor> {
+    of_input.narrow(-1, 0..features)?.zeros_like()
 }
 
 /// A recurrent layer over sequences `[batch, time, features]`, or several on top of each other, one way or both: [`Rnn`], [`Gru`] and [`Lstm`].
