@@ -132,8 +132,8 @@ fn move_bits<T: bytemuck::Pod>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
     let (src, dst): (&[T], &mut [T]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
     if (block.inner.src, block.inner.dst) == (-1, 1) {
         turn_rows(dst, src, block);
-    } else if block.is_turned() {
-        turn::tile(dst, src, block);
+    } else if let Some(turned) = block.turned() {
+        turn::tile(dst, src, block, &turned);
     } else {
         block.sweep(src, dst, |_, value| value);
     }

@@ -13,6 +13,15 @@ pub(super) struct Axis {
     pub(super) dst: isize,
 }
 
+impl Axis {
+    /// A loop of one turn.
+    const ONCE: Self = Self {
+        extent: 1,
+        src: 0,
+        dst: 0,
+    };
+}
+
 /// Loops over a source and a destination view of one shape, outermost first.
 pub(crate) struct Nest {
     axes: SmallVec<[Axis; 6]>,
@@ -24,6 +33,9 @@ pub(crate) struct Nest {
 
 /// Side of the square tiles in which a transposed pair of loops is walked: two tiles of doubles fit the first cache.
 const TILE: usize = 32;
+
+/// Elements that a tile has at least along either side, for squares of it to pay.
+const LEAST: usize = 8;
 
 impl Nest {
     /// The loops of two checked views; `None` if they are empty.
@@ -150,9 +162,7 @@ impl Nest {
         let (outer, rows, inner) = self.split();
         let transposed = rows.src == 1 && !matches!(inner.src, 0 | 1) && inner.dst == 1;
         if self.free && transposed {
-            walk(outer, self.src, self.dst, &mut |src, dst| {
-                Block::new(src, dst, rows, inner).parts(TILE, TILE, visit);
-            });
+            self.tiles(outer, rows, inner, visit);
         } else {
             let (far, outer) = outer.split_at(outer.len().saturating_sub(NEAR));
             walk(far, self.src, self.dst, &mut |src, dst| {
@@ -162,6 +172,31 @@ impl Nest {
                 });
             });
         }
+    }
+
+    /// Visits square tiles of rows along which the source is dense and an inner loop along which the destination is. Where one of the two is
+    /// short, a tile has turns of the loop along which that view goes on behind it, too.
+    ///
+    /// Of `[o, i, y, 2]` as `[y, i, 2, o]` the source is dense along two elements, and along `y` behind them: a tile has 32 of these by 32 of
+    /// `o`, and each line of the source's is read once.
+    fn tiles(&self, outer: &[Axis], rows: Axis, inner: Axis, visit: &mut dyn FnMut(&Block<'_>)) {
+        let mut far: SmallVec<[Axis; 6]> = outer.into();
+        let mut near = |extent: usize, step: fn(&Axis) -> isize| {
+            let goes_on = |axis: &Axis| step(axis) == extent as isize;
+            let at = (extent < TILE / 2).then(|| far.iter().position(goes_on));
+            at.flatten().map(|at| (far.remove(at), TILE / extent))
+        };
+        let behind = [
+            near(rows.extent, |axis| axis.src),
+            near(inner.extent, |axis| axis.dst),
+        ];
+        let behind: SmallVec<[(Axis, usize); 2]> = behind.into_iter().flatten().collect();
+        walk(&far, self.src, self.dst, &mut |src, dst| {
+            let whole = Block::new(src, dst, rows, inner);
+            whole.with_parts(&behind, &mut SmallVec::new(), &mut |block| {
+                block.parts(TILE, TILE, visit);
+            });
+        });
     }
 
     /// Visits parts of two loops with at most `elements` elements each, in row-major order.
@@ -277,13 +312,53 @@ impl Block<'_> {
         }
     }
 
-    /// Whether the block is a tile in which the source's rows are the destination's columns. Rows of the destination lie apart, so that any
-    /// order writes the same.
+    /// Visits the block with one part after the other of each of these loops outside of its own, so many turns at most.
+    fn with_parts(
+        &self,
+        loops: &[(Axis, usize)],
+        outer: &mut SmallVec<[Axis; 2]>,
+        visit: &mut dyn FnMut(&Block<'_>),
+    ) {
+        let Some(((axis, most), others)) = loops.split_first() else {
+            return visit(&Block { outer, ..*self });
+        };
+        for first in (0..axis.extent).step_by(*most) {
+            let extent = (*most).min(axis.extent - first);
+            outer.push(Axis { extent, ..*axis });
+            let part = Block {
+                src: self.src + first as isize * axis.src,
+                dst: self.dst + first as isize * axis.dst,
+                ..*self
+            };
+            part.with_parts(others, outer, visit);
+            outer.pop();
+        }
+    }
+
+    /// The block as a tile in which the source's rows are the destination's columns, if it is one that is not too narrow. Rows of the
+    /// destination lie apart, so that any order writes the same.
     #[inline]
-    pub(super) fn is_turned(&self) -> bool {
-        self.outer.is_empty()
-            && (self.rows.src, self.inner.dst) == (1, 1)
-            && self.rows.dst.unsigned_abs() >= self.inner.extent
+    pub(super) fn turned(&self) -> Option<Turned> {
+        let is_turned = (self.rows.src, self.inner.dst) == (1, 1)
+            && self.rows.dst.unsigned_abs() >= self.inner.extent;
+        if !is_turned {
+            return None;
+        }
+        let mut turned = Turned {
+            rows: [Axis::ONCE, self.rows],
+            inner: [Axis::ONCE, self.inner],
+        };
+        for axis in self.outer {
+            if turned.rows[0] == Axis::ONCE && axis.src == self.rows.extent as isize {
+                turned.rows[0] = *axis;
+            } else if turned.inner[0] == Axis::ONCE && axis.dst == self.inner.extent as isize {
+                turned.inner[0] = *axis;
+            } else {
+                return None;
+            }
+        }
+        let pays = |[far, near]: [Axis; 2]| (LEAST..=TILE).contains(&(far.extent * near.extent));
+        (pays(turned.rows) && pays(turned.inner) && turned.lies_apart()).then_some(turned)
     }
 
     /// Whether elements of a row lie side by side in both views.
@@ -304,7 +379,7 @@ impl Block<'_> {
             for j in (0..self.inner.extent).step_by(columns) {
                 let (i, j) = (i as isize, j as isize);
                 visit(&Self {
-                    outer: &[],
+                    outer: self.outer,
                     src: self.src + i * self.rows.src + j * self.inner.src,
                     dst: self.dst + i * self.rows.dst + j * self.inner.dst,
                     rows: Axis {
@@ -418,6 +493,60 @@ impl Block<'_> {
             }),
         }
     }
+}
+
+/// A tile along whose rows the source is dense, and along whose inner loops the destination is: two loops of either, of which the second
+/// goes on where the first one's next turn begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turned {
+    rows: [Axis; 2],
+    inner: [Axis; 2],
+}
+
+impl Turned {
+    /// Where each row of the destination begins, of which the first is at `first`, and how many there are.
+    pub(super) fn rows(&self, first: isize) -> ([usize; TILE], usize) {
+        starts(self.rows, first, |axis| axis.dst)
+    }
+
+    /// Where each column of the source begins, of which the first is at `first`, and how many there are.
+    pub(super) fn columns(&self, first: isize) -> ([usize; TILE], usize) {
+        starts(self.inner, first, |axis| axis.src)
+    }
+
+    /// Whether no element of the destination is in two rows.
+    fn lies_apart(&self) -> bool {
+        let columns = self.inner[0].extent * self.inner[1].extent;
+        let mut rows = self.rows.map(|axis| (axis.dst.unsigned_abs(), axis.extent));
+        rows.sort_unstable();
+        let mut reach = columns;
+        rows.into_iter()
+            .filter(|(_, extent)| *extent > 1)
+            .all(|(step, extent)| {
+                let apart = step >= reach;
+                reach = reach.max(step * extent);
+                apart
+            })
+    }
+}
+
+/// Where the turns of two loops begin, and how many there are.
+#[inline]
+fn starts(
+    [far, near]: [Axis; 2],
+    first: isize,
+    step: impl Fn(&Axis) -> isize,
+) -> ([usize; TILE], usize) {
+    let (mut all, mut count) = ([0; TILE], 0);
+    for i in 0..far.extent as isize {
+        let first = first + i * step(&far);
+        let turns = &mut all[count..count + near.extent];
+        for (k, at) in turns.iter_mut().enumerate() {
+            *at = (first + k as isize * step(&near)) as usize;
+        }
+        count += near.extent;
+    }
+    (all, count)
 }
 
 #[cfg(test)]

@@ -4,53 +4,94 @@
 //! thousands of bytes apart no cache keeps all lines of a tile as long. Of a square each line of the source is read once, and each
 //! of the destination written once.
 
-use super::nest::Block;
+use super::nest::{Block, Turned};
 use bytemuck::Pod;
 
-/// Copies a block whose source is dense along rows and whose destination is dense along the inner loop.
-pub(super) fn tile<T: Pod>(dst: &mut [T], src: &[T], block: &Block<'_>) {
+/// Copies a block that is such a tile.
+pub(super) fn tile<T: Pod>(dst: &mut [T], src: &[T], block: &Block<'_>, turned: &Turned) {
     match size_of::<T>() {
         4 => words(
             bytemuck::cast_slice_mut(dst),
             bytemuck::cast_slice(src),
             block,
+            turned,
         ),
         8 => doubles(
             bytemuck::cast_slice_mut(dst),
             bytemuck::cast_slice(src),
             block,
+            turned,
         ),
         _ => block.sweep(src, dst, |_, value| value),
     }
 }
 
-/// Defines a copy of blocks whose source is dense along rows and whose destination is dense along the inner loop, of elements of which
-/// `$few` by `$few` are exchanged in registers and `$side` fill a line of the cache.
+/// Defines a copy of tiles, of elements of which `$few` by `$few` are exchanged in registers and `$side` fill a line of the cache.
 macro_rules! by_squares {
     ($name:ident, $T:ty, $side:literal, $few:literal, $exchanged:ident) => {
-        fn $name(dst: &mut [$T], src: &[$T], block: &Block<'_>) {
-            let mut turned = [[0; $side]; $side];
-            block.parts($side, $side, &mut |part| {
-                if (part.rows.extent, part.inner.extent) != ($side, $side) {
-                    return part.sweep(src, dst, |_, value| value);
-                }
-                for column in (0..$side).step_by($few) {
-                    for row in (0..$side).step_by($few) {
-                        let from: [[$T; $few]; $few] = core::array::from_fn(|i| {
-                            let column = (column + i) as isize * part.inner.src;
-                            let at = (part.src + column) as usize + row;
-                            core::array::from_fn(|k| src[at..at + $few][k])
-                        });
-                        for (i, from) in $exchanged(from).into_iter().enumerate() {
-                            turned[row + i][column..column + $few].copy_from_slice(&from);
+        fn $name(dst: &mut [$T], src: &[$T], block: &Block<'_>, tile: &Turned) {
+            /// A few elements, from `row` on, of a few columns of the source, as rows of the destination.
+            #[inline(always)]
+            fn few(src: &[$T], columns: [usize; $few], row: usize) -> [[$T; $few]; $few] {
+                $exchanged(columns.map(|at| {
+                    let run = &src[at + row..at + row + $few];
+                    core::array::from_fn(|k| run[k])
+                }))
+            }
+
+            /// What is no whole square: the elements from `row` on of these columns, to the columns from `first` on of these rows.
+            fn edge(
+                (dst, rows, first): (&mut [$T], &[usize], usize),
+                (src, columns, row): (&[$T], &[usize], usize),
+            ) {
+                let (by_few, columns_left) = columns.as_chunks::<$few>();
+                let (rows_by_few, rows_left) = rows.as_chunks::<$few>();
+                for (i, columns) in by_few.iter().enumerate() {
+                    let first = first + $few * i;
+                    for (k, rows) in rows_by_few.iter().enumerate() {
+                        for (to, few) in rows.iter().zip(few(src, *columns, row + $few * k)) {
+                            dst[to + first..to + first + $few].copy_from_slice(&few);
+                        }
+                    }
+                    for (k, to) in rows_left.iter().enumerate() {
+                        let row = row + $few * rows_by_few.len() + k;
+                        for (j, from) in columns.iter().enumerate() {
+                            dst[to + first + j] = src[from + row];
                         }
                     }
                 }
-                for (row, turned) in turned.iter().enumerate() {
-                    let to = (part.dst + row as isize * part.rows.dst) as usize;
-                    dst[to..to + $side].copy_from_slice(turned);
+                for (k, to) in rows.iter().enumerate() {
+                    for (i, from) in columns_left.iter().enumerate() {
+                        dst[to + first + $few * by_few.len() + i] = src[from + row + k];
+                    }
                 }
-            });
+            }
+
+            let (rows, height) = tile.rows(block.dst);
+            let (columns, width) = tile.columns(block.src);
+            let mut turned = [[0; $side]; $side];
+            for row in (0..height).step_by($side) {
+                let rows = &rows[row..height.min(row + $side)];
+                for first in (0..width).step_by($side) {
+                    let columns = &columns[first..width.min(first + $side)];
+                    let square = (rows.first_chunk::<$side>(), columns.first_chunk::<$side>());
+                    let (Some(rows), Some(columns)) = square else {
+                        edge((dst, rows, first), (src, columns, row));
+                        continue;
+                    };
+                    for i in (0..$side).step_by($few) {
+                        for k in (0..$side).step_by($few) {
+                            let columns = core::array::from_fn(|j| columns[i + j]);
+                            for (j, few) in few(src, columns, row + k).into_iter().enumerate() {
+                                turned[k + j][i..i + $few].copy_from_slice(&few);
+                            }
+                        }
+                    }
+                    for (to, turned) in rows.iter().zip(&turned) {
+                        dst[to + first..to + first + $side].copy_from_slice(turned);
+                    }
+                }
+            }
         }
     };
 }

@@ -174,6 +174,87 @@ fn large_transposes_go_through_tiles() {
     }
 }
 
+/// Every order of some dims, by turns of Heap.
+fn orders(n: usize) -> Vec<Vec<usize>> {
+    match n {
+        0 => vec![vec![]],
+        _ => orders(n - 1)
+            .into_iter()
+            .flat_map(|order| {
+                (0..n).map(move |at| {
+                    let mut order = order.clone();
+                    order.insert(at, n - 1);
+                    order
+                })
+            })
+            .collect(),
+    }
+}
+
+/// Copies `of` elements of type `S` as type `D` in every order of dims, into a destination whose rows have `gap` elements between them.
+fn orders_are_kept<S: Element, D: Element + PartialEq>(shape: &[usize], gap: usize) {
+    let numel: usize = shape.iter().product();
+    let src: Vec<S> = (0..numel)
+        .map(|i| S::from_scalar(Scalar::F64((i % 251) as f64)))
+        .collect();
+    let dense = Strided::contiguous(shape);
+    for order in orders(shape.len()) {
+        let extents: Dims = order.iter().map(|&d| shape[d]).collect();
+        let strides: Strides = order.iter().map(|&d| dense.strides[d]).collect();
+        let sv = Strided::new(0, extents.clone(), strides);
+        let mut dv = Strided::contiguous(&extents);
+        let last = extents[extents.len() - 1];
+        for stride in dv.strides.iter_mut().rev().skip(1) {
+            *stride = *stride / last as isize * (last + gap) as isize;
+        }
+        let untouched = D::from_scalar(Scalar::F64(255.0));
+        let mut dst = vec![untouched; numel / last * (last + gap)];
+        copy(
+            S::DTYPE,
+            bytemuck::cast_slice(&src),
+            &sv,
+            D::DTYPE,
+            bytemuck::cast_slice_mut(&mut dst),
+            &dv,
+        );
+        let mut at = vec![0; shape.len()];
+        let place = |v: &Strided, at: &[usize]| -> usize {
+            let steps = at.iter().zip(&v.strides).map(|(&i, &s)| i as isize * s);
+            steps.sum::<isize>() as usize
+        };
+        for (i, row) in dst.chunks(last + gap).enumerate() {
+            let mut rest = i;
+            for d in (0..at.len() - 1).rev() {
+                (at[d], rest) = (rest % extents[d], rest / extents[d]);
+            }
+            for (k, value) in row[..last].iter().enumerate() {
+                at[extents.len() - 1] = k;
+                let expected = D::from_scalar(src[place(&sv, &at)].to_scalar());
+                assert!(*value == expected, "{shape:?} as {order:?}: {at:?}");
+            }
+            assert!(row[last..].iter().all(|v| *v == untouched));
+        }
+    }
+}
+
+#[test]
+fn short_dims_that_change_places_go_through_tiles_too() {
+    for shape in [
+        &[18, 3, 6, 2][..],
+        &[33, 5, 12, 2],
+        &[2, 17, 2, 9],
+        &[4, 4, 4, 4],
+        &[3, 2, 19, 2, 3],
+    ] {
+        for gap in [0, 3] {
+            orders_are_kept::<f32, f32>(shape, gap);
+            orders_are_kept::<f64, f64>(shape, gap);
+            orders_are_kept::<bf16, bf16>(shape, gap);
+            orders_are_kept::<bf16, f32>(shape, gap);
+        }
+    }
+}
+
 #[test]
 fn conversions_keep_what_the_type_can_hold() {
     let one = Strided::contiguous(&[3]);
