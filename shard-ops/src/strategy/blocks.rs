@@ -15,6 +15,8 @@ use std::ops::Range;
 const MOST_BLOCKS: usize = 4096;
 /// From so many operations for each byte of the operands on, an op gains by large blocks.
 const MANY_OPERATIONS: u64 = 32;
+/// Copies that are larger by this share of them are as good.
+const NEARLY: usize = 16;
 /// How much more room such an op has. Of a product of two matrices some operand is copied once for each block of the other.
 const LARGER: usize = 4;
 
@@ -99,10 +101,15 @@ impl Site<'_> {
         let mut largest = Cow::Borrowed(whole);
         while self.is_too_large(&largest) && blocks.count() < MOST_BLOCKS {
             // The last blocks are the largest.
-            let further = (0..self.rule.factors.len())
+            let further: Vec<_> = (0..self.rule.factors.len())
                 .filter_map(|factor| self.cut_further(spans, &blocks, factor))
-                .map(|blocks| (blocks.call(self.rule, whole, blocks.count() - 1), blocks));
-            let Some((smaller, with)) = further.min_by_key(|(call, _)| self.copies(call)) else {
+                .map(|blocks| (blocks.call(self.rule, whole, blocks.count() - 1), blocks))
+                .collect();
+            // Of nearly equal ones the first: a bias, which is cut with the columns of a product, does not have them cut to the last.
+            let least = further.iter().map(|(call, _)| self.copies(call)).min();
+            let nearly = least.map_or(0, |least| least + least / NEARLY);
+            let first = (further.into_iter()).find(|(call, _)| self.copies(call) <= nearly);
+            let Some((smaller, with)) = first else {
                 break;
             };
             if self.copies(&smaller) >= self.copies(&largest) {

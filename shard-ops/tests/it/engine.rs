@@ -191,9 +191,12 @@ fn operands_that_lie_alike_are_lines_of_elements() {
     });
 }
 
-/// `a + 2 b` by a kernel that reads `a` as it is stored, for `bf16`, and notes of which types its operands are.
+/// `a + 2 b` by a kernel that reads `a` as it is stored, for `bf16`, and notes of which types its operands are, and the shapes of results.
 #[derive(Debug, Default)]
-struct ReadsHalves(Mutex<Vec<[DType; 3]>>);
+struct ReadsHalves {
+    types: Mutex<Vec<[DType; 3]>>,
+    shapes: Mutex<Vec<Vec<usize>>>,
+}
 
 impl Op for ReadsHalves {
     fn name(&self) -> &'static str {
@@ -227,16 +230,18 @@ impl Op for ReadsHalves {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let types = [call.inputs[0].dtype(), call.inputs[1].dtype(), call.dtype()];
-        self.0.lock().unwrap().push(types);
+        self.types.lock().unwrap().push(types);
         let a: Vec<f32> = match types[0] {
             DType::BF16 => (call.input::<bf16>(0).to_vec().into_iter())
                 .map(bf16::to_f32)
                 .collect(),
             _ => call.input::<f32>(0).to_vec(),
         };
-        let shape = call.input::<f32>(1).shape().to_vec();
+        let shape = call.output::<f32>(0).shape().to_vec();
         let (a, b) = (View::contiguous(&a, &shape), call.input::<f32>(1));
+        let b = b.broadcast_to(&shape).unwrap();
         zip(&a, &b, &mut call.output::<f32>(0), |a, b| a + 2.0 * b);
+        self.shapes.lock().unwrap().push(shape);
     }
 }
 
@@ -259,7 +264,7 @@ fn a_kernel_reads_halves_as_they_are_stored() {
                     let op = Arc::new(ReadsHalves::default());
                     let y = engine.apply1(op.clone(), &[&x, &x]).unwrap();
                     assert_eq!(y.dtype(), stored);
-                    let types = op.0.lock().unwrap().clone();
+                    let types = op.types.lock().unwrap().clone();
                     assert!(types.iter().all(|&types| types == seen), "{types:?}");
                     assert!(stored == F32 || types.len() > 1, "{types:?}");
                     let rounded = |x: f64| match stored {
@@ -278,6 +283,34 @@ fn a_kernel_reads_halves_as_they_are_stored() {
             }
         });
     }
+}
+
+#[test]
+fn a_row_for_all_rows_does_not_have_columns_cut() {
+    on_ranks(&[1], |cx, _| {
+        let engine = Engine::new(EngineOptions {
+            room: Some(1024),
+            ..EngineOptions::default()
+        });
+        let filled = |shape: &[usize]| {
+            let layout = Layout::replicated(cx.mesh(), shape);
+            let x = Array::from_fn::<f64>(cx, &layout, |i| i[i.len() - 1] as f64).unwrap();
+            elementwise::cast(&*engine, &Value::new(x), DType::BF16).unwrap()
+        };
+        let op = Arc::new(ReadsHalves::default());
+        let y = engine
+            .apply1(op.clone(), &[&filled(&[64, 16]), &filled(&[16])])
+            .unwrap();
+        // Copies of the result and of the row: of 8 rows 512 and 64 bytes.
+        assert_eq!(*op.shapes.lock().unwrap(), vec![[8, 16]; 8]);
+        let y = elementwise::cast(&*engine, &y, DType::F64).unwrap();
+        let y = y.array().to_vec::<f64>().unwrap();
+        assert!(
+            y.iter()
+                .enumerate()
+                .all(|(i, &y)| y == 3.0 * (i % 16) as f64)
+        );
+    });
 }
 
 #[test]
