@@ -263,6 +263,26 @@ fn extremes_here<T: Number>(
         (&value_strides[..], value_offset),
         (&index_strides[..], index_offset),
     ];
+    if lines.along(&operands) == [1; 3] {
+        // The state of a line stays in registers. It seldom changes, so no element waits for the one before it.
+        return lines.rows(&operands, states.len(), |at, n, steps| {
+            for j in 0..n as isize {
+                let [state, x, value, index] =
+                    core::array::from_fn(|k| at[k].wrapping_add_signed(j * steps[k]));
+                let mut now = states[state];
+                let values = values[value..][..lines.len].iter_mut();
+                let indices = indices[index..][..lines.len].iter_mut();
+                let results = values.zip(indices);
+                for ((i, &value), (to, index)) in
+                    (first..).zip(&data[x..][..lines.len]).zip(results)
+                {
+                    now = now.then(Extreme { value, index: i }, largest);
+                    (*to, *index) = (now.value, now.index);
+                }
+                states[state] = now;
+            }
+        });
+    }
     lines.each(operands, states, |state, [at, value, index], i| {
         next(state, at, i);
         (values[value], indices[index]) = (state.value, state.index);
@@ -353,6 +373,11 @@ impl Lines {
         };
         if along == [1, 1] && len > 0 {
             return self.rows(&operands, states.len(), |[state, from, to, _], n, steps| {
+                if (2..=8).contains(&len) && steps[..3] == [1, len as isize, len as isize] {
+                    let states = &mut states[state..][..n];
+                    let (lines, results) = (&data[from..][..n * len], &mut y[to..][..n * len]);
+                    return self.short(states, lines, results, &step);
+                }
                 let at = |first: usize, k: usize, j: usize| {
                     first.wrapping_add_signed(j as isize * steps[k])
                 };
@@ -415,6 +440,40 @@ impl Lines {
                 }
             }
         });
+    }
+
+    /// Short lines one behind the other, by loops of their length.
+    fn short<T: Copy, A: Copy, Y: Copy>(
+        &self,
+        states: &mut [A],
+        lines: &[T],
+        results: &mut [Y],
+        step: &impl Fn(A, T) -> (A, Y),
+    ) {
+        fn of<const N: usize, T: Copy, A: Copy, Y: Copy>(
+            backwards: bool,
+            states: &mut [A],
+            (lines, results): (&[T], &mut [Y]),
+            step: &impl Fn(A, T) -> (A, Y),
+        ) {
+            let (lines, results) = (lines.as_chunks::<N>().0, results.as_chunks_mut::<N>().0);
+            for ((state, line), result) in states.iter_mut().zip(lines).zip(results) {
+                for i in 0..N {
+                    let i = if backwards { N - 1 - i } else { i };
+                    (*state, result[i]) = step(*state, line[i]);
+                }
+            }
+        }
+        let (backwards, all) = (self.backwards, (lines, results));
+        match self.len {
+            2 => of::<2, T, A, Y>(backwards, states, all, step),
+            3 => of::<3, T, A, Y>(backwards, states, all, step),
+            4 => of::<4, T, A, Y>(backwards, states, all, step),
+            5 => of::<5, T, A, Y>(backwards, states, all, step),
+            6 => of::<6, T, A, Y>(backwards, states, all, step),
+            7 => of::<7, T, A, Y>(backwards, states, all, step),
+            _ => of::<8, T, A, Y>(backwards, states, all, step),
+        }
     }
 
     /// Visits all elements, each line's in order: its state, where the element lies in each operand, and its place in the line.
