@@ -166,12 +166,15 @@ impl Ema {
     /// As [`swap`](Self::swap), and what the function does.
     ///
     /// # Errors
-    /// What the function reports; the parameters have their own values again then, too.
+    /// What the function reports; the parameters have their own values again then, too, and if it panics.
     #[track_caller]
     pub fn applied<T>(&mut self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         self.swap()?;
+        let mut lent = Lent(Some(self));
         let given = f();
-        self.swap()?;
+        if let Some(ema) = lent.0.take() {
+            ema.swap()?;
+        }
         given
     }
 
@@ -181,6 +184,18 @@ impl Ema {
             (name.clone(), parameter.lift(mean.clone()))
         };
         self.slots.iter().map(mean).collect()
+    }
+}
+
+/// Parameters that have the means for values, and get their own back if what runs meanwhile panics.
+struct Lent<'a>(Option<&'a mut Ema>);
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(ema) = self.0.take() {
+            // Nobody hears of an error while a panic is on its way.
+            let _ = ema.swap();
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use shard_tensor::{
     ClipNorm, Context, DType, Error, Gradients, Launch, Mesh, Number, Placements, Result,
     ShardTensor, Stateful, replicate, shard, tree,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub(crate) fn fixture() -> Value {
     let path = concat!(
@@ -467,6 +468,10 @@ fn means_of_weights_are_pytorchs() {
             }
             let own = read(&weight)?;
             let mean = ema.applied(|| read(&weight))?;
+            assert_eq!(own, read(&weight)?);
+            let panics =
+                AssertUnwindSafe(|| ema.applied(|| -> Result<()> { panic!("a validation") }));
+            assert!(catch_unwind(panics).is_err());
             assert_eq!(own, read(&weight)?);
             let mut other = Ema::new(&weight, 0.9)?;
             other.load_state(&ema.state()?)?;
