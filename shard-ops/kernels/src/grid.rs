@@ -7,20 +7,22 @@ use super::Real;
 use crate::compiled::compiled;
 
 /// How elements around a coordinate are weighed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SampleMode {
     /// The nearest element; of two the one with the even index.
     Nearest,
     /// Linearly between two along each dim.
+    #[default]
     Linear,
     /// A cubic through four along each dim.
     Cubic,
 }
 
 /// What lies beyond the ends of a dim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SampleEdge {
     /// Zeros.
+    #[default]
     Zeros,
     /// The last element.
     Border,
@@ -28,8 +30,8 @@ pub enum SampleEdge {
     Reflection,
 }
 
-/// How coordinates are sampled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// How coordinates are sampled. Linearly, with zeros beyond outer edges at -1 and 1, by default, which is PyTorch's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sampling {
     /// The weights.
     pub mode: SampleMode,
