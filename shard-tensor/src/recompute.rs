@@ -28,37 +28,7 @@ impl Context {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
-    /// The function owns what it captures, since it runs again later. Of a model it captures a clone of a block, which is a few handles: the
-    /// clone of a parameter is the same parameter.
-    ///
-    /// ```
-    /// use shard_tensor::nn::{LayerNorm, Linear, ModelExt, Module};
-    /// use shard_tensor::{Result, ShardTensor, launch, shard, tree};
-    ///
-    /// #[derive(Clone)]
-    /// struct Block { norm: LayerNorm, up: Linear, down: Linear }
-    /// tree!(Block { norm, up, down });
-    ///
-    /// impl Module for Block {
-    ///     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-    ///         x.add(&self.down.forward(&self.up.forward(&self.norm.forward(x)?)?.gelu()?)?)
-    ///     }
-    /// }
-    ///
-    /// launch(2, |ctx| {
-    ///     let mesh = ctx.mesh_of(2)?;
-    ///     let block = || Ok(Block { norm: LayerNorm::new(&mesh, 4)?, up: Linear::new(&mesh, 4, 8)?, down: Linear::new(&mesh, 8, 4)? });
-    ///     let blocks = (0..3).map(|_| block()).collect::<Result<Vec<_>>>()?;
-    ///     let mut x = mesh.randn([6, 4], shard(0))?;
-    ///     for block in &blocks {
-    ///         let block = block.clone();
-    ///         x = ctx.recompute(&[&x], move |x| Ok(vec![block.forward(&x[0])?]))?.remove(0);
-    ///     }
-    ///     assert_eq!(x.square()?.mean_all()?.backward()?.len(), blocks.parameters().len());
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), shard_tensor::Error>(())
-    /// ```
+    /// The function owns what it captures, since it runs again later. For a layer, of one tensor, there is [`recompute1`](Self::recompute1).
     ///
     /// # Collective
     /// All ranks of the program.
@@ -85,6 +55,54 @@ impl Context {
             },
         )?;
         Ok(self.lifted(&values))
+    }
+
+    /// [`recompute`](Self::recompute) of a function of one tensor, as a layer is: PyTorch's `checkpoint(block, x)`. Of a model the function captures
+    /// a clone of a block, which is a few handles: the clone of a parameter is the same parameter.
+    ///
+    /// ```
+    /// use shard_tensor::nn::{LayerNorm, Linear, ModelExt, Module};
+    /// use shard_tensor::{Result, ShardTensor, launch, shard, tree};
+    ///
+    /// #[derive(Clone)]
+    /// struct Block { norm: LayerNorm, up: Linear, down: Linear }
+    /// tree!(Block { norm, up, down });
+    ///
+    /// impl Module for Block {
+    ///     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+    ///         x.add(&self.down.forward(&self.up.forward(&self.norm.forward(x)?)?.gelu()?)?)
+    ///     }
+    /// }
+    ///
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let block = || Ok(Block { norm: LayerNorm::new(&mesh, 4)?, up: Linear::new(&mesh, 4, 8)?, down: Linear::new(&mesh, 8, 4)? });
+    ///     let blocks = (0..3).map(|_| block()).collect::<Result<Vec<_>>>()?;
+    ///     let mut x = mesh.randn([6, 4], shard(0))?;
+    ///     for block in &blocks {
+    ///         let block = block.clone();
+    ///         x = ctx.recompute1(&x, move |x| block.forward(x))?;
+    ///     }
+    ///     assert_eq!(x.square()?.mean_all()?.backward()?.len(), blocks.parameters().len());
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`recompute`](Self::recompute).
+    ///
+    /// # Errors
+    /// As [`recompute`](Self::recompute).
+    #[track_caller]
+    pub fn recompute1(
+        &self,
+        input: &ShardTensor,
+        f: impl Fn(&ShardTensor) -> Result<ShardTensor> + 'static,
+    ) -> Result<ShardTensor> {
+        let _call = Calling::of("recompute1");
+        let mut made = self.recompute(&[input], move |x| Ok(vec![f(&x[0])?]))?;
+        Ok(made.remove(0))
     }
 }
 

@@ -82,7 +82,9 @@ impl ShardTensor {
         &self.ctx
     }
 
-    /// The mesh it lives on.
+    /// The mesh it lives on. What is made on this handle has the tensor's type, as PyTorch's `x.new_zeros` and its like: of indices, integers.
+    /// A model that makes floats, as a table of positions of its tokens, makes them on the mesh of a weight, or says so:
+    /// `tokens.mesh().with_dtype(ctx.dtype())`.
     pub fn mesh(&self) -> Mesh {
         Mesh::new(self.ctx.clone(), self.value().array().cx().clone()).with_dtype(self.dtype())
     }
@@ -583,6 +585,38 @@ impl ShardTensor {
         self.grad_from(None, inputs, create_graph)
     }
 
+    /// As [`grad`](Self::grad), by one tensor, which this one depends on.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let bent = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.arange(3, shard(0))?.requires_grad()?;
+    ///     let slope = x.pow_scalar(3.0)?.sum_all()?.grad1(&x, true)?;
+    ///     slope.sum_all()?.grad1(&x, false)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(bent[0].as_slice(), Some(&[0.0, 6.0, 12.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward); [`Argument`](Error::Argument) if it does not depend on `input`, as in PyTorch.
+    #[track_caller]
+    pub fn grad1(&self, input: &Self, create_graph: bool) -> Result<Self> {
+        let _call = Calling::of("grad1");
+        let found = self.grad_from(None, &[input], create_graph)?;
+        found.into_iter().flatten().next().ok_or_else(|| {
+            Error::argument(
+                "grad1",
+                "a tensor that depends on the input",
+                "one that does not",
+                "compute it from what `requires_grad` gave, outside of `no_grad`, or ask `grad`, which gives `None`",
+            )
+        })
+    }
+
     /// As [`grad`](Self::grad), of any tensor, given the cotangent to start from: PyTorch's `grad_outputs`.
     ///
     /// With `create_graph` the seed may be on the tape too. The gradient is linear in it, so that the gradient by the seed is a product
@@ -679,7 +713,7 @@ impl ShardTensor {
                 "set",
                 format!("{} {:?} {}", self.dtype(), self.shape(), self.layout()),
                 format!("{} {:?} {}", value.dtype(), value.shape(), value.layout()),
-                "a parameter keeps its type, shape and layout; redistribute the new value to the parameter's layout",
+                "a parameter keeps its type, shape and layout; redistribute the new value to the parameter's layout, or compute it from `detach`, which lies so",
             ));
         }
         let array = value.value().array().clone();

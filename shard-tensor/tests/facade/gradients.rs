@@ -50,6 +50,28 @@ fn second_derivatives() {
 }
 
 #[test]
+fn a_gradient_by_one_tensor_is_there_or_an_error() {
+    let told = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.arange(4, shard(0).sizes([3, 1]))?.requires_grad()?;
+        let other = mesh.ones([2], shard(0))?.requires_grad()?;
+        let y = x.square()?.sum_all()?;
+        let slope = y.grad1(&x, true)?;
+        assert_eq!(slope.layout(), x.layout());
+        assert_eq!(read(&slope)?, [0.0, 2.0, 4.0, 6.0]);
+        assert_eq!(read(&slope.sum_all()?.grad1(&x, false)?)?, [2.0; 4]);
+        Ok(y.grad1(&other, false).unwrap_err().to_string())
+    });
+    let told = told.unwrap();
+    assert!(
+        told[0].contains("a tensor that depends on the input"),
+        "{}",
+        told[0]
+    );
+    assert_eq!(told[0], told[1]);
+}
+
+#[test]
 fn a_cotangent_of_any_layout_is_where_gradients_start() {
     let done = Launch::new(2).dtype(DType::F64).run(|ctx| {
         let mesh = ctx.mesh_of(2)?;
