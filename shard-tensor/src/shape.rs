@@ -81,7 +81,7 @@ impl From<&Self> for Shape {
 }
 
 /// A shape of which one extent may be -1, for what the others leave: what [`reshape`](crate::ShardTensor::reshape) takes. Extents that
-/// are computed are of one type in Rust: `[-1, n as isize]`.
+/// are computed are of one type in Rust: `[-1, n as isize]`. To [`expand`](crate::ShardTensor::expand) each -1 is the extent that there is.
 ///
 /// ```
 /// use shard_tensor::{launch, shard};
@@ -97,8 +97,8 @@ impl From<&Self> for Shape {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Extents {
     dims: Dims,
-    /// The dim of which the others leave the extent.
-    left: Option<usize>,
+    /// Dims that are -1.
+    left: Dims,
     /// What is no extent.
     wrong: Option<isize>,
 }
@@ -106,7 +106,8 @@ pub struct Extents {
 impl Extents {
     /// The shape that they are of so many elements.
     pub(crate) fn of(mut self, op: &'static str, elements: usize) -> Result<Dims> {
-        if let Some(wrong) = self.wrong {
+        let twice = (self.left.len() > 1).then_some(-1);
+        if let Some(wrong) = self.wrong.or(twice) {
             return Err(Error::argument(
                 op,
                 "extents from 0 on, and -1 for one of them",
@@ -114,7 +115,7 @@ impl Extents {
                 "let one extent at most be found out",
             ));
         }
-        let Some(left) = self.left else {
+        let Some(&left) = self.left.first() else {
             return Ok(self.dims);
         };
         let others = (self.dims.iter()).try_fold(1_usize, |all, &n| all.checked_mul(n));
@@ -132,16 +133,38 @@ impl Extents {
         Ok(self.dims)
     }
 
+    /// The shape that a tensor of this shape is expanded to, which keeps its extent where -1 is.
+    pub(crate) fn expanding(mut self, op: &'static str, own: &[usize]) -> Result<Dims> {
+        let new = self.dims.len().checked_sub(own.len());
+        let known = |dim: usize| own.get(dim.checked_sub(new?)?).copied();
+        let mut wrong = self.wrong;
+        for &dim in &self.left {
+            match known(dim) {
+                Some(extent) => self.dims[dim] = extent,
+                None => wrong = Some(-1),
+            }
+        }
+        match wrong {
+            None => Ok(self.dims),
+            Some(wrong) => Err(Error::argument(
+                op,
+                "extents from 0 on, and -1 for dims that there are",
+                wrong.to_string(),
+                "say how long dims are that come before the tensor's own",
+            )),
+        }
+    }
+
     fn signed(extents: impl IntoIterator<Item = isize>) -> Self {
         let mut read = Self::default();
         for (dim, extent) in extents.into_iter().enumerate() {
-            match (usize::try_from(extent), read.left) {
-                (Ok(extent), _) => read.dims.push(extent),
-                (Err(_), None) if extent == -1 => {
-                    read.left = Some(dim);
+            match usize::try_from(extent) {
+                Ok(extent) => read.dims.push(extent),
+                Err(_) if extent == -1 => {
+                    read.left.push(dim);
                     read.dims.push(1);
                 }
-                (Err(_), _) => read.wrong = Some(extent),
+                Err(_) => read.wrong = Some(extent),
             }
         }
         read
@@ -152,7 +175,7 @@ macro_rules! shapes {
     ($($kind:ty;)*) => {$(
         impl From<$kind> for Extents {
             fn from(shape: $kind) -> Self {
-                Self { dims: Shape::from(shape).0, left: None, wrong: None }
+                Self { dims: Shape::from(shape).0, left: Dims::new(), wrong: None }
             }
         }
     )*};

@@ -1,7 +1,7 @@
-//! Pieces of one size, quarter turns, and blocks on a diagonal.
+//! Pieces of one size, and so many of them, quarter turns, and blocks on a diagonal.
 
 use super::moves::borrowed;
-use crate::{Dim, Result, ShardTensor};
+use crate::{Dim, Error, Result, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::index;
 use std::borrow::Borrow;
@@ -33,6 +33,105 @@ impl ShardTensor {
         self.apart("tensor_split", |exec, x| {
             index::tensor_split(exec, x, pieces, dim)
         })
+    }
+
+    /// A dim in as many pieces of equal size as are asked for by name, where [`chunk`](Self::chunk) gives a list: queries, keys and values of one
+    /// product, or the gates of a cell.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let joint = ctx.mesh_of(2)?.randn([5, 12], shard(0))?;
+    ///     let [q, k, v] = joint.chunk_array(-1)?;
+    ///     assert_eq!([q.shape(), k.shape(), v.shape()], [[5, 4]; 3]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`split`](Self::split).
+    ///
+    /// # Errors
+    /// For a dim out of range, and one that does not divide by the number of pieces.
+    #[track_caller]
+    pub fn chunk_array<const N: usize>(&self, dim: impl Into<Dim>) -> Result<[Self; N]> {
+        const OP: &str = "chunk_array";
+        let _call = Calling::of(OP);
+        let dim = self.dim(OP, dim)?;
+        // What is no dim the op refuses.
+        let extent = self.shape().get(dim).copied().unwrap_or_default();
+        if N == 0 || !extent.is_multiple_of(N) {
+            return Err(Error::argument(
+                OP,
+                format!("an extent that divides into {N} pieces of equal size"),
+                extent.to_string(),
+                "take as many names as there are pieces, or name the sizes: `split_array`",
+            ));
+        }
+        self.split_array([extent / N; N], dim)
+    }
+
+    /// The pieces of a dim of these sizes, as many as are named, where [`split`](Self::split) gives a list.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let joint = ctx.mesh_of(2)?.randn([5, 8], shard(0))?;
+    ///     let [step, into, out] = joint.split_array([2, 3, 3], -1)?;
+    ///     assert_eq!((step.shape(), into.shape(), out.shape()), (&[5, 2][..], &[5, 3][..], &[5, 3][..]));
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`split`](Self::split).
+    ///
+    /// # Errors
+    /// As [`split`](Self::split).
+    #[track_caller]
+    pub fn split_array<const N: usize>(
+        &self,
+        sizes: [usize; N],
+        dim: impl Into<Dim>,
+    ) -> Result<[Self; N]> {
+        let _call = Calling::of("split_array");
+        Ok(array(self.split(&sizes, dim)?))
+    }
+
+    /// The slices of a dim, as many as are named, where [`unbind`](Self::unbind) gives a list.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let edges = ctx.mesh_of(2)?.with_dtype(shard_tensor::DType::I64).arange(14, shard(0))?.reshape([2, 7])?;
+    ///     let [source, target] = edges.unbind_array(0)?;
+    ///     assert_eq!([source.shape(), target.shape()], [[7]; 2]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`unbind`](Self::unbind).
+    ///
+    /// # Errors
+    /// For a dim out of range, and one of another extent than there are names.
+    #[track_caller]
+    pub fn unbind_array<const N: usize>(&self, dim: impl Into<Dim>) -> Result<[Self; N]> {
+        const OP: &str = "unbind_array";
+        let _call = Calling::of(OP);
+        let dim = self.dim(OP, dim)?;
+        match self.shape().get(dim) {
+            Some(&extent) if extent != N => Err(Error::argument(
+                OP,
+                format!("a dim of extent {N}"),
+                extent.to_string(),
+                "take as many names as there are slices, or `unbind` into a list",
+            )),
+            _ => Ok(array(self.unbind(dim)?)),
+        }
     }
 
     /// The tensor turned by so many quarters in the plane of two dims, from the first to the second; by negative numbers the other way.
@@ -83,5 +182,13 @@ impl ShardTensor {
     pub fn block_diag<T: Borrow<Self>>(tensors: &[T]) -> Result<Self> {
         let _call = Calling::of("block_diag");
         Self::joined("block_diag", &borrowed(tensors), index::block_diag)
+    }
+}
+
+/// Pieces that are known to be so many.
+fn array<const N: usize>(pieces: Vec<ShardTensor>) -> [ShardTensor; N] {
+    match pieces.try_into() {
+        Ok(pieces) => pieces,
+        Err(_) => unreachable!("there is a piece for each size"),
     }
 }

@@ -86,6 +86,42 @@ impl ShardTensor {
         Ok(close.all(close.all_dims(), false)?.item()? != 0.0)
     }
 
+    /// Each element, but `min` where it is below that: [`clamp`](Self::clamp) from below alone, of integers too.
+    ///
+    /// ```
+    /// use shard_tensor::{DType, launch, shard};
+    /// let degrees = launch(2, |ctx| {
+    ///     let degrees = ctx.mesh_of(2)?.with_dtype(DType::I64).arange(4, shard(0))?;
+    ///     degrees.clamp_min(1.0)?.clamp_max(2.0)?.to_array::<i64>()
+    /// })?;
+    /// assert_eq!(degrees[0].as_slice(), Some(&[1, 1, 2, 2][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`clamp`](Self::clamp).
+    ///
+    /// # Errors
+    /// As [`clamp`](Self::clamp).
+    #[track_caller]
+    pub fn clamp_min(&self, min: f64) -> Result<Self> {
+        let _call = Calling::of("clamp_min");
+        self.clamp(min, f64::INFINITY)
+    }
+
+    /// Each element, but `max` where it is above that: [`clamp`](Self::clamp) from above alone, of integers too.
+    ///
+    /// # Collective
+    /// As [`clamp`](Self::clamp).
+    ///
+    /// # Errors
+    /// As [`clamp`](Self::clamp).
+    #[track_caller]
+    pub fn clamp_max(&self, max: f64) -> Result<Self> {
+        let _call = Calling::of("clamp_max");
+        self.clamp(f64::NEG_INFINITY, max)
+    }
+
     /// Each element, but `min` where it is below that, and then `max` where it is above that: `max` where `min` is above it. NaN if any
     /// of them is. Shapes broadcast. Ties share the gradient evenly. Bounds that are numbers are for [`clamp`](Self::clamp).
     ///

@@ -1,5 +1,6 @@
 //! Ops whose operands name rows of others.
 
+use super::Branch;
 use crate::{Dim, Result, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::indexing::{self, BagReduce, Bags, ScatterReduce};
@@ -279,8 +280,46 @@ impl ShardTensor {
         })
     }
 
+    /// What is at the places that `indices` name: one for each of the dims from `dim` on, broadcast to one shape, which takes the place of these
+    /// dims. PyTorch's `x[rows, columns]` is `x.index(0, &[&rows, &columns])`, and `x[:, rows, columns]` begins at dim 1. A mask (`bool`) stands for
+    /// the indices of all its true elements, in row-major order, of as many dims as it has: `x[mask]` is `x.index(0, &[&mask])`.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.from_fn([3, 4], shard(0), |i| (10 * i[0] + i[1]) as f64)?;
+    ///     let [rows, columns] = [array![2_i64, 0], array![1, -1]].map(|i| mesh.distribute(&i, shard(0)));
+    ///     assert_eq!(x.index(0, &[&rows?, &columns?])?.to_array::<f32>()?, array![21.0, 3.0].into_dyn());
+    ///
+    ///     let valid = mesh.distribute(&array![true, false, true].mapv(shard_tensor::Bool::from), shard(0))?;
+    ///     assert_eq!(x.index(0, &[&valid])?.shape(), [2, 4]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`index_select`](Self::index_select), of the dims that are named made one; with a mask all ranks of the program, as
+    /// [`nonzero`](Self::nonzero). Routes are not kept: the places are worked out anew. One index of integers is better left to `index_select`, which
+    /// keeps them.
+    ///
+    /// # Errors
+    /// For no indices, or more than dims from `dim` on; for shapes that do not broadcast, and a mask of other extents than its dims; for what is out
+    /// of range, as [`index_select`](Self::index_select).
+    #[track_caller]
+    pub fn index(&self, dim: impl Into<Dim>, indices: &[&Self]) -> Result<Self> {
+        let _call = Calling::of("index");
+        let dim = self.dim("index", dim)?;
+        let indices: Vec<_> = indices.iter().map(|i| i.value()).collect();
+        let indices: Vec<_> = indices.iter().collect();
+        self.run(|exec, x| indexing::index(exec, x, dim, &indices))
+    }
+
     /// The tensor with `values` put, or added if `accumulate`, at the places that `indices` name: one for each of the first dims, broadcast to one
-    /// shape, to which rows of `values` of the other dims belong. Of several values put to one place the last stays.
+    /// shape, to which rows of `values` of the other dims belong, or a number. Of several values put to one place the last stays. A mask is as that of
+    /// [`index`](Self::index): `x[mask] = rows` is `x.index_put(&[&mask], &rows, false)`.
     ///
     /// ```
     /// use ndarray::array;
@@ -298,14 +337,21 @@ impl ShardTensor {
     /// ```
     ///
     /// # Collective
-    /// As [`scatter`](Self::scatter), or [`scatter_add`](Self::scatter_add). Routes are not kept: the places are worked out anew.
+    /// As [`scatter`](Self::scatter), or [`scatter_add`](Self::scatter_add); with a mask all ranks of the program. Routes are not kept: the places are
+    /// worked out anew.
     ///
     /// # Errors
     /// For more indices than dims, or none; for shapes that do not broadcast; for what is out of range, as
-    /// [`index_select`](Self::index_select).
+    /// [`index_select`](Self::index_select), and a number that the type does not hold.
     #[track_caller]
-    pub fn index_put(&self, indices: &[&Self], values: &Self, accumulate: bool) -> Result<Self> {
+    pub fn index_put<'a>(
+        &self,
+        indices: &[&Self],
+        values: impl Into<Branch<'a>>,
+        accumulate: bool,
+    ) -> Result<Self> {
         let _call = Calling::of("index_put");
+        let values = &values.into().put_into("index_put", self)?;
         let indices: Vec<_> = indices.iter().map(|i| i.value()).collect();
         let indices: Vec<_> = indices.iter().collect();
         self.run2(values, |exec, x, v| {

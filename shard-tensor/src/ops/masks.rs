@@ -4,7 +4,8 @@ use crate::{Dim, Error, Result, ShardTensor};
 use shard_comm::{Calling, DType};
 use shard_ops::{elementwise, one_hot, triangle};
 
-/// What [`ShardTensor::where_`] chooses from: a tensor, or a number, which takes the type of the other.
+/// What [`ShardTensor::where_`] chooses from, what [`ShardTensor::slices_assign`] and [`ShardTensor::index_put`] put, and the weight of [`ShardTensor::lerp`]: a tensor, or a number, which
+/// takes the type of the other.
 #[derive(Clone, Copy, Debug)]
 pub enum Branch<'a> {
     /// A tensor.
@@ -28,6 +29,19 @@ impl From<f64> for Branch<'_> {
 impl From<i32> for Branch<'_> {
     fn from(number: i32) -> Self {
         Self::Number(number.into())
+    }
+}
+
+impl Branch<'_> {
+    /// What an op puts into this tensor: a number in its type, on its mesh.
+    #[track_caller]
+    pub(super) fn put_into(self, op: &'static str, tensor: &ShardTensor) -> Result<ShardTensor> {
+        match self {
+            Self::Tensor(other) => Ok(other.clone()),
+            Self::Number(number) => {
+                Ok(tensor.lift(elementwise::number(op, &tensor.value(), number)?))
+            }
+        }
     }
 }
 

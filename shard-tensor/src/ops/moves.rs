@@ -1,5 +1,6 @@
 //! Ops that move elements and compute nothing.
 
+use super::Branch;
 use crate::dim::Slices;
 use crate::{Dim, DimList, Extents, Result, Shape, ShardTensor, Shifts};
 use ndarray::SliceInfoElem;
@@ -171,8 +172,8 @@ impl ShardTensor {
         })
     }
 
-    /// The tensor with `src` in place of [those ranges](Self::slices) of several dims, to whose shape it is expanded: what PyTorch writes
-    /// `x[1:-1, 1:-1] = y`.
+    /// The tensor with `src`, another or a number, in place of [those ranges](Self::slices) of several dims, to whose shape it is expanded: what
+    /// PyTorch writes `x[1:-1, 1:-1] = y`, and `x[..., 0] = -1`.
     ///
     /// ```
     /// use shard_tensor::ndarray::{array, s};
@@ -180,9 +181,10 @@ impl ShardTensor {
     /// let framed = launch(2, |ctx| {
     ///     let mesh = ctx.mesh_of(2)?;
     ///     let inner = mesh.arange(2, shard(0))?;
-    ///     mesh.full([3, 4], 9.0, shard(0))?.slices_assign(s![1..-1, 1..-1], &inner)?.to_array::<f32>()
+    ///     let framed = mesh.full([3, 4], 9.0, shard(0))?.slices_assign(s![1..-1, 1..-1], &inner)?;
+    ///     framed.slices_assign(s![0, ..2], -1)?.to_array::<f32>()
     /// })?;
-    /// assert_eq!(framed[0], array![[9.0, 9.0, 9.0, 9.0], [9.0, 0.0, 1.0, 9.0], [9.0, 9.0, 9.0, 9.0]].into_dyn());
+    /// assert_eq!(framed[0], array![[-1.0, -1.0, 9.0, 9.0], [9.0, 0.0, 1.0, 9.0], [9.0, 9.0, 9.0, 9.0]].into_dyn());
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
@@ -191,12 +193,25 @@ impl ShardTensor {
     /// what is assigned, the ones before it also what stays within their ranges.
     ///
     /// # Errors
-    /// As [`slices`](Self::slices); for a source that does not [expand](Self::expand) to the shape of the ranges.
+    /// As [`slices`](Self::slices); for a source that does not [expand](Self::expand) to the shape of the ranges, and a number that the type
+    /// does not hold.
     #[track_caller]
-    pub fn slices_assign(&self, of: impl AsRef<[SliceInfoElem]>, src: &Self) -> Result<Self> {
+    pub fn slices_assign<'a>(
+        &self,
+        of: impl AsRef<[SliceInfoElem]>,
+        src: impl Into<Branch<'a>>,
+    ) -> Result<Self> {
         let _call = Calling::of("slices_assign");
-        let read = Slices::of(self.shape(), of.as_ref())?;
-        let mut src = src.expand(&read.shape[..])?;
+        self.replaced_in(of.as_ref(), src.into())
+    }
+
+    /// [`slices_assign`](Self::slices_assign), once for all kinds of ranges and sources.
+    #[track_caller]
+    fn replaced_in(&self, of: &[SliceInfoElem], src: Branch<'_>) -> Result<Self> {
+        let read = Slices::of(self.shape(), of)?;
+        let mut src = src
+            .put_into("slices_assign", self)?
+            .expand(&read.shape[..])?;
         if read.changes {
             let extents: Vec<usize> = read.ranges.iter().map(|range| range.2).collect();
             src = src.reshape(&extents[..])?;
@@ -577,17 +592,28 @@ impl ShardTensor {
         })
     }
 
-    /// Broadcast to a shape.
+    /// Broadcast to a shape, of which -1 keeps the extent that there is.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let token = ctx.mesh_of(2)?.randn([1, 1, 12], shard(2))?;
+    ///     assert_eq!(token.expand([5, -1, -1])?.shape(), [5, 1, 12]);
+    ///     assert_eq!(token.expand([2, 1, 3, 12])?.shape(), [2, 1, 3, 12]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// # Collective
     /// All members of the mesh. No communication.
     ///
     /// # Errors
-    /// If the shape does not broadcast from this one's.
+    /// If the shape does not broadcast from this one's; for -1 as a dim that there is not yet.
     #[track_caller]
-    pub fn expand(&self, shape: impl Into<Shape>) -> Result<Self> {
+    pub fn expand(&self, shape: impl Into<Extents>) -> Result<Self> {
         let _call = Calling::of("expand");
-        let shape = shape.into();
+        let shape = shape.into().expanding("expand", self.shape())?;
         self.run(|exec, x| broadcast::expand(exec, x, &shape))
     }
 

@@ -1,5 +1,6 @@
 //! Maps of one number and of two.
 
+use super::Branch;
 use crate::{Dim, Result, ShardTensor};
 use shard_comm::{Calling, DType};
 use shard_kernels::unary::Unary;
@@ -281,7 +282,24 @@ impl ShardTensor {
     }
 
     /// `x + weight * (end - x)`, for weights of 0.5 and above computed as `end - (1 - weight) * (end - x)`, as PyTorch does: a weight of 1
-    /// gives `end`. Shapes broadcast.
+    /// gives `end`. The weight is a tensor or a number. Shapes broadcast.
+    ///
+    /// A target network, or a teacher, follows another model by a share; in `detach`, parameters lie as they are kept, so that nothing moves:
+    ///
+    /// ```
+    /// use shard_tensor::nn::{Linear, ModelExt};
+    /// use shard_tensor::launch;
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh([("shard", 2)])?;
+    ///     let model = Linear::new(&mesh, 4, 3)?.fully_sharded("shard")?;
+    ///     let teacher = model.copied()?;
+    ///     for ((_, old), (_, new)) in teacher.parameters().iter().zip(model.parameters()) {
+    ///         old.set(&old.detach().lerp(&new.detach(), 0.01)?)?;
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// # Collective
     /// All members of the mesh. Communicates to align misaligned operands.
@@ -289,9 +307,9 @@ impl ShardTensor {
     /// # Errors
     /// As [`add`](Self::add).
     #[track_caller]
-    pub fn lerp(&self, end: &Self, weight: &Self) -> Result<Self> {
+    pub fn lerp<'a>(&self, end: &Self, weight: impl Into<Branch<'a>>) -> Result<Self> {
         let _call = Calling::of("lerp");
-        let weight = weight.value();
+        let weight = weight.into().put_into("lerp", self)?.value();
         self.run2(end, |exec, a, b| ops::lerp(exec, a, b, &weight))
     }
 

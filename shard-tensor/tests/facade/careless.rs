@@ -363,7 +363,8 @@ const FOLDS: &[(&str, Call)] = &[
     ("nearest_by_cloud", |c, m| {
         let x = c.of(m, 2)?;
         let (y, n) = (c.like(m, &x)?, c.extent());
-        let [own, others] = [x.shape()[0], n].map(|n| c.indices(m, &[n], 3));
+        let first = x.shape().first().copied().unwrap_or(0);
+        let [own, others] = [first, n].map(|n| c.indices(m, &[n], 3));
         let k = c.size();
         two(x.nearest_by_cloud(&y, k, [&own?, &others?]))
     }),
@@ -749,6 +750,7 @@ fn no_sum_is_taken_where_moves_are_explicit() {
 fn errors_name_what_was_called() {
     // Of several ops, or of what is made for one.
     let others = [
+        "arrays",
         "backward_to",
         "bce",
         "constructors",

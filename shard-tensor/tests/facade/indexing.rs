@@ -7,9 +7,10 @@ use shard_tensor::{
 };
 
 /// Whole results and gradients of a program of a table `[9, 4]`, an index `[7, 3]` below 9 and a source `[7, 3]`.
-type Program = fn(&ShardTensor, &ShardTensor, &ShardTensor, &Mesh) -> Result<ShardTensor>;
+pub(crate) type Program =
+    fn(&ShardTensor, &ShardTensor, &ShardTensor, &Mesh) -> Result<ShardTensor>;
 
-fn number(i: &[usize]) -> f64 {
+pub(crate) fn number(i: &[usize]) -> f64 {
     ((29 * i[0] + 13 * i[1] * i[1] + 5) % 17) as f64 - 6.0
 }
 
@@ -39,7 +40,8 @@ fn run(ranks: usize, placements: &[Placements; 3], program: Program) -> Vec<Arra
     made.unwrap().remove(0)
 }
 
-fn same_on_all_layouts(program: Program) -> Vec<ArrayD<f64>> {
+/// What a program makes where its operands lie in several ways, which is what it makes on one rank: the result, and gradients of both.
+pub(crate) fn same_on_all_layouts(program: Program) -> Vec<ArrayD<f64>> {
     let one = run(1, &[(); 3].map(|()| [replicate()].into()), program);
     let rows = || -> Placements { [shard(0)].into() };
     let uneven = || -> Placements { [shard(0).sizes([4, 0, 5])].into() };

@@ -33,6 +33,7 @@ mod numbers;
 mod operators;
 mod optimizing;
 mod peers;
+mod places;
 mod placing;
 mod populations;
 mod products;

@@ -174,6 +174,56 @@ fn one_extent_is_found_out() {
 
 /// Numbers of `torch.tile`, and of `repeat` along some dims.
 #[test]
+fn pieces_have_names() {
+    launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let x = mesh.arange(12, replicate())?.reshape([2, 6])?;
+        for at in [replicate(), shard(0), shard(1)] {
+            let x = x.redistribute(at)?;
+            let [a, b, c] = x.chunk_array(-1)?;
+            let found = [a, b, c].map(|piece| elements(&piece.to(DType::F64).unwrap()));
+            assert_eq!(
+                found,
+                [
+                    [0.0, 1.0, 6.0, 7.0],
+                    [2.0, 3.0, 8.0, 9.0],
+                    [4.0, 5.0, 10.0, 11.0]
+                ]
+            );
+            let [one, five] = x.split_array([1, 5], 1)?;
+            assert_eq!((one.shape(), five.shape()), (&[2, 1][..], &[2, 5][..]));
+            let [first, second] = x.unbind_array(0)?;
+            let rows = [first, second].map(|row| elements(&row.to(DType::F64).unwrap())[5]);
+            assert_eq!(rows, [5.0, 11.0]);
+            // Names that are too many or too few.
+            assert!(x.chunk_array::<4>(1).is_err() && x.chunk_array::<0>(1).is_err());
+            assert!(x.split_array([1, 4], 1).is_err());
+            assert!(x.unbind_array::<3>(0).is_err() && x.unbind_array::<1>(0).is_err());
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn extents_that_there_are_are_kept() {
+    launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let x = mesh.arange(3, shard(0))?.reshape([1, 3])?;
+        let wide = x.expand([4, 2, -1])?;
+        assert_eq!(wide.shape(), [4, 2, 3]);
+        assert_eq!(elements(&wide.to(DType::F64)?)[21..], [0.0, 1.0, 2.0]);
+        assert_eq!(x.expand([-1, -1])?.shape(), [1, 3]);
+        assert_eq!(x.expand([-1, 3])?.shape(), [1, 3]);
+        for wrong in [&[-1, 1, 3][..], &[2, -2], &[-1], &[-1, 4_isize]] {
+            assert!(x.expand(wrong).is_err(), "{wrong:?}");
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
 fn dims_are_repeated_all_at_once() {
     for (ranks, at) in [1, 3, 3, 3].into_iter().zip(layouts()) {
         let found = Launch::new(ranks).dtype(DType::F64).run(|ctx| {

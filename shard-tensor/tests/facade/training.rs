@@ -34,6 +34,34 @@ fn adamw(mut p: f64, gradients: &[f64], rate: f64, decay: f64) -> f64 {
 }
 
 #[test]
+fn a_teacher_follows_by_a_share_where_its_parameters_are_kept() {
+    let done = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh([("shard", 3)])?;
+        let model = Linear::new(&mesh, 4, 5)?.fully_sharded("shard")?;
+        let teacher = model.copied()?;
+        for (_, p) in model.parameters() {
+            p.set(&p.detach().add_scalar(2.0)?)?;
+        }
+        let before = ctx.ledger().snapshot();
+        for ((_, old), (_, new)) in teacher.parameters().iter().zip(model.parameters()) {
+            old.set(&old.detach().lerp(&new.detach(), 0.25)?)?;
+        }
+        assert_eq!(ctx.ledger().since(&before).bytes, 0);
+        for ((_, old), (_, new)) in teacher.parameters().iter().zip(model.parameters()) {
+            close(
+                &read(&new.detach().sub(&old.detach())?)?,
+                &vec![1.5; old.numel()],
+                1e-12,
+            );
+        }
+        let whole = teacher.weight.add_scalar(1.0)?;
+        Ok(teacher.weight.set(&whole).unwrap_err().to_string())
+    });
+    let told = done.unwrap();
+    assert!(told[0].contains("`detach`"), "{}", told[0]);
+}
+
+#[test]
 fn adamw_is_the_formula_on_any_layout() {
     let layouts: [Placements; 3] = [
         [shard(0)].into(),

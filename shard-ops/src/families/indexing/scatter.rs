@@ -1,12 +1,11 @@
 //! Elements and rows put, or folded, into places that an index names.
 
 use super::fold::FoldRows;
+use super::places::{Places, misfit};
 use super::rows::Picked;
+use super::shortened;
 use super::take::Take;
-use super::{Resolve, shortened};
-use crate::elementwise::{
-    add, add_scalar, cast, div, floor_div, ge, gt, maximum, mul_scalar, number, where_,
-};
+use crate::elementwise::{add_scalar, cast, div, floor_div, ge, gt, maximum, number, where_};
 use crate::error::InOp;
 use crate::families::broadcast::expand;
 use crate::families::full::rounded_once;
@@ -216,13 +215,14 @@ pub fn index_copy(
 }
 
 /// `x` with `values` put, or added if `accumulate`, at the places that `indices` name: one tensor for each of the first dims, broadcast to one
-/// shape, to which rows of `values` of the other dims belong. Of several values put to one place the last stays.
+/// shape, to which rows of `values` of the other dims belong. Of several values put to one place the last stays. A mask (`bool`) stands for the
+/// indices of all its true elements, in row-major order, of as many dims as it has.
 ///
 /// # Collective
-/// As [`scatter`], or [`scatter_add`].
+/// As [`scatter`], or [`scatter_add`]; with a mask all ranks of the program.
 ///
 /// # Errors
-/// More indices than dims, or none; shapes that do not broadcast; what is out of range, as in [`index_select`](super::index_select).
+/// More indices than dims, or none; shapes that do not broadcast; a mask of other extents than its dims; what is out of range, as in [`index_select`](super::index_select).
 pub fn index_put(
     exec: &dyn Exec,
     x: &Value,
@@ -231,49 +231,22 @@ pub fn index_put(
     accumulate: bool,
 ) -> Result<Value> {
     const OP: &str = "index_put";
-    if indices.is_empty() || indices.len() > x.ndim() {
-        return Err(misfit(OP, &[x], "there are no indices, or more than dims"));
-    }
-    let (leading, row) = x.shape().split_at(indices.len());
-    let places = crate::elementwise::broadcast_shape(OP, indices)?;
-    let to = |v: &Value, shape: &[usize]| match v.shape() == shape {
-        true => Ok(v.clone()),
-        false => expand(exec, v, shape),
+    let named = Places::of(exec, OP, x, 0, indices)?;
+    let (leading, row) = x.shape().split_at(named.dims);
+    let count = named.shape.iter().product();
+    let all = [&named.shape, row].concat();
+    let values = match values.shape() == all {
+        true => values.clone(),
+        false => expand(exec, values, &all)?,
     };
-    let mut number: Option<Value> = None;
-    for (index, &n) in indices.iter().zip(leading) {
-        let at = Resolve::apply(exec, &to(&index.detach(), &places)?, n)?;
-        number = Some(match number {
-            None => at,
-            Some(before) => add(exec, &mul_scalar(exec, &before, n as f64)?, &at)?,
-        });
-    }
-    let Some(number) = number else {
-        return Ok(x.clone());
-    };
-    let count = places.iter().product();
-    let number = reshape(exec, &number, &[count])?;
-    let all: Vec<usize> = places.iter().chain(row).copied().collect();
-    let listed: Vec<usize> = std::iter::once(count).chain(row.iter().copied()).collect();
-    let values = reshape(exec, &to(values, &all)?, &listed)?;
-    let table: Vec<usize> = std::iter::once(leading.iter().product())
-        .chain(row.iter().copied())
-        .collect();
-    let flat = reshape(exec, x, &table)?;
+    let values = reshape(exec, &values, &[&[count], row].concat())?;
+    let table = [&[leading.iter().product()], row].concat();
+    let (flat, number) = (reshape(exec, x, &table)?, &named.numbers);
     let made = match accumulate {
-        true => super::index_add(exec, &flat, 0, &number, &values, 1.0)?,
-        false => index_copy(exec, &flat, 0, &number, &values)?,
+        true => super::index_add(exec, &flat, 0, number, &values, 1.0)?,
+        false => index_copy(exec, &flat, 0, number, &values)?,
     };
     reshape(exec, &made, x.shape())
-}
-
-fn misfit(op: &'static str, values: &[&Value], problem: &str) -> OpError {
-    OpError::Shape {
-        op,
-        problem: problem.into(),
-        shapes: values.iter().map(|v| v.shape().to_vec()).collect(),
-        fix: "give operands whose shapes belong together",
-    }
 }
 
 /// The layout of a list with an entry for each row of `x` along a dim.

@@ -209,4 +209,24 @@ pub(super) const ALL: &[(&str, Call)] = &[
         lbfgs.step(|| x.square()?.sum_all())?;
         Ok(vec![x.detach()])
     }),
+    ("arrays of pieces", |c, m| {
+        let (x, dim) = (c.any(m)?, c.dim());
+        let [a, b] = match c.below(3) {
+            0 => x.chunk_array(dim)?,
+            1 => x.unbind_array(dim)?,
+            _ => x.split_array([c.size(), c.size()], dim)?,
+        };
+        Ok(vec![a, b])
+    }),
+    ("index", |c, m| {
+        let (x, n) = (c.of(m, 3)?, c.extent());
+        let [rows, columns] = [c.indices(m, &[n], 2)?, c.indices(m, &[n], 2)?];
+        one(x.index(c.dim(), &[&rows, &columns]))
+    }),
+    ("index by a mask", |c, m| {
+        let x = c.any(m)?;
+        let dims = c.below(x.ndim() + 1);
+        let mask = c.mask(m, &x.shape()[..dims])?;
+        one(x.index(0, &[&mask]))
+    }),
 ];
