@@ -192,6 +192,42 @@ pub enum OpError {
 }
 
 impl OpError {
+    /// An operand of a type that the op does not take: of what it [expected](Self::DType), and what it got.
+    ///
+    /// ```
+    /// use shard_comm::DType;
+    /// use shard_ops::OpError;
+    /// let error = OpError::dtype("blur", 1, "f32 or f64", DType::I64);
+    /// assert!(error.to_string().starts_with("blur: operand 1 is i64, expected f32 or f64"));
+    /// ```
+    pub fn dtype(
+        op: &'static str,
+        operand: usize,
+        expected: impl Into<String>,
+        got: DType,
+    ) -> Self {
+        Self::DType {
+            op,
+            operand,
+            expected: expected.into(),
+            got,
+        }
+    }
+
+    /// A wrong number of operands or results: how many there are to be, as a number of operands or in words, and how many there are.
+    ///
+    /// ```
+    /// use shard_ops::OpError;
+    /// assert_eq!(OpError::arity("blur", "2", 1).to_string(), "blur: expected 2 operands, got 1");
+    /// ```
+    pub fn arity(op: &'static str, expected: impl Into<String>, got: usize) -> Self {
+        Self::Arity {
+            op,
+            expected: expected.into(),
+            got,
+        }
+    }
+
     /// Which of the three classes this error belongs to: decided by layouts alone (the same on all ranks),
     /// agreed among ranks, or a failure of the group.
     pub fn class(&self) -> ErrorClass {

@@ -417,11 +417,7 @@ pub trait Exec {
 fn only(op: &'static str, mut outputs: Values) -> Result<Value> {
     match (outputs.len(), outputs.pop()) {
         (1, Some(value)) => Ok(value),
-        (got, _) => Err(OpError::Arity {
-            op,
-            expected: "one output".into(),
-            got,
-        }),
+        (got, _) => Err(OpError::arity(op, "one output", got)),
     }
 }
 

@@ -33,12 +33,7 @@ impl Op for Stencil {
         let mut rule = Rule::builder(self.name(), inputs);
         let x = &inputs[0];
         if x.dtype != DType::F64 {
-            return Err(OpError::DType {
-                op: self.name(),
-                operand: 0,
-                expected: "f64".into(),
-                got: x.dtype,
-            });
+            return Err(OpError::dtype(self.name(), 0, "f64", x.dtype));
         }
         let (n, window) = (x.shape.first().copied().unwrap_or(0), three_points()?);
         let position = rule.factor(n);

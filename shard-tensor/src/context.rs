@@ -397,12 +397,7 @@ impl Context {
         let got = outputs.len();
         match (outputs.pop(), got) {
             (Some(output), 1) => Ok(output),
-            _ => Err(OpError::Arity {
-                op: name,
-                expected: "one output".into(),
-                got,
-            }
-            .into()),
+            _ => Err(OpError::arity(name, "one output", got).into()),
         }
     }
 

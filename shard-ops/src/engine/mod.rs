@@ -423,11 +423,7 @@ impl Engine {
     /// The strategy of an op on operands that lie so, made at the first time.
     fn ready(&self, op: &Arc<dyn Op>, inputs: &[&Array]) -> Result<Rc<Ready>> {
         let Some(first) = inputs.first() else {
-            return Err(OpError::Arity {
-                op: op.name(),
-                expected: "at least one operand".into(),
-                got: 0,
-            });
+            return Err(OpError::arity(op.name(), "at least one operand", 0));
         };
         let pin = self.pin.borrow();
         let set = u128::from(first.cx().planner().models_set());

@@ -45,11 +45,11 @@ pub(super) fn refuse_other_count(op: &Arc<dyn Op>, inputs: &[&Array], got: usize
         return Ok(());
     };
     match wide::rule(&**op, &metas(inputs), 0, first.cx().device().kind()) {
-        Ok(rule) if rule.outputs.len() != got => Err(OpError::Arity {
-            op: op.name(),
-            expected: format!("its handler to give {} results", rule.outputs.len()),
+        Ok(rule) if rule.outputs.len() != got => Err(OpError::arity(
+            op.name(),
+            format!("its handler to give {} results", rule.outputs.len()),
             got,
-        }),
+        )),
         _ => Ok(()),
     }
 }

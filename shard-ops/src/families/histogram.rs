@@ -220,12 +220,7 @@ pub fn histc(exec: &dyn Exec, x: &Value, bins: usize, ends: (f64, f64)) -> Resul
 /// Refuses what cannot be counted: one weight, if there are any, is for each of these.
 fn check(op: &'static str, x: &Value, counted: &[usize], weights: Option<&Value>) -> Result<()> {
     let refuse = |operand: usize, expected: String, got: DType| {
-        Err(OpError::DType {
-            op,
-            operand,
-            expected,
-            got,
-        })
+        Err(OpError::dtype(op, operand, expected, got))
     };
     match weights {
         _ if !x.dtype().is_float() => refuse(0, "a float".into(), x.dtype()),

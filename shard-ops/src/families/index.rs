@@ -229,11 +229,7 @@ pub fn pad(
 /// No operands; extents that differ in other dims; types that differ.
 pub fn cat(exec: &dyn Exec, xs: &[&Value], dim: usize) -> Result<Value> {
     let Some(first) = xs.first() else {
-        return Err(OpError::Arity {
-            op: "cat",
-            expected: "at least one operand".into(),
-            got: 0,
-        });
+        return Err(OpError::arity("cat", "at least one operand", 0));
     };
     extent("cat", first, dim)?;
     let agree = |x: &&&Value| {

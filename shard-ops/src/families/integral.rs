@@ -60,12 +60,7 @@ fn integral(
 ) -> Result<Value> {
     let n = extent(op, y, dim)?;
     if !y.dtype().is_float() {
-        return Err(OpError::DType {
-            op,
-            operand: 0,
-            expected: "f32 or f64".into(),
-            got: y.dtype(),
-        });
+        return Err(OpError::dtype(op, 0, "f32 or f64", y.dtype()));
     }
     let rest = n.saturating_sub(1);
     let both = |y: &Value| {

@@ -25,12 +25,7 @@ const NAME: &str = "one_hot";
 pub fn one_hot(exec: &dyn Exec, x: &Value, classes: Option<usize>) -> Result<Value> {
     let dtype = x.dtype();
     if !is_whole(dtype) || dtype == DType::Bool {
-        return Err(OpError::DType {
-            op: NAME,
-            operand: 0,
-            expected: "an integer".into(),
-            got: dtype,
-        });
+        return Err(OpError::dtype(NAME, 0, "an integer", dtype));
     }
     let classes = match classes {
         Some(classes) => classes,

@@ -125,12 +125,7 @@ fn refuse_whole(op: &'static str, x: &Value) -> Result<()> {
     if !is_whole(x.dtype()) {
         return Ok(());
     }
-    Err(OpError::DType {
-        op,
-        operand: 0,
-        expected: "f32 or f64".into(),
-        got: x.dtype(),
-    })
+    Err(OpError::dtype(op, 0, "f32 or f64", x.dtype()))
 }
 
 /// A value with 0 in place of NaN, and which of its elements are no NaN.

@@ -7,19 +7,15 @@ use shard_comm::DType;
 /// The common type of the operands.
 pub(super) fn same_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
     let Some(first) = inputs.first() else {
-        return Err(OpError::Arity {
-            op,
-            expected: "at least one operand".into(),
-            got: 0,
-        });
+        return Err(OpError::arity(op, "at least one operand", 0));
     };
     match inputs.iter().position(|m| m.dtype != first.dtype) {
-        Some(operand) => Err(OpError::DType {
+        Some(operand) => Err(OpError::dtype(
             op,
             operand,
-            expected: first.dtype.to_string(),
-            got: inputs[operand].dtype,
-        }),
+            first.dtype.to_string(),
+            inputs[operand].dtype,
+        )),
         None => Ok(first.dtype),
     }
 }
@@ -28,12 +24,7 @@ pub(super) fn same_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
 pub(super) fn float_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
     let dtype = same_types(op, inputs)?;
     if !computes(dtype) {
-        return Err(OpError::DType {
-            op,
-            operand: 0,
-            expected: "f32 or f64".into(),
-            got: dtype,
-        });
+        return Err(OpError::dtype(op, 0, "f32 or f64", dtype));
     }
     Ok(dtype)
 }
@@ -42,12 +33,7 @@ pub(super) fn float_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
 pub(super) fn product_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
     let dtype = same_types(op, inputs)?;
     if dtype.is_half() || dtype == DType::Bool {
-        return Err(OpError::DType {
-            op,
-            operand: 0,
-            expected: "f32, f64 or an integer".into(),
-            got: dtype,
-        });
+        return Err(OpError::dtype(op, 0, "f32, f64 or an integer", dtype));
     }
     Ok(dtype)
 }
@@ -56,12 +42,7 @@ pub(super) fn product_types(op: &'static str, inputs: &[Meta]) -> Result<DType> 
 pub(super) fn number_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
     let dtype = same_types(op, inputs)?;
     if dtype.is_half() {
-        return Err(OpError::DType {
-            op,
-            operand: 0,
-            expected: "f32, f64, an integer or bool".into(),
-            got: dtype,
-        });
+        return Err(OpError::dtype(op, 0, "f32, f64, an integer or bool", dtype));
     }
     Ok(dtype)
 }
@@ -69,12 +50,9 @@ pub(super) fn number_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
 /// Operand `i` holds truth values.
 pub(super) fn truths(op: &'static str, inputs: &[Meta], operand: usize) -> Result<()> {
     match inputs.get(operand) {
-        Some(mask) if mask.dtype != DType::Bool => Err(OpError::DType {
-            op,
-            operand,
-            expected: "bool".into(),
-            got: mask.dtype,
-        }),
+        Some(mask) if mask.dtype != DType::Bool => {
+            Err(OpError::dtype(op, operand, "bool", mask.dtype))
+        }
         _ => Ok(()),
     }
 }

@@ -27,11 +27,11 @@ impl Rule {
     /// There are as many operands as are described, with as many dims.
     fn check_ranks(&self) -> Result<()> {
         if self.inputs.len() != self.metas.len() {
-            return Err(OpError::Arity {
-                op: self.name,
-                expected: self.inputs.len().to_string(),
-                got: self.metas.len(),
-            });
+            return Err(OpError::arity(
+                self.name,
+                self.inputs.len().to_string(),
+                self.metas.len(),
+            ));
         }
         for (input, meta) in self.inputs.iter().zip(&self.metas) {
             if input.len() != meta.shape.len() {

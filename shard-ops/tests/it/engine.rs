@@ -210,12 +210,7 @@ impl Op for ReadsHalves {
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let got = inputs[0].dtype;
         if got.is_half() {
-            return Err(OpError::DType {
-                op: "reads_halves",
-                operand: 0,
-                expected: "f32".into(),
-                got,
-            });
+            return Err(OpError::dtype("reads_halves", 0, "f32", got));
         }
         Rule::pointwise("reads_halves", inputs, got, Linearity::None)
     }
@@ -831,12 +826,7 @@ fn errors_name_the_op_once() {
     assert_eq!(of("take_along"), format!("take: take_along {said}"));
     let counts = |expected: &str| {
         let (op, expected) = ("cat", expected.to_owned());
-        OpError::Arity {
-            op,
-            expected,
-            got: 0,
-        }
-        .to_string()
+        OpError::arity(op, expected, 0).to_string()
     };
     assert_eq!(counts("one output"), "cat: expected one output, got 0");
     assert_eq!(counts("2"), "cat: expected 2 operands, got 0");

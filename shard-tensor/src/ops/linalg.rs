@@ -341,13 +341,7 @@ impl ShardTensor {
         let made = f(self.context().tape(), &self.value())?;
         let made: Vec<Self> = made.into_iter().map(|value| self.lift(value)).collect();
         let count = made.len();
-        <[Self; N]>::try_from(made).map_err(|_| {
-            OpError::Arity {
-                op: name,
-                expected: format!("{N} results"),
-                got: count,
-            }
-            .into()
-        })
+        <[Self; N]>::try_from(made)
+            .map_err(|_| OpError::arity(name, format!("{N} results"), count).into())
     }
 }

@@ -38,11 +38,7 @@ impl Op for Forward {
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let count = 3 + usize::from(self.mask.is_some());
         if inputs.len() != count {
-            return Err(OpError::Arity {
-                op: NAME,
-                expected: count.to_string(),
-                got: inputs.len(),
-            });
+            return Err(OpError::arity(NAME, count.to_string(), inputs.len()));
         }
         let dtype = types(inputs, self.mask)?;
         let at = Extents::new(&inputs[0], &inputs[1], &inputs[2], inputs.get(3))?;

@@ -111,11 +111,9 @@ pub fn attention(
         .collect();
     let mut outputs = exec.apply(Arc::new(op), &operands)?;
     outputs.truncate(1);
-    outputs.pop().ok_or_else(|| OpError::Arity {
-        op: NAME,
-        expected: "an output".into(),
-        got: 0,
-    })
+    outputs
+        .pop()
+        .ok_or_else(|| OpError::arity(NAME, "an output", 0))
 }
 
 const NAME: &str = "attention";

@@ -140,14 +140,12 @@ pub(super) fn types(inputs: &[Meta], mask: Option<DType>) -> Result<DType> {
     if let Some(got) = mask.filter(|m| !m.is_float() && *m != DType::Bool) {
         // Ones that say which keys count would be added to logits, if they were converted to the queries' type.
         let float = inputs[0].dtype;
-        return Err(OpError::DType {
-            op: NAME,
-            operand: 3,
-            expected: format!(
-                "bool, true where a key counts, or {float}, which is added to the logits"
-            ),
+        return Err(OpError::dtype(
+            NAME,
+            3,
+            format!("bool, true where a key counts, or {float}, which is added to the logits"),
             got,
-        });
+        ));
     }
     stored_types(NAME, &inputs[..3 + usize::from(added)])
 }

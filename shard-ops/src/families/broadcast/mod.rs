@@ -41,11 +41,7 @@ pub fn expand(exec: &dyn Exec, x: &Value, shape: &[usize]) -> Result<Value> {
 pub fn meshgrid(exec: &dyn Exec, lists: &[&Value]) -> Result<Vec<Value>> {
     const OP: &str = "meshgrid";
     let Some(first) = lists.first() else {
-        return Err(OpError::Arity {
-            op: OP,
-            expected: "at least one operand".into(),
-            got: 0,
-        });
+        return Err(OpError::arity(OP, "at least one operand", 0));
     };
     if lists.iter().any(|x| x.ndim() > 1) {
         return Err(OpError::Shape {
@@ -56,12 +52,12 @@ pub fn meshgrid(exec: &dyn Exec, lists: &[&Value]) -> Result<Vec<Value>> {
         });
     }
     if let Some(operand) = lists.iter().position(|x| x.dtype() != first.dtype()) {
-        return Err(OpError::DType {
-            op: OP,
+        return Err(OpError::dtype(
+            OP,
             operand,
-            expected: first.dtype().to_string(),
-            got: lists[operand].dtype(),
-        });
+            first.dtype().to_string(),
+            lists[operand].dtype(),
+        ));
     }
     let extent = |x: &Value| x.shape().first().copied().unwrap_or(1);
     let shape: Vec<usize> = lists.iter().map(|x| extent(x)).collect();

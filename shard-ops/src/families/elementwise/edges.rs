@@ -191,11 +191,7 @@ pub fn clamp_by(
     max: Option<&Value>,
 ) -> Result<Value> {
     match (min, max) {
-        (None, None) => Err(OpError::Arity {
-            op: "clamp_by",
-            expected: "`min`, `max` or both".into(),
-            got: 0,
-        }),
+        (None, None) => Err(OpError::arity("clamp_by", "`min`, `max` or both", 0)),
         (Some(min), None) => maximum(exec, x, min),
         (None, Some(max)) => minimum(exec, x, max),
         (Some(min), Some(max)) => rounded_once(exec, [x, min, max], |[x, min, max]| {

@@ -64,12 +64,7 @@ impl Op for Where {
         truths("where", inputs, 0)?;
         let (a, b) = (inputs[1].dtype, inputs[2].dtype);
         if a != b {
-            return Err(OpError::DType {
-                op: "where",
-                operand: 2,
-                expected: a.to_string(),
-                got: b,
-            });
+            return Err(OpError::dtype("where", 2, a.to_string(), b));
         }
         Rule::pointwise("where", inputs, a, Linearity::None)
     }

@@ -422,12 +422,7 @@ impl Arithmetic {
             ) if is_whole(dtype) => "f32 or f64",
             _ => return Ok(dtype),
         };
-        Err(OpError::DType {
-            op: self.name(),
-            operand: 0,
-            expected: expected.into(),
-            got: dtype,
-        })
+        Err(OpError::dtype(self.name(), 0, expected, dtype))
     }
 }
 

@@ -52,14 +52,7 @@ pub(super) fn rounded(op: &'static str, like: &Value, value: f64) -> Result<Valu
 /// A map of one integer.
 pub(super) fn map(exec: &dyn Exec, x: &Value, map: Unary) -> Result<Value> {
     let (op, dtype) = (map.name(), x.dtype());
-    let refuse = |expected: &str| {
-        Err(OpError::DType {
-            op,
-            operand: 0,
-            expected: expected.into(),
-            got: dtype,
-        })
-    };
+    let refuse = |expected: &str| Err(OpError::dtype(op, 0, expected, dtype));
     let with = |kind, value| {
         let value = number(op, x, value)?;
         exec.apply1(Arc::new(Arithmetic::of(kind)), &[x, &value])

@@ -45,12 +45,12 @@ pub fn grid_sample(exec: &dyn Exec, x: &Value, grid: &Value, sampling: Sampling)
         });
     }
     if x.dtype() != grid.dtype() {
-        return Err(OpError::DType {
-            op: "grid_sample",
-            operand: 1,
-            expected: x.dtype().to_string(),
-            got: grid.dtype(),
-        });
+        return Err(OpError::dtype(
+            "grid_sample",
+            1,
+            x.dtype().to_string(),
+            grid.dtype(),
+        ));
     }
     rounded_once(exec, [x, grid], |[x, grid]| {
         sampled(exec, x, grid, sampling)
@@ -85,10 +85,8 @@ impl GridTaps {
     /// Weights and indices.
     fn apply(self, exec: &dyn Exec, grid: &Value) -> Result<[Value; 2]> {
         let outputs = exec.apply(Arc::new(self), &[grid])?;
-        outputs.try_into().map_err(|all: Vec<_>| OpError::Arity {
-            op: "grid_taps",
-            expected: "two outputs".into(),
-            got: all.len(),
-        })
+        outputs
+            .try_into()
+            .map_err(|all: Vec<_>| OpError::arity("grid_taps", "two outputs", all.len()))
     }
 }

@@ -161,12 +161,7 @@ fn bag_of_each(exec: &dyn Exec, indices: &Value, offsets: &Value) -> Result<Valu
         return Ok((*known).clone());
     }
     if !is_whole(offsets.dtype()) || offsets.dtype() == DType::Bool {
-        return Err(OpError::DType {
-            op: OP,
-            operand: 2,
-            expected: "an integer".into(),
-            got: offsets.dtype(),
-        });
+        return Err(OpError::dtype(OP, 2, "an integer", offsets.dtype()));
     }
     let whole = offsets.layout().with_partial_reduced();
     let begins = exec.aligned((OP, 2), &offsets.detach(), &whole)?;

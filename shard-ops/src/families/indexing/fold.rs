@@ -144,20 +144,10 @@ impl Op for FoldRows {
         let dtype = inputs[2].dtype;
         let numbers = [DType::F64, DType::F32, DType::I64, DType::I32, DType::U8];
         if !numbers.contains(&dtype) {
-            return Err(OpError::DType {
-                op: NAME,
-                operand: 2,
-                expected: "f64, f32, i64, i32 or u8".into(),
-                got: dtype,
-            });
+            return Err(OpError::dtype(NAME, 2, "f64, f32, i64, i32 or u8", dtype));
         }
         if self.has_base && inputs[0].dtype != dtype {
-            return Err(OpError::DType {
-                op: NAME,
-                operand: 2,
-                expected: inputs[0].dtype.to_string(),
-                got: dtype,
-            });
+            return Err(OpError::dtype(NAME, 2, inputs[0].dtype.to_string(), dtype));
         }
         let mut rule = (made.rule)
             .input(made.table.clone())

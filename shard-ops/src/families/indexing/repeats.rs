@@ -45,12 +45,7 @@ pub fn repeat_interleave_each(
         fix,
     };
     if !is_whole(counts.dtype()) || counts.dtype() == DType::Bool {
-        return Err(OpError::DType {
-            op: NAME,
-            operand: 1,
-            expected: "an integer".into(),
-            got: counts.dtype(),
-        });
+        return Err(OpError::dtype(NAME, 1, "an integer", counts.dtype()));
     }
     if counts.shape() != [n] {
         let problem = format!("counts are not {n}, one for each index of dim {dim}");

@@ -114,20 +114,11 @@ impl Picked {
         expected: usize,
     ) -> Result<Accesses> {
         if inputs.len() != expected {
-            return Err(OpError::Arity {
-                op: name,
-                expected: expected.to_string(),
-                got: inputs.len(),
-            });
+            return Err(OpError::arity(name, expected.to_string(), inputs.len()));
         }
         let (table, index) = (&inputs[0], &inputs[1]);
         if !matches!(index.dtype, DType::I64 | DType::I32) {
-            return Err(OpError::DType {
-                op: name,
-                operand: 1,
-                expected: "i64 or i32".into(),
-                got: index.dtype,
-            });
+            return Err(OpError::dtype(name, 1, "i64 or i32", index.dtype));
         }
         if self.dim >= table.shape.len() || self.shared.len() != index.shape.len() {
             return Err(OpError::Shape {

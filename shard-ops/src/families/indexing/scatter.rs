@@ -182,12 +182,12 @@ pub fn index_copy(
         ));
     }
     if x.dtype() != src.dtype() {
-        return Err(OpError::DType {
-            op: "index_copy",
-            operand: 2,
-            expected: x.dtype().to_string(),
-            got: src.dtype(),
-        });
+        return Err(OpError::dtype(
+            "index_copy",
+            2,
+            x.dtype().to_string(),
+            src.dtype(),
+        ));
     }
     // The list of rows alone decides who is last.
     let rows = Array::from_parts(
@@ -345,12 +345,7 @@ pub(super) fn into_places(
 ) -> Result<Value> {
     extent(op, x, dim)?;
     if src.dtype() != x.dtype() {
-        return Err(OpError::DType {
-            op,
-            operand: 2,
-            expected: x.dtype().to_string(),
-            got: src.dtype(),
-        });
+        return Err(OpError::dtype(op, 2, x.dtype().to_string(), src.dtype()));
     }
     let src = shortened(exec, op, src, None, index)?;
     in_part(exec, op, x, dim, index, |part, index| f(part, index, &src))

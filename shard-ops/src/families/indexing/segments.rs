@@ -43,12 +43,12 @@ pub fn segment_sum(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Res
 /// As [`segment_sum`]; types other than floats.
 pub fn segment_mean(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
     if is_whole(x.dtype()) {
-        return Err(OpError::DType {
-            op: "segment_mean",
-            operand: 0,
-            expected: "a floating-point type".into(),
-            got: x.dtype(),
-        });
+        return Err(OpError::dtype(
+            "segment_mean",
+            0,
+            "a floating-point type",
+            x.dtype(),
+        ));
     }
     rounded_once(exec, [x], |[x]| {
         let total = folded(exec, "segment_mean", x, ids, count, ReduceOp::Sum)?;
@@ -193,12 +193,7 @@ pub fn bincount(
 ) -> Result<Value> {
     const OP: &str = "bincount";
     if !is_whole(x.dtype()) || x.dtype() == DType::Bool {
-        return Err(OpError::DType {
-            op: OP,
-            operand: 0,
-            expected: "an integer".into(),
-            got: x.dtype(),
-        });
+        return Err(OpError::dtype(OP, 0, "an integer", x.dtype()));
     }
     let count = decided::count(exec, OP, x)?.unwrap_or(0);
     let x = match x.dtype() {

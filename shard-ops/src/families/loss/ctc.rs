@@ -103,12 +103,7 @@ fn check(log_probs: &Value, labels: &Labels<'_>) -> Result<()> {
     }
     let wrong = |x: &&Value| !is_whole(x.dtype()) || x.dtype() == DType::Bool;
     match whole.iter().position(wrong) {
-        Some(i) => Err(OpError::DType {
-            op: OP,
-            operand: i + 1,
-            expected: "an integer".into(),
-            got: whole[i].dtype(),
-        }),
+        Some(i) => Err(OpError::dtype(OP, i + 1, "an integer", whole[i].dtype())),
         None => Ok(()),
     }
 }

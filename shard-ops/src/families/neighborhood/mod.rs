@@ -138,11 +138,10 @@ pub fn neighborhood_attention(
         scale: near.scale,
     };
     let outputs = exec.apply(Arc::new(op), &[q, k, v])?;
-    outputs.into_iter().next().ok_or_else(|| OpError::Arity {
-        op: NAME,
-        expected: "an output".into(),
-        got: 0,
-    })
+    outputs
+        .into_iter()
+        .next()
+        .ok_or_else(|| OpError::arity(NAME, "an output", 0))
 }
 
 const NAME: &str = "neighborhood_attention";
@@ -200,11 +199,11 @@ impl Extents {
     /// The extents of queries, keys and values.
     fn new(inputs: &[Meta], windows: &[Window]) -> Result<Self> {
         let [q, k, v, ..] = inputs else {
-            return Err(OpError::Arity {
-                op: NAME,
-                expected: "queries, keys and values".into(),
-                got: inputs.len(),
-            });
+            return Err(OpError::arity(
+                NAME,
+                "queries, keys and values",
+                inputs.len(),
+            ));
         };
         let shapes = [&q.shape[..], &k.shape[..], &v.shape[..]];
         let ndim = windows.len() + 3;

@@ -63,12 +63,7 @@ impl Clouds<'_> {
 /// Refuses ids that are not one whole number for each point.
 fn one_id_each(op: &'static str, [points, ids]: [&Value; 2]) -> Result<()> {
     if !matches!(ids.dtype(), DType::I64 | DType::I32) {
-        return Err(OpError::DType {
-            op,
-            operand: 1,
-            expected: "i64 or i32".into(),
-            got: ids.dtype(),
-        });
+        return Err(OpError::dtype(op, 1, "i64 or i32", ids.dtype()));
     }
     match ids.ndim() == 1 && points.shape().first() == ids.shape().first() {
         true => Ok(()),
@@ -98,11 +93,11 @@ impl HeldClouds {
 /// Queries and points, and the type of both. Their clouds may follow.
 fn tables<'a>(op: &'static str, inputs: &'a [Meta]) -> Result<(&'a Meta, &'a Meta, DType)> {
     let ([queries, points] | [queries, points, _, _]) = inputs else {
-        return Err(OpError::Arity {
+        return Err(OpError::arity(
             op,
-            expected: "queries and points, and clouds of both or of none".into(),
-            got: inputs.len(),
-        });
+            "queries and points, and clouds of both or of none",
+            inputs.len(),
+        ));
     };
     let dtype = float_types(op, &inputs[..2])?;
     let tables = queries.shape.len() == 2 && points.shape.len() == 2;

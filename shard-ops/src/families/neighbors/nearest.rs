@@ -95,11 +95,7 @@ fn found(exec: &dyn Exec, op: NearestOp, operands: &[&Value]) -> Result<(Value, 
     let got = found.len();
     match (found.pop(), found.pop()) {
         (Some(indices), Some(distances)) => Ok((distances, indices.detach())),
-        _ => Err(OpError::Arity {
-            op: NAME,
-            expected: "two outputs".into(),
-            got,
-        }),
+        _ => Err(OpError::arity(NAME, "two outputs", got)),
     }
 }
 

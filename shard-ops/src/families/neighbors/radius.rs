@@ -166,11 +166,9 @@ fn table(exec: &dyn Exec, op: RadiusOp, operands: &[&Value]) -> Result<RadiusTab
 
 fn search(exec: &dyn Exec, op: RadiusOp, operands: &[&Value]) -> Result<[Value; 3]> {
     let found = exec.apply(Arc::new(op), operands)?;
-    found.try_into().map_err(|found: Vec<_>| OpError::Arity {
-        op: NAME,
-        expected: "three outputs".into(),
-        got: found.len(),
-    })
+    found
+        .try_into()
+        .map_err(|found: Vec<_>| OpError::arity(NAME, "three outputs", found.len()))
 }
 
 const NAME: &str = "radius_search";

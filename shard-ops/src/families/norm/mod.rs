@@ -574,12 +574,7 @@ impl Op for Normalise {
         for (operand, meta) in inputs.iter().enumerate().skip(self.first_weight()) {
             if meta.dtype != x {
                 let expected = x.to_string();
-                return Err(OpError::DType {
-                    op: "normalise",
-                    operand,
-                    expected,
-                    got: meta.dtype,
-                });
+                return Err(OpError::dtype("normalise", operand, expected, meta.dtype));
             }
         }
         let outputs = [(Like::X, x), (Like::Stats(3), DType::F64)];

@@ -93,11 +93,7 @@ impl Op for Step {
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let (name, wanted) = (self.name(), 2 + self.0.state());
         if inputs.len() != wanted {
-            return Err(OpError::Arity {
-                op: name,
-                expected: wanted.to_string(),
-                got: inputs.len(),
-            });
+            return Err(OpError::arity(name, wanted.to_string(), inputs.len()));
         }
         let dtype = float_types(name, inputs)?;
         let shape = &inputs[0].shape;

@@ -39,11 +39,7 @@ impl Op for PowerSum {
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let name = self.name();
         let [x] = inputs else {
-            return Err(OpError::Arity {
-                op: name,
-                expected: "one operand".into(),
-                got: inputs.len(),
-            });
+            return Err(OpError::arity(name, "one operand", inputs.len()));
         };
         float_types(name, inputs)?;
         if self.0.is_nan() || self.0 <= 0.0 {

@@ -77,11 +77,7 @@ fn largest(exec: &dyn Exec, x: &Value, geometry: Geometry) -> Result<(Value, Val
     let mut both = exec.apply(Arc::new(MaxPool { geometry }), &[x])?;
     match (both.pop(), both.pop()) {
         (Some(index), Some(y)) => Ok((y, index)),
-        _ => Err(OpError::Arity {
-            op: "max_pool",
-            expected: "two outputs".into(),
-            got: 0,
-        }),
+        _ => Err(OpError::arity("max_pool", "two outputs", 0)),
     }
 }
 

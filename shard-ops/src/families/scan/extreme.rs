@@ -56,11 +56,7 @@ fn running(exec: &dyn Exec, largest: bool, x: &Value, dim: usize) -> Result<(Val
 }
 
 fn two(op: &'static str, values: Vec<Value>) -> Result<[Value; 2]> {
-    <[Value; 2]>::try_from(values).map_err(|values| OpError::Arity {
-        op,
-        expected: "two outputs".into(),
-        got: values.len(),
-    })
+    <[Value; 2]>::try_from(values).map_err(|values| OpError::arity(op, "two outputs", values.len()))
 }
 
 /// A scan for extremes that starts from those of the parts before, if there are any: the other operands.

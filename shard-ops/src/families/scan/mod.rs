@@ -140,12 +140,7 @@ impl Running {
     fn types(&self, inputs: &[Meta]) -> Result<DType> {
         let dtype = number_types(self.name, &inputs[..1])?;
         if self.op == Scan::LogSumExp && is_whole(dtype) {
-            return Err(OpError::DType {
-                op: self.name,
-                operand: 0,
-                expected: "f32 or f64".into(),
-                got: dtype,
-            });
+            return Err(OpError::dtype(self.name, 0, "f32 or f64", dtype));
         }
         Ok(if is_whole(dtype) { DType::I64 } else { dtype })
     }

@@ -67,12 +67,12 @@ pub fn bucketize(exec: &dyn Exec, x: &Value, boundaries: &Value, right: bool) ->
 pub fn isin(exec: &dyn Exec, x: &Value, among: &Value) -> Result<Value> {
     const NAME: &str = "isin";
     if x.dtype() != among.dtype() {
-        return Err(OpError::DType {
-            op: NAME,
-            operand: 1,
-            expected: x.dtype().to_string(),
-            got: among.dtype(),
-        });
+        return Err(OpError::dtype(
+            NAME,
+            1,
+            x.dtype().to_string(),
+            among.dtype(),
+        ));
     }
     let full = match x.dtype() {
         dtype if dtype.is_half() => DType::F32,
@@ -112,12 +112,7 @@ impl Op for Search {
         let dtype = same_types(NAME, inputs)?;
         let numbers = [DType::F64, DType::F32, DType::I64, DType::I32, DType::U8];
         if !numbers.contains(&dtype) {
-            return Err(OpError::DType {
-                op: NAME,
-                operand: 0,
-                expected: "f64, f32, i64, i32 or u8".into(),
-                got: dtype,
-            });
+            return Err(OpError::dtype(NAME, 0, "f64, f32, i64, i32 or u8", dtype));
         }
         let misfit = |problem: &str| OpError::Shape {
             op: NAME,
@@ -126,11 +121,7 @@ impl Op for Search {
             fix: "give a list, or as many rows of sorted elements as the values have",
         };
         let [sorted, values] = inputs else {
-            return Err(OpError::Arity {
-                op: NAME,
-                expected: "2".into(),
-                got: inputs.len(),
-            });
+            return Err(OpError::arity(NAME, "2", inputs.len()));
         };
         let Some((&n, lead)) = sorted.shape.split_last() else {
             return Err(misfit("there is nothing sorted"));

@@ -60,12 +60,7 @@ pub fn masked_select(exec: &dyn Exec, x: &Value, mask: &Value) -> Result<Value> 
 pub fn masked_scatter(exec: &dyn Exec, x: &Value, mask: &Value, source: &Value) -> Result<Value> {
     const OP: &str = "masked_scatter";
     if source.dtype() != x.dtype() {
-        return Err(OpError::DType {
-            op: OP,
-            operand: 2,
-            expected: x.dtype().to_string(),
-            got: source.dtype(),
-        });
+        return Err(OpError::dtype(OP, 2, x.dtype().to_string(), source.dtype()));
     }
     let shape = x.shape();
     let rows = if x.ndim() == 0 { &[1] } else { shape };
@@ -116,11 +111,7 @@ fn first(op: &'static str, mut found: Vec<Value>) -> Result<Value> {
     if found.len() == 2 {
         return Ok(found.swap_remove(0));
     }
-    Err(OpError::Arity {
-        op,
-        expected: "two outputs".into(),
-        got: found.len(),
-    })
+    Err(OpError::arity(op, "two outputs", found.len()))
 }
 
 const NONZERO: &str = "nonzero";
@@ -169,12 +160,7 @@ fn by_rows(
 fn is_mask(op: &'static str, inputs: &[Meta], operand: usize) -> Result<()> {
     match inputs[operand].dtype {
         DType::Bool => Ok(()),
-        got => Err(OpError::DType {
-            op,
-            operand,
-            expected: "bool".into(),
-            got,
-        }),
+        got => Err(OpError::dtype(op, operand, "bool", got)),
     }
 }
 

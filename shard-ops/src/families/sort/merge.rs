@@ -39,11 +39,7 @@ impl Op for MergeRuns {
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
         let [to, values, _] = inputs else {
-            return Err(OpError::Arity {
-                op: NAME,
-                expected: "3".into(),
-                got: inputs.len(),
-            });
+            return Err(OpError::arity(NAME, "3", inputs.len()));
         };
         check(NAME, 1, inputs)?;
         let mut rule = Rule::builder(NAME, inputs);

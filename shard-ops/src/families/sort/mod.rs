@@ -287,11 +287,8 @@ fn like(x: &Value, dim: usize, len: usize) -> Result<Value> {
 const NAME: &str = "sort";
 
 fn pair(op: &'static str, made: Vec<Value>) -> Result<[Value; 2]> {
-    made.try_into().map_err(|made: Vec<_>| OpError::Arity {
-        op,
-        expected: "two outputs".into(),
-        got: made.len(),
-    })
+    made.try_into()
+        .map_err(|made: Vec<_>| OpError::arity(op, "two outputs", made.len()))
 }
 
 /// Sorts the stretches of a dim that end at these places, each by itself: outputs are the first elements of each and the indices they
@@ -310,12 +307,7 @@ fn check(op: &'static str, operand: usize, inputs: &[Meta]) -> Result<()> {
     let got = inputs[operand].dtype;
     match numbers.contains(&got) {
         true => Ok(()),
-        false => Err(OpError::DType {
-            op,
-            operand,
-            expected: "f64, f32, i64, i32 or u8".into(),
-            got,
-        }),
+        false => Err(OpError::dtype(op, operand, "f64, f32, i64, i32 or u8", got)),
     }
 }
 

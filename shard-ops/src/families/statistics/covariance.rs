@@ -116,12 +116,7 @@ pub fn corrcoef(exec: &dyn Exec, x: &Value) -> Result<Value> {
 /// A list or a matrix of floats.
 fn check(op: &'static str, x: &Value) -> Result<()> {
     if !x.dtype().is_float() {
-        return Err(OpError::DType {
-            op,
-            operand: 0,
-            expected: "f32 or f64".into(),
-            got: x.dtype(),
-        });
+        return Err(OpError::dtype(op, 0, "f32 or f64", x.dtype()));
     }
     match x.ndim() {
         1 | 2 => Ok(()),

@@ -95,12 +95,7 @@ const NAME: &str = "quantile";
 /// Refuses what has no quantiles.
 pub(super) fn check(op: &'static str, x: &Value, q: &[f64], n: usize) -> Result<()> {
     if !x.dtype().is_float() {
-        return Err(OpError::DType {
-            op,
-            operand: 0,
-            expected: "f32 or f64".into(),
-            got: x.dtype(),
-        });
+        return Err(OpError::dtype(op, 0, "f32 or f64", x.dtype()));
     }
     let (problem, fix) = match q.iter().find(|q| !(0.0..=1.0).contains(*q)) {
         Some(q) => (format!("a quantile of {q}"), "give numbers from 0 to 1"),
