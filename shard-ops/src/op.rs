@@ -121,12 +121,7 @@ pub trait Op: Any + Debug + Send + Sync {
     ///
     /// # Errors
     /// Errors of the ops that it applies; [`NoVjp`](crate::OpError::NoVjp) if the op has no vjp.
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let _ = (exec, saved, cotangents);
         Err(OpError::NoVjp {
             op: self.name(),
@@ -421,6 +416,12 @@ fn only(op: &'static str, mut outputs: Values) -> Result<Value> {
     }
 }
 
+/// Cotangents of an op's outputs, in order; `None` for zero.
+pub type Cotangents = [Option<Value>];
+
+/// Cotangents of an op's inputs, in order; `None` for zero, or where none is wanted.
+pub type Grads = Vec<Option<Value>>;
+
 /// The operands that a vjp may look at.
 #[derive(Debug)]
 pub struct Saved<'a> {
@@ -472,9 +473,9 @@ impl Saved<'_> {
     /// Errors of `of`.
     pub fn pull_back<G: Into<Option<Value>>>(
         &self,
-        cotangents: &[Option<Value>],
+        cotangents: &Cotangents,
         mut of: impl FnMut(&Value, usize) -> Result<G>,
-    ) -> Result<Vec<Option<Value>>> {
+    ) -> Result<Grads> {
         let each = |(i, &wanted): (usize, &bool)| match &cotangents[0] {
             Some(dy) if wanted => {
                 let made = match self.terms {
@@ -495,9 +496,9 @@ impl Saved<'_> {
     pub(crate) fn pull_back_by(
         &self,
         exec: &dyn Exec,
-        cotangents: &[Option<Value>],
+        cotangents: &Cotangents,
         adjoint: impl Op,
-    ) -> Result<Vec<Option<Value>>> {
+    ) -> Result<Grads> {
         let adjoint: Arc<dyn Op> = Arc::new(adjoint);
         self.pull_back(cotangents, |dy, _| exec.apply1(adjoint.clone(), &[dy]))
     }
@@ -509,9 +510,9 @@ impl Saved<'_> {
     pub fn pull_back_to(
         &self,
         input: usize,
-        cotangents: &[Option<Value>],
+        cotangents: &Cotangents,
         of: impl Fn(&Value) -> Result<Value>,
-    ) -> Result<Vec<Option<Value>>> {
+    ) -> Result<Grads> {
         self.pull_back(cotangents, |dy, i| (i == input).then(|| of(dy)).transpose())
     }
 }

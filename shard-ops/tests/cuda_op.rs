@@ -5,8 +5,8 @@ use shard_comm::local::{self, LocalOptions};
 use shard_comm::{Communicator, DType, DeviceKind};
 use shard_ops::cuda::{self, CudaCall, CudaKernel, CudaView, KernelSource, define};
 use shard_ops::{
-    DeviceKernel, Engine, EngineOptions, Exec, HostCall, Linearity, Meta, Op, Result, Rule, Saved,
-    Value, cuda_source, key_of,
+    Cotangents, DeviceKernel, Engine, EngineOptions, Exec, Grads, HostCall, Linearity, Meta, Op,
+    Result, Rule, Saved, Value, cuda_source, key_of,
 };
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout};
@@ -76,7 +76,7 @@ impl Op for SquarePlusOne {
         cuda::kernel(self, on)
     }
 
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &Cotangents) -> Result<Grads> {
         Ok(vec![None])
     }
 }

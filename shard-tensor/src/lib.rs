@@ -127,9 +127,9 @@ pub use shard_spec::{DeviceMesh, EdgeMap, Layout, Placement, ReduceOp, ResampleM
 pub mod op {
     pub use shard_ops::testing;
     pub use shard_ops::{
-        Access, Boundaries, Exec, Handler, HostCall, InOp, Keeps, KernelCx, Linearity, Meta, Op,
-        OpError, OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder, Saved, Terms, Value,
-        key_of,
+        Access, Boundaries, Cotangents, Exec, Grads, Handler, HostCall, InOp, Keeps, KernelCx,
+        Linearity, Meta, Op, OpError, OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder,
+        Saved, Terms, Value, key_of,
     };
     pub use shard_ops::{DeviceCall, DeviceKernel, Stage};
     pub use shard_spec::{EdgeMap, Window};

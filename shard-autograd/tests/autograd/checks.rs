@@ -9,7 +9,10 @@ use shard_comm::DType;
 use shard_ops::elementwise::{add, cast, mul, mul_scalar, neg};
 use shard_ops::matmul::matmul;
 use shard_ops::reduce::sum;
-use shard_ops::{Exec, HostCall, InOp, Linearity, Meta, Op, Result, Rule, Saved, Value, key_of};
+use shard_ops::{
+    Cotangents, Exec, Grads, HostCall, InOp, Linearity, Meta, Op, Result, Rule, Saved, Value,
+    key_of,
+};
 use shard_redistribute::Array;
 use shard_spec::DeviceMesh;
 use std::cell::{Cell, RefCell};
@@ -40,12 +43,7 @@ impl Op for BadSquare {
         }
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let Some(dy) = &cotangents[0] else {
             return Ok(vec![None]);
         };

@@ -6,7 +6,8 @@ use shard_ops::elementwise::{add, maximum, mul, mul_scalar};
 use shard_ops::matmul::matmul;
 use shard_ops::reduce::sum;
 use shard_ops::{
-    Engine, EngineOptions, Exec, HostCall, Linearity, Meta, Op, OpError, Rule, Saved, Value, key_of,
+    Cotangents, Engine, EngineOptions, Exec, Grads, HostCall, Linearity, Meta, Op, OpError, Rule,
+    Saved, Value, key_of,
 };
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, ReduceOp};
@@ -336,8 +337,8 @@ impl Op for Strict {
         &self,
         _: &dyn Exec,
         saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> shard_ops::Result<Vec<Option<Value>>> {
+        cotangents: &Cotangents,
+    ) -> shard_ops::Result<Grads> {
         let fits = |c: &Value| c.layout() == &gradient_layout(saved.outputs[0].layout());
         match cotangents[0].as_ref().is_some_and(fits) {
             true => Ok(cotangents.to_vec()),

@@ -6,7 +6,8 @@ use shard_comm::ErrorClass;
 use shard_ops::elementwise::{add, add_scalar, mul, mul_scalar};
 use shard_ops::reduce::sum;
 use shard_ops::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved,
+    Value, key_of,
 };
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,12 +53,7 @@ impl Op for SumDifference {
         }
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let (s, d) = (&cotangents[0], &cotangents[1]);
         let both = |sign: f64| -> Result<Option<Value>> {
             let d = d.as_ref().map(|d| mul_scalar(exec, d, sign)).transpose()?;
@@ -403,12 +399,7 @@ fn what_an_op_cannot_differentiate_is_an_error() {
         fn host(&self, call: &mut HostCall<'_, '_>) {
             call.output::<f64>(0).data_mut().fill(1.0);
         }
-        fn vjp(
-            &self,
-            _: &dyn Exec,
-            _: &Saved<'_>,
-            _: &[Option<Value>],
-        ) -> Result<Vec<Option<Value>>> {
+        fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &Cotangents) -> Result<Grads> {
             Err(OpError::NoVjp {
                 op: self.name(),
                 operand: 0,

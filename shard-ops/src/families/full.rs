@@ -2,7 +2,7 @@
 //! that rounded would lose digits that the next ones need, and large sums altogether: `f16` ends at 65504.
 
 use super::elementwise::{cast, cast_op};
-use crate::{Exec, Result, Value};
+use crate::{Exec, Grads, Result, Value};
 use shard_comm::DType;
 use smallvec::SmallVec;
 
@@ -62,8 +62,8 @@ pub(super) fn all_rounded_once(
 pub(super) fn each_rounded_once<const N: usize>(
     exec: &dyn Exec,
     values: [&Value; N],
-    f: impl FnOnce([&Value; N]) -> Result<Vec<Option<Value>>>,
-) -> Result<Vec<Option<Value>>> {
+    f: impl FnOnce([&Value; N]) -> Result<Grads>,
+) -> Result<Grads> {
     let full = Widened::of(exec, &values, &[], false)?;
     let found = f(std::array::from_fn(|i| full.value(i)))?.into_iter();
     found

@@ -9,8 +9,8 @@ use super::shape::{extent, reshape, squeeze, transpose, unsqueeze};
 use super::types::same_types;
 use crate::error::InOp;
 use crate::{
-    Access, Boundaries, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved,
-    Value, Waiting, holds, key_of,
+    Access, Boundaries, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError,
+    Result, Rule, Saved, Value, Waiting, holds, key_of,
 };
 use shard_comm::Scalar;
 use shard_spec::{DimMap, Dims, EdgeMap};
@@ -570,12 +570,7 @@ impl Op for Move {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back(cotangents, |dy, i| {
             let back: Vec<MoveDim> = self.inputs[i].iter().map(MoveDim::inverse).collect();
             // Elements read more than once collect what comes back from every reader.

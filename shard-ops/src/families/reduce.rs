@@ -13,7 +13,10 @@ use super::elementwise::{
 use super::full::{in_full, rounded_once};
 use super::over_dims::OverDims;
 use crate::host::is_whole;
-use crate::{Exec, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved, Value};
+use crate::{
+    Cotangents, Exec, Grads, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved,
+    Value,
+};
 use shard_kernels::unary::Unary;
 use shard_spec::ReduceOp;
 use std::sync::Arc;
@@ -205,12 +208,7 @@ impl Op for Reduce {
         }
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back(cotangents, |dy, x| {
             let x = &saved.inputs[x];
             let dy = self.0.with_kept_dims(exec, dy, x)?;

@@ -6,6 +6,7 @@
 //! ```
 //! use shard_ops::testing::{Tensor, validate};
 //! # use shard_ops::{Access, Exec, HostCall, Meta, Op, OpError, Result, Rule, Saved, Value, key_of};
+//! # use shard_ops::{Cotangents, Grads};
 //! # #[derive(Clone, Copy, Debug)]
 //! # struct Twice;
 //! # impl Op for Twice {
@@ -25,7 +26,7 @@
 //! #             y.set(&[i], 2.0 * x.get(&[i]));
 //! #         }
 //! #     }
-//! #     fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+//! #     fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Cotangents) -> Result<Grads> {
 //! #         saved.pull_back(dy, |dy, _| exec.apply1(std::sync::Arc::new(*self), &[dy]))
 //! #     }
 //! # }

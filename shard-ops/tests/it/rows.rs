@@ -4,8 +4,8 @@ use shard_comm::local::{self, LocalOptions};
 use shard_comm::{Communicator, DType, DeviceKind, ErrorClass};
 use shard_ops::RowCuts;
 use shard_ops::{
-    Access, Engine, EngineOptions, Exec, HostCall, Meta, Op, OpError, Result, Rule, Saved, Value,
-    key_of,
+    Access, Cotangents, Engine, EngineOptions, Exec, Grads, HostCall, Meta, Op, OpError, Result,
+    Rule, Saved, key_of,
 };
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::Partition;
@@ -53,7 +53,7 @@ impl Op for Positive {
         call.output::<f64>(0).data_mut().copy_from_slice(&found);
     }
 
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &Cotangents) -> Result<Grads> {
         Ok(vec![None])
     }
 }

@@ -8,7 +8,8 @@ use super::rule::{Extents, accesses, types};
 use crate::families::elementwise::cast;
 use crate::host::{partial_type, with_stored};
 use crate::{
-    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved, Value,
+    Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result,
+    Rule, Saved, Value,
 };
 use shard_comm::{DType, Element};
 use shard_kernels::attention::{AttentionState, Stored, merge};
@@ -85,12 +86,7 @@ impl Op for Forward {
         super::advice::advice(&self.options, layouts)
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let inputs = saved.inputs.len();
         let Some(dout) = &cotangents[0] else {
             return Ok(vec![None; inputs]);

@@ -8,8 +8,8 @@ use super::over_dims::OverDims;
 use super::shape::reshape;
 use crate::host::with_element;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved,
-    Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision,
+    Result, Rule, Saved, Value, key_of,
 };
 use shard_kernels::copy::copy;
 use shard_spec::{Dims, ReduceOp};
@@ -209,12 +209,7 @@ impl Op for Expand {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         // What tells the layout, if it is given, has no part in the values.
         saved.pull_back_to(0, cotangents, |dy| {
             sum_to(exec, dy, saved.inputs[0].shape())
@@ -253,12 +248,7 @@ impl Op for Sum {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back(cotangents, |dy, x| {
             let x = &saved.inputs[x];
             // Of a sum that stayed `f32` the cotangent is rounded where it is small.

@@ -18,8 +18,8 @@ use crate::families::shape::reshape;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, Halves, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Precision,
-    Reduction, Result, Rule, RuleBuilder, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, Halves, HostCall, Keeps, Linearity, Meta, Op, OpError,
+    OperandBox, Precision, Reduction, Result, Rule, RuleBuilder, Saved, Value, key_of,
 };
 use half::bf16;
 use shard_comm::{DType, DeviceKind};
@@ -480,12 +480,7 @@ impl Op for Conv {
         Keeps::inputs(&[0, 1])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let (x, w) = (&saved.inputs[0], &saved.inputs[1]);
         saved.pull_back(cotangents, |dy, operand| match operand {
             0 => input_grad(exec, &self.geometry, dy, w, &x.shape()[2..]),
@@ -608,12 +603,7 @@ impl Op for ConvInputGrad {
         });
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let (dy, w) = (&saved.inputs[0], &saved.inputs[1]);
         // Gradients are products of operands of one type, which may not be that of a result in full.
         let rounded = |g: &Value| cast(exec, g, dy.dtype());
@@ -710,12 +700,7 @@ impl Op for ConvWeightGrad {
         });
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let (x, dy) = (&saved.inputs[0], &saved.inputs[1]);
         saved.pull_back(cotangents, |g, operand| match operand {
             0 => input_grad(exec, &self.geometry, dy, g, &x.shape()[2..]),

@@ -8,8 +8,8 @@ use crate::families::shape::{permute, reshape};
 use crate::families::types::product_types;
 use crate::host::{is_whole, with_float, with_integer};
 use crate::{
-    Access, Exec, Halves, HostCall, Keeps, Linearity, Meta, Op, OperandBox, Precision, Reduction,
-    Result, Rule, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, Halves, HostCall, Keeps, Linearity, Meta, Op, OperandBox,
+    Precision, Reduction, Result, Rule, Saved, Value, key_of,
 };
 use shard_comm::{DType, DeviceKind, Element, Strided};
 use shard_kernels::copy::copy;
@@ -270,12 +270,7 @@ impl Op for Contract {
         }
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let (a, b) = (&saved.inputs[0], &saved.inputs[1]);
         saved.pull_back(cotangents, |dy, operand| match operand {
             0 => pair(exec, (dy, &self.out), (b, &self.b), &self.a),

@@ -4,7 +4,8 @@ use crate::families::broadcast::sum_to;
 use crate::families::types::{same_types, truths};
 use crate::host::with_element;
 use crate::{
-    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, holds, key_of,
+    Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved,
+    Value, holds, key_of,
 };
 use shard_comm::{Bool, Element};
 use shard_kernels::View;
@@ -90,12 +91,7 @@ impl Op for Where {
         Keeps::inputs(&[0])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back(cotangents, |dy, operand| {
             if operand == 0 {
                 return Ok(None);
@@ -160,12 +156,7 @@ impl Op for MaskedFill {
         Keeps::inputs(&[1])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back_to(0, cotangents, |dy| {
             let own = fill(exec, dy, &saved.inputs[1], self.filled, 0.0)?;
             sum_to(exec, &own, saved.inputs[0].shape())

@@ -27,8 +27,8 @@ use super::types::{float_types, number_types};
 use crate::host::{is_whole, with_float, with_whole};
 use crate::rule::broadcast;
 use crate::{
-    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Precision, Result, Rule,
-    Saved, Value, key_of,
+    Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Precision,
+    Result, Rule, Saved, Value, key_of,
 };
 use shard_comm::{DType, Element, Strided, kernel};
 use shard_kernels::pointwise::{self, Binary};
@@ -344,12 +344,7 @@ impl Op for Map {
         }
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let x = &saved.inputs[0];
         let chain = |order: usize, x: &Value, g: &Value| -> Result<Value> {
             match (self.map.form(), order) {
@@ -486,12 +481,7 @@ impl Op for Arithmetic {
         }
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let Some(dy) = &cotangents[0] else {
             return Ok(vec![None; saved.needs.len()]);
         };
@@ -698,12 +688,7 @@ impl Op for Cast {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back(cotangents, |dy, x| cast(exec, dy, saved.inputs[x].dtype()))
     }
 }

@@ -15,8 +15,8 @@ use super::index::roll_dims;
 use super::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved,
-    Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision,
+    Result, Rule, Saved, Value, key_of,
 };
 use shard_kernels::fft::{Fft, Pass, transform_all};
 use smallvec::{SmallVec, smallvec};
@@ -360,12 +360,7 @@ impl Op for Transform {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back(cotangents, |dy, x| {
             let adjoint = |pass: &Pass| Pass {
                 kind: pass.kind.adjoint(),

@@ -8,7 +8,8 @@ use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::rule::broadcast;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Linearity, Meta, Op, OpError, Result, Rule, Saved,
+    Value, key_of,
 };
 use shard_kernels::fft::multiply;
 use shard_kernels::unary::Unary;
@@ -161,12 +162,7 @@ impl Op for ComplexMul {
 
     crate::kernel::gpu_kernel!();
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let [of_a, of_b] = self.conjugate;
         saved.pull_back(cotangents, |dy, operand| {
             // y = a b: the pull-back to a is dy b̄, conjugated if a was.

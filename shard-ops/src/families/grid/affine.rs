@@ -3,8 +3,8 @@
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result,
-    Rule, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox,
+    Reduction, Result, Rule, Saved, Value, key_of,
 };
 use shard_kernels::grid as kernels;
 use shard_spec::{Dims, ReduceOp};
@@ -117,12 +117,7 @@ impl Op for AffineGrid {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let adjoint = Self {
             adjoint: !self.adjoint,
             ..self.clone()

@@ -5,8 +5,8 @@ use crate::families::indexing::ABSENT;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, Result, Rule, RuleBuilder, Saved, Value,
-    key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, Result, Rule,
+    RuleBuilder, Saved, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::grid as kernels;
@@ -80,12 +80,7 @@ impl Op for GridTaps {
         });
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let grad = Arc::new(GridTapsGrad(self.clone()));
         saved.pull_back(cotangents, |dw, _| {
             exec.apply1(grad.clone(), &[&saved.inputs[0], dw])

@@ -4,8 +4,8 @@ use super::rows::{Picked, fold_all, row_fold, with_foldable};
 use super::take::Take;
 use crate::elementwise::{add, add_scalar, cast, div, eq, logical_not, mul, sub};
 use crate::{
-    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result, RouteBy, Rule, Saved,
-    Value, key_of,
+    Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result,
+    RouteBy, Rule, Saved, Value, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::rows::Foldable;
@@ -46,7 +46,7 @@ impl FoldRows {
     }
 
     /// What rows are folded in where the largest or smallest counts: the cotangent is shared evenly between ties.
-    fn ties(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Value) -> Result<Vec<Option<Value>>> {
+    fn ties(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Value) -> Result<Grads> {
         let (base, index, src) = (&saved.inputs[0], &saved.inputs[1], &saved.inputs[2]);
         let out = saved.outputs[0].detach();
         let wins = equal(exec, &src.detach(), &self.take(exec, &out, index)?)?;
@@ -72,7 +72,7 @@ impl FoldRows {
 
     /// The gradient of products: each factor gets the product of the others. Where one factor is zero only it gets anything, where
     /// two are nobody does; so products are taken without zeros, and put back by their count.
-    fn others(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Value) -> Result<Vec<Option<Value>>> {
+    fn others(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Value) -> Result<Grads> {
         let (base, index, src) = (&saved.inputs[0], &saved.inputs[1], &saved.inputs[2]);
         let sum = Arc::new(self.with(ReduceOp::Sum));
         let zero = is_zero(exec, &src.detach())?;
@@ -197,12 +197,7 @@ impl Op for FoldRows {
         }
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let Some(dy) = &cotangents[0] else {
             return Ok(vec![None; 3]);
         };

@@ -1,7 +1,10 @@
 //! Indices from either end as indices from the start.
 
 use crate::error::InOp;
-use crate::{Access, Exec, HostCall, Keeps, Meta, Op, Result, Routes, Rule, Saved, Value, key_of};
+use crate::{
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Meta, Op, Result, Routes, Rule, Saved, Value,
+    key_of,
+};
 use shard_comm::DType;
 use shard_redistribute::Array;
 use shard_spec::Layout;
@@ -61,7 +64,7 @@ impl Op for Resolve {
         Keeps::NOTHING
     }
 
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &Cotangents) -> Result<Grads> {
         Ok(vec![None, None])
     }
 }

@@ -5,8 +5,8 @@ use super::rows::Picked;
 use crate::families::full::rounded_once;
 use crate::host::with_element;
 use crate::{
-    Exec, HostCall, Keeps, Linearity, Meta, Op, Reduction, Result, RouteBy, Rule, Saved, Value,
-    key_of,
+    Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, Reduction, Result, RouteBy,
+    Rule, Saved, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::rows::pick;
@@ -69,12 +69,7 @@ impl Op for Take {
         Keeps::inputs(&[1])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let [table, index] = saved.inputs else {
             unreachable!("the rule has two inputs")
         };

@@ -13,8 +13,8 @@ use crate::families::triangle::{tril, triu};
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved,
-    Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision,
+    Result, Rule, Saved, Value, key_of,
 };
 use shard_kernels::linalg::{self as kernels, Factors, Triangle};
 use shard_spec::Dims;
@@ -233,12 +233,7 @@ impl Op for Decompose {
         Keeps::ALL
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         if !saved.needs[0] || cotangents.iter().all(Option::is_none) {
             return Ok(vec![None]);
         }
@@ -299,12 +294,7 @@ impl Op for SolveFor {
         Keeps::inputs(&[0]).and_outputs(&[0])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let (a, x) = (&saved.inputs[0], &saved.outputs[0]);
         let Some(dx) = &cotangents[0] else {
             return Ok(vec![None, None]);

@@ -7,8 +7,8 @@ use crate::families::matmul::product;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved, Value,
-    key_of,
+    Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result,
+    Rule, Saved, Value, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::linalg as kernels;
@@ -90,12 +90,7 @@ impl Op for PseudoInverse {
     }
 
     /// `-Pᵀ dP Pᵀ + (I - A P) dPᵀ P Pᵀ + Pᵀ P dPᵀ (I - P A)` (Golub and Pereyra, 1973).
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let (a, p) = (&saved.inputs[0], &saved.outputs[0]);
         let Some(dp) = cotangents[0].as_ref().filter(|_| saved.needs[0]) else {
             return Ok(vec![None]);

@@ -21,7 +21,8 @@ use crate::families::reduce::{sum, sum_to};
 use crate::families::shape::{reshape, unsqueeze};
 use crate::host::{is_whole, with_float, with_integer};
 use crate::{
-    Exec, Halves, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved, Value, key_of,
+    Cotangents, Exec, Grads, Halves, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule,
+    Saved, Value, key_of,
 };
 use shard_comm::{DType, DeviceKind, Element};
 use shard_kernels::View;
@@ -243,12 +244,7 @@ impl Op for MatMul {
         Keeps::inputs(&[0, 1])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let (a, b) = (&saved.inputs[0], &saved.inputs[1]);
         let (ta, tb) = (self.transpose_a, self.transpose_b);
         // Gradients are products of operands of one type, which may not be that of a result in full.

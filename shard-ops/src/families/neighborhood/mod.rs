@@ -13,8 +13,8 @@ use crate::families::elementwise::cast;
 use crate::families::types::stored_types;
 use crate::host::{partial_type, with_stored};
 use crate::{
-    Access, Exec, HostCall, Keeps, KernelCx, Meta, Op, OpError, OperandBox, Precision, Result,
-    Rule, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, KernelCx, Meta, Op, OpError, OperandBox,
+    Precision, Result, Rule, Saved, Value, key_of,
 };
 use shard_comm::Element;
 use shard_kernels::attention::Stored;
@@ -373,12 +373,7 @@ impl Op for Forward {
         Keeps::ALL
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let ([q, k, v], [out, lse], Some(dout)) = (saved.inputs, saved.outputs, &cotangents[0])
         else {
             return Ok(vec![None; saved.inputs.len()]);

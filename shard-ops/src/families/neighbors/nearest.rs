@@ -7,8 +7,8 @@ use crate::families::shape::reshape;
 use crate::families::types::float_types;
 use crate::host::{positions, with_float};
 use crate::{
-    Access, Exec, FoldBy, HostCall, Keeps, Meta, Op, OpError, Reduction, Result, Rule, Saved,
-    Value, key_of,
+    Access, Cotangents, Exec, FoldBy, Grads, HostCall, Keeps, Meta, Op, OpError, Reduction, Result,
+    Rule, Saved, Value, key_of,
 };
 use shard_comm::{DType, Element};
 use shard_kernels::Real;
@@ -156,12 +156,7 @@ impl Op for NearestOp {
         Keeps::inputs(&[0, 1]).and_outputs(&[0, 1])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let Some(g) = &cotangents[0] else {
             return Ok(vec![None; saved.inputs.len()]);
         };
@@ -275,12 +270,7 @@ impl Op for NearestGrad {
         with_float!(call.dtype(), T => fold_grad::<T>(call));
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let [queries, points, distances, indices, g] = saved.inputs else {
             unreachable!("the rule has five inputs")
         };

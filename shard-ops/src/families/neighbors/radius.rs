@@ -8,8 +8,8 @@ use crate::families::shape::squeeze;
 use crate::families::types::float_types;
 use crate::host::{Held, positions, with_float};
 use crate::{
-    Access, Exec, FoldBy, HostCall, Keeps, Meta, Op, OpError, Reduction, Result, RowCuts, Rule,
-    Saved, Value, key_of,
+    Access, Cotangents, Exec, FoldBy, Grads, HostCall, Keeps, Meta, Op, OpError, Reduction, Result,
+    RowCuts, Rule, Saved, Value, key_of,
 };
 use shard_comm::{DType, Element};
 use shard_kernels::Real;
@@ -255,12 +255,7 @@ impl Op for RadiusOp {
         Keeps::inputs(&[0, 1]).and_outputs(&[0, 1])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let [queries, points, clouds @ ..] = saved.inputs else {
             unreachable!("the rule has two inputs or more")
         };
@@ -413,12 +408,7 @@ impl Op for PairsGrad {
         with_float!(call.dtype(), T => fold_pairs_grad::<T>(call));
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let [queries, points, pairs, distances, g] = saved.inputs else {
             unreachable!("the rule has five inputs")
         };

@@ -21,8 +21,8 @@ use crate::families::statistics::lie_whole;
 use crate::families::types::float_types;
 use crate::host::{flat, with_float};
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Reduction, Result,
-    Rule, RuleBuilder, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision,
+    Reduction, Result, Rule, RuleBuilder, Saved, Value, key_of,
 };
 use shard_comm::{DType, Monoid};
 use shard_kernels::Real;
@@ -624,12 +624,7 @@ impl Op for Normalise {
         }
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let Some(dy) = &cotangents[0] else {
             return Ok(vec![None; saved.inputs.len()]);
         };
@@ -702,12 +697,7 @@ impl Op for Normalise {
 
 impl Normalise {
     /// The same derivative, made of ops that have derivatives themselves: for second order.
-    fn vjp_of_parts(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        dy: &Value,
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp_of_parts(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Value) -> Result<Grads> {
         let (x, w) = (&saved.inputs[0], self.first_weight());
         let shape = x.shape().to_vec();
         // Cells become dims of their own, and weights are broadcast against them.

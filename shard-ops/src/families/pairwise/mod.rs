@@ -18,8 +18,8 @@ use super::types::float_types;
 use crate::host::with_float;
 use crate::rule::broadcast;
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, Op, OpError, Precision, Reduction, Result, Rule,
-    Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Linearity, Meta, Op, OpError, Precision, Reduction,
+    Result, Rule, Saved, Value, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::pairwise as kernels;
@@ -185,12 +185,7 @@ impl Op for Powers {
         });
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let [x, y] = [&saved.inputs[0], &saved.inputs[1]];
         saved.pull_back(cotangents, |dy, operand| {
             let full = if operand == 0 {

@@ -15,8 +15,8 @@ use crate::error::InOp;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, KernelCx, Linearity, Meta, Op, OpError, OperandBox, Result,
-    Rule, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, KernelCx, Linearity, Meta, Op, OpError,
+    OperandBox, Result, Rule, Saved, Value, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::conv as kernels;
@@ -359,12 +359,7 @@ impl Op for MaxPool {
         Keeps::NOTHING.and_outputs(&[1])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let geometry = &self.geometry;
         saved.pull_back(cotangents, |dy, _| {
             let geometry = geometry.clone();
@@ -407,12 +402,7 @@ impl Op for MaxPoolGrad {
         Keeps::inputs(&[1])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         by_place(saved, cotangents, |g, places| {
             let geometry = self.geometry.clone();
             exec.apply1(Arc::new(MaxPoolPick { geometry }), &[g, places])
@@ -425,7 +415,7 @@ fn by_place(
     saved: &Saved<'_>,
     cotangents: &[Option<Value>],
     back: impl Fn(&Value, &Value) -> Result<Value>,
-) -> Result<Vec<Option<Value>>> {
+) -> Result<Grads> {
     saved.pull_back_to(0, cotangents, |dy| back(dy, &saved.inputs[1]))
 }
 
@@ -464,12 +454,7 @@ impl Op for MaxPoolPick {
         Keeps::inputs(&[1])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         by_place(saved, cotangents, |dy, places| {
             let geometry = self.geometry.clone();
             exec.apply1(Arc::new(MaxPoolGrad { geometry }), &[dy, places])
@@ -565,12 +550,7 @@ impl Op for AvgPool {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let adjoint = Self {
             adjoint: !self.adjoint,
             ..self.clone()

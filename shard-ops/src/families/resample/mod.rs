@@ -11,8 +11,8 @@ use crate::error::InOp;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved,
-    Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox,
+    Result, Rule, Saved, Value, key_of,
 };
 use shard_kernels::resample::{Table, resample};
 use shard_spec::{Dims, ResampleMode, Sample, Window};
@@ -185,12 +185,7 @@ impl Op for Interpolate {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let adjoint = Self {
             adjoint: !self.adjoint,
             ..self.clone()

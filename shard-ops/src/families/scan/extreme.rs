@@ -6,7 +6,8 @@ use crate::families::indexing::gather;
 use crate::families::types::number_types;
 use crate::host::{with_float, with_number};
 use crate::{
-    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved,
+    Value, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::scan::{Extreme, Run, extremes, runs};
@@ -119,12 +120,7 @@ impl Op for Extremes {
         Keeps::NOTHING.and_outputs(&[1])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back(cotangents, |dy, operand| match operand {
             0 => at_extremes(exec, dy, &saved.outputs[1], self.parts.dim),
             // The totals are made of the first operand, whose derivative is of both.
@@ -256,12 +252,7 @@ impl Op for Runs {
     }
 
     /// What other parts come to is of the same operand, so that all of the derivative is that operand's.
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back(cotangents, |dy, operand| match operand {
             0 => gather(exec, dy, self.parts.dim, &saved.inputs[1]).map(Some),
             _ => Ok(None),

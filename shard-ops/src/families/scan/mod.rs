@@ -21,8 +21,8 @@ use super::shape::unsqueeze;
 use super::types::number_types;
 use crate::host::{is_whole, with_float, with_whole};
 use crate::{
-    Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule, Saved, Value,
-    key_of,
+    Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result,
+    Rule, Saved, Value, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::scan::{self as kernels, Scan};
@@ -220,12 +220,7 @@ impl Op for Running {
         }
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let (x, y, dim) = (&saved.inputs[0], &saved.outputs[0], self.parts.dim);
         saved.pull_back(cotangents, |dy, operand| {
             // The totals are made of the first operand, whose derivative is of both.

@@ -11,7 +11,8 @@ use super::shape::reshape;
 use super::sort::sort;
 use super::types::same_types;
 use crate::{
-    Access, Exec, HostCall, Keeps, Meta, Op, OpError, Reduction, Result, Rule, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Meta, Op, OpError, Reduction, Result, Rule,
+    Saved, Value, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::search::count_before;
@@ -171,7 +172,7 @@ impl Op for Search {
         Keeps::NOTHING
     }
 
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &Cotangents) -> Result<Grads> {
         Ok(vec![None, None])
     }
 }

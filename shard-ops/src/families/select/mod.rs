@@ -12,8 +12,8 @@ use super::index::slice;
 use super::shape::reshape;
 use crate::host::{positions, with_element};
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, RowCuts, Rule, Saved,
-    Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Result,
+    RowCuts, Rule, Saved, Value, key_of,
 };
 use shard_comm::{Bool, DType, Element};
 use shard_spec::{Dims, numel};
@@ -245,7 +245,7 @@ impl Op for Nonzero {
         Keeps::NOTHING
     }
 
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &Cotangents) -> Result<Grads> {
         Ok(vec![None])
     }
 }
@@ -307,12 +307,7 @@ impl Op for MaskedSelect {
         Keeps::inputs(&[1])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let (picked, counts) = (&saved.outputs[0], &saved.outputs[1]);
         let cuts = Arc::new(RowCuts::between(PUT, counts.layout(), picked.layout())?);
         saved.pull_back_to(0, cotangents, |dy| {
@@ -364,12 +359,7 @@ impl Op for MaskedPut {
         Keeps::inputs(&[0])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back_to(1, cotangents, |dy| {
             masked_select(exec, dy, &saved.inputs[0])
         })

@@ -5,7 +5,8 @@ mod cuda;
 
 use crate::host::with_element;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Result, Rule,
+    Saved, Value, key_of,
 };
 use shard_kernels::copy::copy;
 use shard_spec::{Dims, numel, reshape_groups, reshape_stop};
@@ -192,12 +193,7 @@ impl Op for Permute {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let mut inverse = vec![0; self.order.len()];
         for (d, &from) in self.order.iter().enumerate() {
             inverse[from] = d;
@@ -273,12 +269,7 @@ impl Op for Reshape {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back(cotangents, |dy, x| {
             reshape(exec, dy, saved.inputs[x].shape())
         })

@@ -11,8 +11,8 @@ use crate::families::statistics::{check_dims, lie_whole, states};
 use crate::families::types::float_types;
 use crate::host::{flat, with_float};
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result, Rule,
-    RuleBuilder, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision,
+    Result, Rule, RuleBuilder, Saved, Value, key_of,
 };
 use shard_comm::Monoid;
 use shard_kernels::softmax as kernels;
@@ -152,12 +152,7 @@ impl Op for Softmax {
         Keeps::NOTHING.and_outputs(&[0])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let y = &saved.outputs[0];
         saved.pull_back(cotangents, |dy, operand| {
             // The states are made of the first operand, whose derivative is of both.

@@ -15,8 +15,8 @@ use super::shape::{extent, squeeze};
 use crate::elementwise::{ne, where_};
 use crate::error::InOp;
 use crate::{
-    Access, Exec, HostCall, Keeps, Meta, Op, OpError, Result, RouteBy, Rule, RuleBuilder, Saved,
-    Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Meta, Op, OpError, Result, RouteBy, Rule,
+    RuleBuilder, Saved, Value, key_of,
 };
 use shard_comm::{DType, Element};
 use shard_kernels::search::Sortable;
@@ -475,12 +475,7 @@ impl Op for Reordered {
         Keeps::inputs(&[2])
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let [_, x, indices] = saved.inputs else {
             unreachable!("the rule has three inputs")
         };

@@ -10,8 +10,8 @@ use crate::families::shape::reshape;
 use crate::families::types::{float_types, number_types};
 use crate::host::{is_whole, with_float, with_whole};
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Precision, Reduction,
-    Result, Rule, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox,
+    Precision, Reduction, Result, Rule, Saved, Value, key_of,
 };
 use shard_comm::{DType, Element, Monoid};
 use shard_kernels::Real;
@@ -218,12 +218,7 @@ impl Op for States {
         }
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         if self.has_indices() {
             return Err(OpError::NoVjp {
                 op: self.name,

@@ -8,8 +8,8 @@ use super::shape::{extent, permute};
 use super::types::same_types;
 use crate::host::{Held, positions, with_element};
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Reduction, Result,
-    Rule, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox,
+    Reduction, Result, Rule, Saved, Value, key_of,
 };
 use shard_kernels::triangle as kernels;
 use shard_spec::{EdgeMap, ReduceOp};
@@ -224,12 +224,7 @@ impl Op for Triangle {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back_by(exec, cotangents, *self)
     }
 }
@@ -277,12 +272,7 @@ impl Op for Diagonal {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back_by(exec, cotangents, Embed)
     }
 }
@@ -329,12 +319,7 @@ impl Op for Embed {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         saved.pull_back_by(exec, cotangents, Diagonal)
     }
 }

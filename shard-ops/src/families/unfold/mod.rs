@@ -15,8 +15,8 @@ use crate::families::shape::{extent, permute, reshape};
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
-    Access, Exec, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Result, Rule, Saved,
-    Value, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox,
+    Result, Rule, Saved, Value, key_of,
 };
 use shard_kernels::conv::Taps;
 use shard_kernels::unfold as kernels;
@@ -299,12 +299,7 @@ impl Op for Unfold {
         Keeps::NOTHING
     }
 
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
         let adjoint = Self {
             adjoint: !self.adjoint,
             ..self.clone()

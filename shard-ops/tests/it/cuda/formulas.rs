@@ -9,8 +9,8 @@ use shard_kernels::unary::{self, Unary};
 use shard_ops::cuda::{CudaCall, CudaKernel, CudaView, KernelSource, define};
 use shard_ops::inside::{Map, UNARY};
 use shard_ops::{
-    DeviceKernel, Engine, EngineOptions, Exec, HostCall, Linearity, Meta, Op, Result, Rule, Saved,
-    Value, key_of,
+    Cotangents, DeviceKernel, Engine, EngineOptions, Exec, Grads, HostCall, Linearity, Meta, Op,
+    Result, Rule, Saved, Value, key_of,
 };
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout};
@@ -109,7 +109,7 @@ impl Op for Derivative {
         shard_ops::cuda::kernel(self, on)
     }
 
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &Cotangents) -> Result<Grads> {
         Ok(vec![None])
     }
 }

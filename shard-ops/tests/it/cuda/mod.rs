@@ -16,8 +16,8 @@ use shard_ops::inside::{Cells, Normalise, PairsGrad, Softmax, Statistics, texts}
 use shard_ops::random::{Distribution, random};
 use shard_ops::rng::Stream;
 use shard_ops::{
-    Engine, Exec, FoldBy, HostCall, KernelPolicy, Linearity, Meta, Op, OpError, Result, RowCuts,
-    Rule, Saved, Value, elementwise, key_of, neighbors,
+    Cotangents, Engine, Exec, FoldBy, Grads, HostCall, KernelPolicy, Linearity, Meta, Op, OpError,
+    Result, RowCuts, Rule, Saved, Value, elementwise, key_of, neighbors,
 };
 #[cfg(feature = "cuda-emulated")]
 use shard_ops::{conv, index, matmul, reduce, shape};
@@ -247,7 +247,7 @@ impl Op for Twice {
         }
     }
 
-    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &[Option<Value>]) -> Result<Vec<Option<Value>>> {
+    fn vjp(&self, _: &dyn Exec, _: &Saved<'_>, _: &Cotangents) -> Result<Grads> {
         Ok(vec![None])
     }
 }
