@@ -407,6 +407,26 @@ pub trait Exec {
     }
 }
 
+impl dyn Exec + '_ {
+    /// Applies an op with `N` outputs.
+    ///
+    /// # Collective
+    /// As [`apply`](Exec::apply).
+    ///
+    /// # Errors
+    /// As [`apply`](Exec::apply).
+    pub(crate) fn apply_n<const N: usize>(
+        &self,
+        op: Arc<dyn Op>,
+        inputs: &[&Value],
+    ) -> Result<[Value; N]> {
+        let name = op.name();
+        let outputs = self.apply(op, inputs)?;
+        (outputs.try_into())
+            .map_err(|all: Vec<_>| OpError::arity(name, format!("{N} outputs"), all.len()))
+    }
+}
+
 /// The output of an op that has one, in a list on the heap.
 #[cold]
 fn only(op: &'static str, mut outputs: Values) -> Result<Value> {

@@ -109,11 +109,8 @@ pub fn attention(
         .into_iter()
         .flatten()
         .collect();
-    let mut outputs = exec.apply(Arc::new(op), &operands)?;
-    outputs.truncate(1);
-    outputs
-        .pop()
-        .ok_or_else(|| OpError::arity(NAME, "an output", 0))
+    let [out, _] = exec.apply_n(Arc::new(op), &operands)?;
+    Ok(out)
 }
 
 const NAME: &str = "attention";

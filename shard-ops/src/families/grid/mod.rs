@@ -63,7 +63,7 @@ fn sampled(exec: &dyn Exec, x: &Value, grid: &Value, sampling: Sampling) -> Resu
         sampling,
         plane: x.shape()[2..].iter().copied().collect(),
     };
-    let [weights, index] = taps.apply(exec, grid)?;
+    let [weights, index] = exec.apply_n(Arc::new(taps), &[grid])?;
     // Channels of one position are a row.
     let last_channels: Vec<usize> = [0].into_iter().chain(2..nd + 2).chain([1]).collect();
     let positions = x.shape()[2..].iter().product();
@@ -79,14 +79,4 @@ fn sampled(exec: &dyn Exec, x: &Value, grid: &Value, sampling: Sampling) -> Resu
     let summed = sum(exec, &weighed, &[taps_dim], false)?;
     let channels_first: Vec<usize> = [0, nd + 1].into_iter().chain(1..=nd).collect();
     permute(exec, &summed, &channels_first)
-}
-
-impl GridTaps {
-    /// Weights and indices.
-    fn apply(self, exec: &dyn Exec, grid: &Value) -> Result<[Value; 2]> {
-        let outputs = exec.apply(Arc::new(self), &[grid])?;
-        outputs
-            .try_into()
-            .map_err(|all: Vec<_>| OpError::arity("grid_taps", "two outputs", all.len()))
-    }
 }

@@ -137,11 +137,8 @@ pub fn neighborhood_attention(
         windows: windows(near, shapes)?,
         scale: near.scale,
     };
-    let outputs = exec.apply(Arc::new(op), &[q, k, v])?;
-    outputs
-        .into_iter()
-        .next()
-        .ok_or_else(|| OpError::arity(NAME, "an output", 0))
+    let [out, _] = exec.apply_n(Arc::new(op), &[q, k, v])?;
+    Ok(out)
 }
 
 const NAME: &str = "neighborhood_attention";
@@ -386,14 +383,11 @@ impl Op for Forward {
         };
         // Gradients come in the type of the sums, and are rounded once here.
         let rounded = |grad: &Value| cast(exec, grad, q.dtype()).map(Some);
-        let by_queries = exec.apply(op(false), &[q, k, v, out, lse, dout])?;
-        let [dq, delta] = &by_queries[..] else {
-            unreachable!("the rule has two outputs")
-        };
+        let [dq, delta] = &exec.apply_n(op(false), &[q, k, v, out, lse, dout])?;
         let (mut dk, mut dv) = (None, None);
         if saved.needs[1] || saved.needs[2] {
-            let by_keys = exec.apply(op(true), &[q, k, v, lse, delta, dout])?;
-            (dk, dv) = (rounded(&by_keys[0])?, rounded(&by_keys[1])?);
+            let [by_key, by_value] = &exec.apply_n(op(true), &[q, k, v, lse, delta, dout])?;
+            (dk, dv) = (rounded(by_key)?, rounded(by_value)?);
         }
         Ok(vec![rounded(dq)?, dk, dv])
     }

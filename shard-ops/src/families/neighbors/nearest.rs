@@ -7,8 +7,8 @@ use crate::families::shape::reshape;
 use crate::families::types::float_types;
 use crate::host::{positions, with_float};
 use crate::{
-    Access, Cotangents, Exec, FoldBy, Grads, HostCall, Keeps, Meta, Op, OpError, Reduction, Result,
-    Rule, Saved, Value, key_of,
+    Access, Cotangents, Exec, FoldBy, Grads, HostCall, Keeps, Meta, Op, Reduction, Result, Rule,
+    Saved, Value, key_of,
 };
 use shard_comm::{DType, Element};
 use shard_kernels::Real;
@@ -91,12 +91,8 @@ pub fn nearest_by_cloud(
 }
 
 fn found(exec: &dyn Exec, op: NearestOp, operands: &[&Value]) -> Result<(Value, Value)> {
-    let mut found = exec.apply(Arc::new(op), operands)?;
-    let got = found.len();
-    match (found.pop(), found.pop()) {
-        (Some(indices), Some(distances)) => Ok((distances, indices.detach())),
-        _ => Err(OpError::arity(NAME, "two outputs", got)),
-    }
+    let [distances, indices] = exec.apply_n(Arc::new(op), operands)?;
+    Ok((distances, indices.detach()))
 }
 
 const NAME: &str = "nearest";

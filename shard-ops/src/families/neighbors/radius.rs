@@ -8,8 +8,8 @@ use crate::families::shape::squeeze;
 use crate::families::types::float_types;
 use crate::host::{Held, positions, with_float};
 use crate::{
-    Access, Cotangents, Exec, FoldBy, Grads, HostCall, Keeps, Meta, Op, OpError, Reduction, Result,
-    RowCuts, Rule, Saved, Value, key_of,
+    Access, Cotangents, Exec, FoldBy, Grads, HostCall, Keeps, Meta, Op, Reduction, Result, RowCuts,
+    Rule, Saved, Value, key_of,
 };
 use shard_comm::{DType, Element};
 use shard_kernels::Real;
@@ -147,7 +147,7 @@ pub fn radius_search_capped_by_cloud(
 }
 
 fn pairs(exec: &dyn Exec, op: RadiusOp, operands: &[&Value]) -> Result<RadiusPairs> {
-    let [pairs, distances, counts] = search(exec, op, operands)?;
+    let [pairs, distances, counts] = exec.apply_n(Arc::new(op), operands)?;
     Ok(RadiusPairs {
         pairs: pairs.detach(),
         distances,
@@ -156,19 +156,12 @@ fn pairs(exec: &dyn Exec, op: RadiusOp, operands: &[&Value]) -> Result<RadiusPai
 }
 
 fn table(exec: &dyn Exec, op: RadiusOp, operands: &[&Value]) -> Result<RadiusTable> {
-    let [distances, indices, counts] = search(exec, op, operands)?;
+    let [distances, indices, counts] = exec.apply_n(Arc::new(op), operands)?;
     Ok(RadiusTable {
         distances,
         indices: indices.detach(),
         counts: counts.detach(),
     })
-}
-
-fn search(exec: &dyn Exec, op: RadiusOp, operands: &[&Value]) -> Result<[Value; 3]> {
-    let found = exec.apply(Arc::new(op), operands)?;
-    found
-        .try_into()
-        .map_err(|found: Vec<_>| OpError::arity(NAME, "three outputs", found.len()))
 }
 
 const NAME: &str = "radius_search";

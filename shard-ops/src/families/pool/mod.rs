@@ -74,11 +74,8 @@ pub fn max_pool(exec: &dyn Exec, x: &Value, options: &PoolOptions) -> Result<(Va
 
 /// The values and the indices.
 fn largest(exec: &dyn Exec, x: &Value, geometry: Geometry) -> Result<(Value, Value)> {
-    let mut both = exec.apply(Arc::new(MaxPool { geometry }), &[x])?;
-    match (both.pop(), both.pop()) {
-        (Some(index), Some(y)) => Ok((y, index)),
-        _ => Err(OpError::arity("max_pool", "two outputs", 0)),
-    }
+    let [y, index] = exec.apply_n(Arc::new(MaxPool { geometry }), &[x])?;
+    Ok((y, index))
 }
 
 /// The mean of every window. The divisor is counted globally.

@@ -40,24 +40,17 @@ fn running(exec: &dyn Exec, largest: bool, x: &Value, dim: usize) -> Result<(Val
     let name = if largest { "cummax" } else { "cummin" };
     let parts = Parts::of(name, x, dim)?;
     let scan = Extremes { largest, parts };
-    let found = if scan.parts.has_totals() {
+    let [values, indices] = if scan.parts.has_totals() {
         let [x] = &sums(exec, [x])?;
-        let [values, indices] = two(
-            name,
-            exec.apply(Arc::new(ExtremeTotals(scan.clone())), &[&x.detach()])?,
-        )?;
+        let totals = Arc::new(ExtremeTotals(scan.clone()));
+        let [values, indices] = exec.apply_n(totals, &[&x.detach()])?;
         let values = scan.parts.gathered(exec, &values)?;
         let indices = scan.parts.gathered(exec, &indices)?;
-        exec.apply(Arc::new(scan), &[x, &values, &indices])?
+        exec.apply_n(Arc::new(scan), &[x, &values, &indices])?
     } else {
-        exec.apply(Arc::new(scan), &[x])?
+        exec.apply_n(Arc::new(scan), &[x])?
     };
-    let [values, indices] = two(name, found)?;
     Ok((values, indices.detach()))
-}
-
-fn two(op: &'static str, values: Vec<Value>) -> Result<[Value; 2]> {
-    <[Value; 2]>::try_from(values).map_err(|values| OpError::arity(op, "two outputs", values.len()))
 }
 
 /// A scan for extremes that starts from those of the parts before, if there are any: the other operands.
@@ -181,8 +174,8 @@ fn at_extremes(exec: &dyn Exec, dy: &Value, index: &Value, dim: usize) -> Result
     if !scan.parts.has_totals() {
         return exec.apply1(Arc::new(scan), &[dy, index]);
     }
-    let op = Arc::new(RunTotals(scan.clone()));
-    let [sums, ended] = two(op.name(), exec.apply(op, &[&dy.detach(), index])?)?;
+    let totals = Arc::new(RunTotals(scan.clone()));
+    let [sums, ended] = exec.apply_n(totals, &[&dy.detach(), index])?;
     let sums = scan.parts.gathered(exec, &sums)?;
     let ended = scan.parts.gathered(exec, &ended)?;
     exec.apply1(Arc::new(scan), &[dy, index, &sums, &ended])

@@ -29,8 +29,8 @@ use std::sync::Arc;
 /// # Errors
 /// A scalar.
 pub fn nonzero(exec: &dyn Exec, x: &Value) -> Result<Value> {
-    let found = exec.apply(Arc::new(Nonzero), &[&x.detach()])?;
-    first(NONZERO, found).map(|found| found.detach())
+    let [found, _] = exec.apply_n(Arc::new(Nonzero), &[&x.detach()])?;
+    Ok(found.detach())
 }
 
 /// The elements of `x` where `mask` is true, `[found]`, in row-major order. Shapes broadcast as in NumPy.
@@ -46,8 +46,9 @@ pub fn masked_select(exec: &dyn Exec, x: &Value, mask: &Value) -> Result<Value> 
         true => Ok(v.clone()),
         false => expand(exec, v, &shape),
     };
-    let found = exec.apply(Arc::new(MaskedSelect), &[&to(x)?, &to(&mask.detach())?])?;
-    first(SELECT, found)
+    let operands = [&to(x)?, &to(&mask.detach())?];
+    let [found, _] = exec.apply_n(Arc::new(MaskedSelect), &operands)?;
+    Ok(found)
 }
 
 /// `x` with elements of `source` where `mask` is true: the first of them, in row-major order of both. The mask is broadcast.
@@ -72,12 +73,9 @@ pub fn masked_scatter(exec: &dyn Exec, x: &Value, mask: &Value, source: &Value) 
         0 => reshape(exec, &mask, rows)?,
         _ => mask,
     };
-    let picked = exec.apply(Arc::new(MaskedSelect), &[&mask, &mask])?;
-    let [places, counts] = &picked[..] else {
-        return first(OP, picked);
-    };
-    let (places, given) = (places.shape()[0], numel(source.shape()));
-    let cuts = Arc::new(RowCuts::between(OP, counts.layout(), picked[0].layout())?);
+    let [picked, counts] = exec.apply_n(Arc::new(MaskedSelect), &[&mask, &mask])?;
+    let (places, given) = (picked.shape()[0], numel(source.shape()));
+    let cuts = Arc::new(RowCuts::between(OP, counts.layout(), picked.layout())?);
     if given < places {
         return Err(OpError::Shape {
             op: OP,
@@ -105,13 +103,6 @@ pub fn masked_scatter(exec: &dyn Exec, x: &Value, mask: &Value, source: &Value) 
         ),
         _ => where_(exec, &mask, &put, x),
     }
-}
-
-fn first(op: &'static str, mut found: Vec<Value>) -> Result<Value> {
-    if found.len() == 2 {
-        return Ok(found.swap_remove(0));
-    }
-    Err(OpError::arity(op, "two outputs", found.len()))
 }
 
 const NONZERO: &str = "nonzero";

@@ -225,8 +225,7 @@ fn stretch(
         first: wanted.end,
     };
     let kept = runs.kept();
-    let made = exec.apply(Arc::new(runs), &[&x])?;
-    let [values, indices] = pair(NAME, made)?;
+    let [values, indices] = exec.apply_n(Arc::new(runs), &[&x])?;
     if let [len] = kept[..] {
         if wanted == (0..len) {
             return Ok((values, indices));
@@ -242,8 +241,7 @@ fn stretch(
         by,
     };
     let to = like(&values, dim, wanted.len())?;
-    let made = exec.apply(Arc::new(merge), &[&to, &values, &indices])?;
-    let [values, indices] = pair(merge::NAME, made)?;
+    let [values, indices] = exec.apply_n(Arc::new(merge), &[&to, &values, &indices])?;
     Ok((values, indices))
 }
 
@@ -285,11 +283,6 @@ fn like(x: &Value, dim: usize, len: usize) -> Result<Value> {
 }
 
 const NAME: &str = "sort";
-
-fn pair(op: &'static str, made: Vec<Value>) -> Result<[Value; 2]> {
-    made.try_into()
-        .map_err(|made: Vec<_>| OpError::arity(op, "two outputs", made.len()))
-}
 
 /// Sorts the stretches of a dim that end at these places, each by itself: outputs are the first elements of each and the indices they
 /// had.
