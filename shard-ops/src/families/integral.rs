@@ -6,6 +6,7 @@ use super::index::slice;
 use super::reduce::sum;
 use super::scan::cumsum;
 use super::shape::{extent, reshape};
+use super::types::floats;
 use crate::{Exec, OpError, Result, Value};
 
 /// How far apart the places along a dim are.
@@ -59,9 +60,7 @@ fn integral(
     f: impl Fn(&Value) -> Result<Value>,
 ) -> Result<Value> {
     let n = extent(op, y, dim)?;
-    if !y.dtype().is_float() {
-        return Err(OpError::dtype(op, 0, "f32 or f64", y.dtype()));
-    }
+    floats(op, 0, y)?;
     let rest = n.saturating_sub(1);
     let both = |y: &Value| {
         let [before, after] = [0, n - rest].map(|from| slice(exec, y, dim, from, 1, rest));

@@ -3,8 +3,8 @@
 use super::decided;
 use super::elementwise::{cast, eq};
 use super::shape::unsqueeze;
+use super::types::integers;
 use crate::error::InOp;
-use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value, holds};
 use shard_comm::DType;
 use shard_redistribute::Array;
@@ -23,10 +23,7 @@ const NAME: &str = "one_hot";
 /// Elements that are no integers, or a type that cannot hold the classes; no number and no elements;
 /// [`OutOfRange`](OpError::OutOfRange) for elements that are no classes, on all ranks alike.
 pub fn one_hot(exec: &dyn Exec, x: &Value, classes: Option<usize>) -> Result<Value> {
-    let dtype = x.dtype();
-    if !is_whole(dtype) || dtype == DType::Bool {
-        return Err(OpError::dtype(NAME, 0, "an integer", dtype));
-    }
+    integers(NAME, 0, x)?;
     let classes = match classes {
         Some(classes) => classes,
         None => decided::count(exec, NAME, x)?.ok_or_else(|| OpError::Shape {
@@ -36,6 +33,7 @@ pub fn one_hot(exec: &dyn Exec, x: &Value, classes: Option<usize>) -> Result<Val
             fix: "give their number",
         })?,
     };
+    let dtype = x.dtype();
     if !holds(dtype, classes as f64 - 1.0) {
         return Err(OpError::Value {
             op: NAME,

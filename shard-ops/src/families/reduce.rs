@@ -12,10 +12,10 @@ use super::elementwise::{
 };
 use super::full::{in_full, rounded_once};
 use super::over_dims::OverDims;
+use super::types::floats;
 use crate::host::is_whole;
 use crate::{
-    Cotangents, Exec, Grads, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule, Saved,
-    Value,
+    Cotangents, Exec, Grads, HostCall, Keeps, Meta, Op, Precision, Result, Rule, Saved, Value,
 };
 use shard_kernels::unary::Unary;
 use shard_spec::ReduceOp;
@@ -80,7 +80,7 @@ pub fn aminmax(
 /// # Errors
 /// As [`sum`]; integers and truth values, which have no mean of their own type.
 pub fn mean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
-    refuse_whole("mean", x)?;
+    floats("mean", 0, x)?;
     let x = &exec.in_full(x)?;
     let total = sum_in_full(exec, x, dims, keepdim)?;
     let count: usize = dims.iter().map(|&d| x.shape()[d]).product();
@@ -114,21 +114,13 @@ pub fn nansum(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Resu
 /// # Errors
 /// As [`mean`].
 pub fn nanmean(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
-    refuse_whole("nanmean", x)?;
+    floats("nanmean", 0, x)?;
     in_full(exec, [x], |[x]| {
         let (numbers, are) = numbers_of(exec, x)?;
         let total = sum(exec, &numbers, dims, keepdim)?;
         let count = cast(exec, &sum(exec, &are, dims, keepdim)?, x.dtype())?;
         div(exec, &total, &count)
     })
-}
-
-/// Refuses integers and truth values.
-fn refuse_whole(op: &'static str, x: &Value) -> Result<()> {
-    if !is_whole(x.dtype()) {
-        return Ok(());
-    }
-    Err(OpError::dtype(op, 0, "f32 or f64", x.dtype()))
 }
 
 /// A value with 0 in place of NaN, and which of its elements are no NaN.

@@ -1,7 +1,7 @@
 //! Which element types the operands of several families may have.
 
-use crate::host::{computes, partial_type};
-use crate::{Meta, OpError, Result};
+use crate::host::{computes, is_whole, partial_type};
+use crate::{Meta, OpError, Result, Value};
 use shard_comm::DType;
 
 /// The common type of the operands.
@@ -45,6 +45,22 @@ pub(super) fn number_types(op: &'static str, inputs: &[Meta]) -> Result<DType> {
         return Err(OpError::dtype(op, 0, "f32, f64, an integer or bool", dtype));
     }
     Ok(dtype)
+}
+
+/// Refuses an operand of integers or truth values.
+pub(super) fn floats(op: &'static str, operand: usize, x: &Value) -> Result<()> {
+    match is_whole(x.dtype()) {
+        true => Err(OpError::dtype(op, operand, "f32 or f64", x.dtype())),
+        false => Ok(()),
+    }
+}
+
+/// Refuses an operand of floats or truth values.
+pub(super) fn integers(op: &'static str, operand: usize, x: &Value) -> Result<()> {
+    match is_whole(x.dtype()) && x.dtype() != DType::Bool {
+        true => Ok(()),
+        false => Err(OpError::dtype(op, operand, "an integer", x.dtype())),
+    }
 }
 
 /// Operand `i` holds truth values.

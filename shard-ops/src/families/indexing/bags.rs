@@ -11,7 +11,7 @@ use crate::families::index::{pad, slice};
 use crate::families::reduce::{amax, sum};
 use crate::families::search::searchsorted;
 use crate::families::shape::unsqueeze;
-use crate::host::is_whole;
+use crate::families::types::integers;
 use crate::{Exec, OpError, Result, Value, key_of};
 use shard_comm::DType;
 use shard_redistribute::Array;
@@ -160,9 +160,7 @@ fn bag_of_each(exec: &dyn Exec, indices: &Value, offsets: &Value) -> Result<Valu
     if let Some(known) = offsets.array().kept::<Value>(key) {
         return Ok((*known).clone());
     }
-    if !is_whole(offsets.dtype()) || offsets.dtype() == DType::Bool {
-        return Err(OpError::dtype(OP, 2, "an integer", offsets.dtype()));
-    }
+    integers(OP, 2, offsets)?;
     let whole = offsets.layout().with_partial_reduced();
     let begins = exec.aligned((OP, 2), &offsets.detach(), &whole)?;
     let begins = cast(exec, &begins, DType::I64)?;

@@ -8,7 +8,7 @@ use crate::families::reduce::sum;
 use crate::families::scan::cumsum;
 use crate::families::search::searchsorted;
 use crate::families::shape::extent;
-use crate::host::is_whole;
+use crate::families::types::integers;
 use crate::{Exec, OpError, Result, Value};
 use shard_comm::DType;
 use shard_redistribute::Array;
@@ -44,9 +44,7 @@ pub fn repeat_interleave_each(
         shapes: vec![x.shape().to_vec(), counts.shape().to_vec()],
         fix,
     };
-    if !is_whole(counts.dtype()) || counts.dtype() == DType::Bool {
-        return Err(OpError::dtype(NAME, 1, "an integer", counts.dtype()));
-    }
+    integers(NAME, 1, counts)?;
     if counts.shape() != [n] {
         let problem = format!("counts are not {n}, one for each index of dim {dim}");
         return Err(wrong(problem, "give a list of counts, as long as the dim"));

@@ -11,6 +11,7 @@ use crate::error::InOp;
 use crate::families::decided;
 use crate::families::full::{rounded_once, sums};
 use crate::families::shape::reshape;
+use crate::families::types::{floats, integers};
 use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value};
 use shard_comm::DType;
@@ -42,14 +43,7 @@ pub fn segment_sum(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Res
 /// # Errors
 /// As [`segment_sum`]; types other than floats.
 pub fn segment_mean(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Result<Value> {
-    if is_whole(x.dtype()) {
-        return Err(OpError::dtype(
-            "segment_mean",
-            0,
-            "a floating-point type",
-            x.dtype(),
-        ));
-    }
+    floats("segment_mean", 0, x)?;
     rounded_once(exec, [x], |[x]| {
         let total = folded(exec, "segment_mean", x, ids, count, ReduceOp::Sum)?;
         let like = segments("segment_mean", &column(x, ids)?, ids, count)?;
@@ -192,9 +186,7 @@ pub fn bincount(
     minlength: usize,
 ) -> Result<Value> {
     const OP: &str = "bincount";
-    if !is_whole(x.dtype()) || x.dtype() == DType::Bool {
-        return Err(OpError::dtype(OP, 0, "an integer", x.dtype()));
-    }
+    integers(OP, 0, x)?;
     let count = decided::count(exec, OP, x)?.unwrap_or(0);
     let x = match x.dtype() {
         DType::U8 => &cast(exec, x, DType::I64)?,

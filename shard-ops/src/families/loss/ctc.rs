@@ -13,7 +13,7 @@ use crate::families::index::{pad, slice, stack, unbind};
 use crate::families::indexing::gather;
 use crate::families::shape::{reshape, unsqueeze};
 use crate::families::statistics::logsumexp;
-use crate::host::is_whole;
+use crate::families::types::integers;
 use crate::{Exec, OpError, Result, Value};
 use shard_comm::DType;
 use shard_kernels::unary::Unary;
@@ -101,11 +101,9 @@ fn check(log_probs: &Value, labels: &Labels<'_>) -> Result<()> {
     if !fits || steps == 0 || labels.blank >= classes {
         return Err(misfit(log_probs, labels));
     }
-    let wrong = |x: &&Value| !is_whole(x.dtype()) || x.dtype() == DType::Bool;
-    match whole.iter().position(wrong) {
-        Some(i) => Err(OpError::dtype(OP, i + 1, "an integer", whole[i].dtype())),
-        None => Ok(()),
-    }
+    (1..)
+        .zip(whole)
+        .try_for_each(|(operand, x)| integers(OP, operand, x))
 }
 
 fn misfit(log_probs: &Value, labels: &Labels<'_>) -> OpError {

@@ -8,6 +8,7 @@ use crate::families::matmul::product;
 use crate::families::reduce::{mean, sum};
 use crate::families::shape::{reshape, unsqueeze};
 use crate::families::triangle::diagonal;
+use crate::families::types::floats;
 use crate::{Exec, OpError, Result, Value};
 use shard_kernels::unary::Unary;
 
@@ -115,9 +116,7 @@ pub fn corrcoef(exec: &dyn Exec, x: &Value) -> Result<Value> {
 
 /// A list or a matrix of floats.
 fn check(op: &'static str, x: &Value) -> Result<()> {
-    if !x.dtype().is_float() {
-        return Err(OpError::dtype(op, 0, "f32 or f64", x.dtype()));
-    }
+    floats(op, 0, x)?;
     match x.ndim() {
         1 | 2 => Ok(()),
         n => Err(OpError::Shape {

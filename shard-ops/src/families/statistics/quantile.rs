@@ -5,6 +5,7 @@ use crate::families::full::in_full;
 use crate::families::index::{cat, slice};
 use crate::families::shape::extent;
 use crate::families::sort::sort;
+use crate::families::types::floats;
 use crate::{Exec, OpError, Result, Value};
 
 /// What a quantile between two elements is.
@@ -94,9 +95,7 @@ const NAME: &str = "quantile";
 
 /// Refuses what has no quantiles.
 pub(super) fn check(op: &'static str, x: &Value, q: &[f64], n: usize) -> Result<()> {
-    if !x.dtype().is_float() {
-        return Err(OpError::dtype(op, 0, "f32 or f64", x.dtype()));
-    }
+    floats(op, 0, x)?;
     let (problem, fix) = match q.iter().find(|q| !(0.0..=1.0).contains(*q)) {
         Some(q) => (format!("a quantile of {q}"), "give numbers from 0 to 1"),
         None if n == 0 => (
