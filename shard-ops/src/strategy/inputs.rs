@@ -1,13 +1,13 @@
 //! How inputs get where the kernels need them.
 
 use super::halo::Halo;
-use super::intervals::{Axes, multiplied};
+use super::intervals::Axes;
 use super::site::{Site, Spans};
 use crate::error::InOp;
 use crate::{Access, KernelCx, Result};
 use shard_comm::Monoid;
 use shard_redistribute::{Exchange, ExchangeBuilder, Plan, Source};
-use shard_spec::{DimCover, DimMap, DimSharding, Layout, ReduceOp};
+use shard_spec::{DimCover, DimMap, Layout, ReduceOp};
 
 /// How one input gets where the kernel needs it.
 #[derive(Debug, Default)]
@@ -68,12 +68,7 @@ impl Site<'_> {
         for (d, access) in self.rule.inputs[i].iter().enumerate() {
             let own = to.sharding(d).cloned();
             let wish = match access {
-                Access::Factor { factor, block } => {
-                    self.choice.factors[*factor].as_ref().map(|s| DimSharding {
-                        axes: s.axes.clone(),
-                        partition: multiplied(&s.partition, *block),
-                    })
-                }
+                Access::Factor { .. } => self.sharding_of(access),
                 _ => None,
             };
             let scatters = wish.as_ref().is_some_and(|w| {
@@ -220,16 +215,12 @@ impl Site<'_> {
                     have.axes != want.axes || !have.partition.is_contiguous()
                 }
                 (Access::Ring { .. }, ..) => false,
-                (Access::Routed { factor }, Some(have), _) => {
-                    self.routed_sharding(*factor) != Some(have)
-                }
-                (Access::Rows { .. }, Some(have), Some(_)) => {
-                    self.rows_of(access).as_ref() != Some(have)
-                }
+                (
+                    Access::Factor { .. } | Access::Routed { .. } | Access::Rows { .. },
+                    Some(have),
+                    _,
+                ) => self.sharding_of(access).as_ref() != Some(have),
                 (_, Some(_), None) => true,
-                (Access::Factor { block, .. }, Some(have), Some(want)) => {
-                    have.axes != want.axes || have.partition != multiplied(&want.partition, *block)
-                }
                 _ => false,
             }
         })
@@ -239,18 +230,8 @@ impl Site<'_> {
     pub(super) fn wanted(&self, i: usize) -> String {
         let mut builder = Layout::builder(self.mesh, &self.rule.metas[i].shape);
         for (d, access) in self.rule.inputs[i].iter().enumerate() {
-            if let Access::Factor { factor, block } = access
-                && let Some(sharding) = &self.choice.factors[*factor]
-            {
-                builder = builder.shard(d, &sharding.axes, multiplied(&sharding.partition, *block));
-            }
-            if let Access::Routed { factor } = access
-                && let Some(own) = self.routed_sharding(*factor)
-            {
-                builder = builder.shard(d, &own.axes, own.partition.clone());
-            }
-            if let Some(rows) = self.rows_of(access) {
-                builder = builder.shard(d, &rows.axes, rows.partition);
+            if let Some(own) = self.sharding_of(access) {
+                builder = builder.shard(d, &own.axes, own.partition);
             }
         }
         builder

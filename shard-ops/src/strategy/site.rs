@@ -108,24 +108,14 @@ impl<'a> Site<'a> {
         let output = &self.rule.outputs[o];
         let mut builder = Layout::builder(self.mesh, &output.meta.shape);
         for (d, access) in output.dims.iter().enumerate() {
-            if let Access::Factor { factor, block } = access
-                && let Some(sharding) = &self.choice.factors[*factor]
-            {
-                builder = builder.shard(d, &sharding.axes, multiplied(&sharding.partition, *block));
-            }
-            if let Access::Ring { factor, .. } = access
-                && let Some(own) = (self.choice.factors[*factor].as_ref())
+            let own = match access {
+                Access::Ring { factor, .. } => (self.choice.factors[*factor].as_ref())
                     .or(self.ring.as_ref().filter(|_| !self.stays(&output.dims)))
-            {
-                builder = builder.shard(d, &own.axes, own.partition.clone());
-            }
-            if let Access::Routed { factor } = access
-                && let Some(own) = self.routed_sharding(*factor)
-            {
-                builder = builder.shard(d, &own.axes, own.partition.clone());
-            }
-            if let Some(rows) = self.rows_of(access) {
-                builder = builder.shard(d, &rows.axes, rows.partition);
+                    .cloned(),
+                _ => self.sharding_of(access),
+            };
+            if let Some(own) = own {
+                builder = builder.shard(d, &own.axes, own.partition);
             }
         }
         let mut partial: Axes = self.choice.carry.clone();
@@ -228,6 +218,21 @@ impl<'a> Site<'a> {
         self.choice.factors[factor]
             .as_ref()
             .or(self.routed.as_ref())
+    }
+
+    /// How a dim that is indexed so is divided, window and ring aside: as its factor is, or the rows that it names.
+    pub(super) fn sharding_of(&self, access: &Access) -> Option<DimSharding> {
+        match access {
+            Access::Factor { factor, block } => {
+                let sharding = self.choice.factors[*factor].as_ref()?;
+                Some(DimSharding {
+                    axes: sharding.axes.clone(),
+                    partition: multiplied(&sharding.partition, *block),
+                })
+            }
+            Access::Routed { factor } => self.routed_sharding(*factor).cloned(),
+            _ => self.rows_of(access),
+        }
     }
 
     /// How rows that exist already are divided, where their factor is.
