@@ -1,14 +1,14 @@
 //! Running a fold over blocks that go round a ring.
 
-use super::rows::{SharedWork, Work};
-use super::{Applied, note, submit};
+use super::rows::SharedWork;
+use super::run::{borrowed, run_calls};
+use super::{Applied, note};
 use crate::error::InOp;
 use crate::strategy::{Ring, RingStep};
-use crate::{KernelCx, OpError, Result, Stage};
+use crate::{OpError, Result};
 use shard_comm::{Buffer, BufferMut, Monoid, Strided};
 use shard_redistribute::{Array, ExchangeHandle, MeshComm};
 use shard_spec::{ReduceOp, numel};
-use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub(super) fn run(
             }
             inputs[*i] = block.freeze();
         }
-        // What is of the block is memory of its own; what stays is the rank's for all blocks.
+        // What is of the block is memory of its own; what stays is the rank's for all blocks. A call finds what the one before left.
         let mut written = outputs;
         let (mut kept, mut filled) = (Vec::new(), Vec::new());
         let fresh = |o: usize, written: &mut [BufferMut]| {
@@ -62,7 +62,8 @@ pub(super) fn run(
         for (o, columns) in &step.places {
             filled.push((*o, columns, fresh(*o, &mut written)?));
         }
-        written = fold(op, cx, work, &step.cx, &inputs, written)?;
+        let call = Arc::new(vec![step.cx.clone()]);
+        written = run_calls(op, cx, &borrowed(&inputs), written, &call, Some(work))?;
         note(cx, name, "block");
         for (o, columns, whole) in filled {
             let block = std::mem::replace(&mut written[o], whole).freeze();
@@ -115,23 +116,6 @@ fn fetch(
             Ok((*i, pending))
         })
         .collect()
-}
-
-/// One kernel call, which finds what the one before left.
-fn fold(
-    op: Applied<'_>,
-    cx: &Rc<MeshComm>,
-    work: &SharedWork,
-    call: &KernelCx,
-    inputs: &[Buffer],
-    outputs: Vec<BufferMut>,
-) -> Result<Vec<BufferMut>> {
-    if !Work::needs(Some(work), call) {
-        return Ok(outputs);
-    }
-    let call = Arc::new(vec![call.clone()]);
-    let inputs: SmallVec<[&Buffer; 4]> = inputs.iter().collect();
-    submit(op, cx, Stage::Compute, &call, Some(work), &inputs, outputs)
 }
 
 /// Adds the contribution of step `step - 1` to the sums; the first one is them.
