@@ -347,47 +347,61 @@ impl Geometry {
     }
 }
 
-/// The factors that the three ops share.
-struct Factors {
-    batch: usize,
-    /// Output and input channels of the convolution, as dims of the feature maps and of the weight.
-    out_map: Access,
-    in_map: Access,
-    out_weight: Access,
-    in_weight: Access,
+/// How the three ops index feature maps `x` and `y`, the weight and the bias of a convolution of `x` to `y`.
+struct Indexed {
+    x: Vec<Access>,
+    y: Vec<Access>,
+    weight: Vec<Access>,
+    bias: Vec<Access>,
 }
 
-/// Batch and channel factors. Without groups input and output channels are free factors; with groups the group
-/// is one, and channels inside a group stay together.
-fn factors(
-    rule: &mut RuleBuilder,
-    geometry: &Geometry,
-    batch: usize,
-    c: usize,
-    o: usize,
-) -> Factors {
-    let batch = rule.factor(batch);
-    if geometry.groups == 1 {
-        let (fo, fc) = (rule.factor(o), rule.factor(c));
-        return Factors {
-            batch,
-            out_map: Access::factor(fo),
-            in_map: Access::factor(fc),
-            out_weight: Access::factor(fo),
-            in_weight: Access::factor(fc),
+/// Which of the feature maps is indexed by the places that a rule has factors for. The other one is read through windows.
+#[derive(Clone, Copy)]
+enum Places {
+    Input,
+    Output,
+}
+
+impl Indexed {
+    /// For a batch, input and output channels, and these places. Without groups input and output channels are free factors; with
+    /// groups the group is one, and channels inside a group stay together.
+    fn new(
+        rule: &mut RuleBuilder,
+        geometry: &Geometry,
+        [batch, c, o]: [usize; 3],
+        places: &[usize],
+        of: Places,
+    ) -> Result<Self> {
+        let batch = Access::factor(rule.factor(batch));
+        let ([y, out_weight], [x, in_weight]) = if geometry.groups == 1 {
+            let [o, c] = [o, c].map(|n| Access::factor(rule.factor(n)));
+            ([o.clone(), o], [c.clone(), c])
+        } else {
+            let factor = rule.factor(geometry.groups);
+            let [o, c] = [o, c].map(|channels| Access::Factor {
+                factor,
+                block: channels / geometry.groups,
+            });
+            ([o.clone(), o], [c, Access::WHOLE])
         };
-    }
-    let factor = rule.factor(geometry.groups);
-    let of = |channels: usize| Access::Factor {
-        factor,
-        block: channels / geometry.groups,
-    };
-    Factors {
-        batch,
-        out_map: of(o),
-        in_map: of(c),
-        out_weight: of(o),
-        in_weight: Access::WHOLE,
+        let mut all = Self {
+            x: vec![batch.clone(), x],
+            bias: vec![y.clone()],
+            y: vec![batch, y],
+            weight: vec![out_weight, in_weight],
+        };
+        for (d, &n) in places.iter().enumerate() {
+            let (factor, window) = (rule.factor(n), geometry.window(d)?);
+            let place = Access::factor(factor);
+            let (x, y) = match of {
+                Places::Output => (Access::Window { factor, window }, place),
+                Places::Input => (place, Access::Adjoint { factor, window }),
+            };
+            all.x.push(x);
+            all.y.push(y);
+            all.weight.push(Access::WHOLE);
+        }
+        Ok(all)
     }
 }
 
@@ -415,28 +429,15 @@ impl Op for Conv {
         let (x, w) = (&inputs[0].shape, &inputs[1].shape);
         let out = self.geometry.outputs(&x[2..])?;
         let mut rule = Rule::builder(NAME, inputs).any_order();
-        let f = factors(&mut rule, &self.geometry, x[0], x[1], w[0]);
-        let (mut from, mut to) = (
-            vec![Access::factor(f.batch), f.in_map],
-            vec![Access::factor(f.batch), f.out_map.clone()],
-        );
-        let mut weight = vec![f.out_weight, f.in_weight];
-        for (d, &n) in out.iter().enumerate() {
-            let factor = rule.factor(n);
-            from.push(Access::Window {
-                factor,
-                window: self.geometry.window(d)?,
-            });
-            to.push(Access::factor(factor));
-            weight.push(Access::WHOLE);
-        }
-        let mut rule = rule.input(from).input(weight);
+        let counts = [x[0], x[1], w[0]];
+        let at = Indexed::new(&mut rule, &self.geometry, counts, &out, Places::Output)?;
+        let mut rule = rule.input(at.x).input(at.weight);
         if self.bias {
-            rule = rule.input(vec![f.out_map]);
+            rule = rule.input(at.bias);
         }
         let shape = [x[0], w[0]].into_iter().chain(out).collect();
         // The gradient by the weight reads what the convolution reads.
-        rule.output(to, shape, dtype)
+        rule.output(at.y, shape, dtype)
             .keeps_halo(0)
             .flops(self.geometry.flops())
             .reduction(Reduction::Partial(ReduceOp::Sum))
@@ -545,28 +546,15 @@ impl Op for ConvInputGrad {
         let (dy, w) = (&inputs[0].shape, &inputs[1].shape);
         let channels = w[1] * self.geometry.groups;
         let mut rule = Rule::builder("conv_input_grad", inputs).any_order();
-        let f = factors(&mut rule, &self.geometry, dy[0], channels, w[0]);
-        let (mut from, mut to) = (
-            vec![Access::factor(f.batch), f.out_map],
-            vec![Access::factor(f.batch), f.in_map],
-        );
-        let mut weight = vec![f.out_weight, f.in_weight];
-        for (d, &n) in self.spatial.iter().enumerate() {
-            let factor = rule.factor(n);
-            from.push(Access::Adjoint {
-                factor,
-                window: self.geometry.window(d)?,
-            });
-            to.push(Access::factor(factor));
-            weight.push(Access::WHOLE);
-        }
+        let (counts, places) = ([dy[0], channels, w[0]], &self.spatial);
+        let at = Indexed::new(&mut rule, &self.geometry, counts, places, Places::Input)?;
         let shape = [dy[0], channels]
             .into_iter()
             .chain(self.spatial.iter().copied())
             .collect();
-        rule.input(from)
-            .input(weight)
-            .output(to, shape, dtype)
+        rule.input(at.y)
+            .input(at.weight)
+            .output(at.x, shape, dtype)
             .flops(self.geometry.flops())
             .reduction(Reduction::Partial(ReduceOp::Sum))
             .linearity(Linearity::Each(smallvec![0, 1]))
@@ -643,28 +631,15 @@ impl Op for ConvWeightGrad {
         let dtype = float_types("conv_weight_grad", inputs)?;
         let (x, dy) = (&inputs[0].shape, &inputs[1].shape);
         let mut rule = Rule::builder("conv_weight_grad", inputs).any_order();
-        let f = factors(&mut rule, &self.geometry, x[0], x[1], dy[1]);
-        let (mut from, mut by) = (
-            vec![Access::factor(f.batch), f.in_map],
-            vec![Access::factor(f.batch), f.out_map],
-        );
-        let mut to = vec![f.out_weight, f.in_weight];
-        for (d, &n) in dy[2..].iter().enumerate() {
-            let factor = rule.factor(n);
-            from.push(Access::Window {
-                factor,
-                window: self.geometry.window(d)?,
-            });
-            by.push(Access::factor(factor));
-            to.push(Access::WHOLE);
-        }
+        let (counts, places) = ([x[0], x[1], dy[1]], &dy[2..]);
+        let at = Indexed::new(&mut rule, &self.geometry, counts, places, Places::Output)?;
         let shape = [dy[1], x[1] / self.geometry.groups]
             .into_iter()
             .chain(self.geometry.kernel.iter().copied())
             .collect();
-        rule.input(from)
-            .input(by)
-            .output(to, shape, dtype)
+        rule.input(at.x)
+            .input(at.y)
+            .output(at.weight, shape, dtype)
             .keeps_halo(0)
             .flops(self.geometry.flops())
             .reduction(Reduction::Partial(ReduceOp::Sum))
