@@ -217,16 +217,7 @@ impl BufferMut {
         len: usize,
         memory: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        let storage = Storage {
-            device,
-            memory: Memory::Opaque(memory),
-        };
-        Self {
-            storage,
-            dtype,
-            offset: 0,
-            len,
-        }
+        Self::over(device, dtype, len, Memory::Opaque(memory))
     }
 
     #[inline]
@@ -236,12 +227,13 @@ impl BufferMut {
         len: usize,
         memory: HostMemory,
     ) -> Self {
-        let storage = Storage {
-            device,
-            memory: Memory::Host(memory),
-        };
+        Self::over(device, dtype, len, Memory::Host(memory))
+    }
+
+    #[inline]
+    fn over(device: DeviceRef, dtype: DType, len: usize, memory: Memory) -> Self {
         Self {
-            storage,
+            storage: Storage { device, memory },
             dtype,
             offset: 0,
             len,

@@ -5,7 +5,7 @@
 )]
 
 use std::collections::HashMap;
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::{Arc, LazyLock};
 
@@ -20,7 +20,7 @@ use cudarc::cublaslt::sys::{
 use cudarc::driver::CudaContext;
 
 use super::Library;
-use super::nvidia::Description;
+use super::nvidia::{Description, refusal};
 use crate::cuda::driver::{Answer, Refusal};
 use crate::cuda::terms::{Gemm, Matrix};
 use crate::{DType, MatmulPrecision};
@@ -416,12 +416,6 @@ fn accept(call: &'static str, status: Status) -> Answer<()> {
     if status == Status::CUBLAS_STATUS_ALLOC_FAILED {
         return Err(Refusal::OutOfMemory);
     }
-    // SAFETY: returns a text that lives as long as the library, for any status.
-    let text = unsafe { sys::cublasLtGetStatusString(status) };
-    if text.is_null() {
-        return Err(Refusal::new(call, format!("{status:?}")));
-    }
-    // SAFETY: a text that ends in a zero byte.
-    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-    Err(Refusal::new(call, text))
+    // SAFETY: for any status the library has a text, which lives as long as it.
+    Err(unsafe { refusal(call, status, sys::cublasLtGetStatusString(status)) })
 }

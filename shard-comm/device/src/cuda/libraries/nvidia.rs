@@ -1,16 +1,21 @@
-//! Parts that the drivers of the libraries share: handles that are made when they are first needed, and descriptions that
-//! end with their scope.
-#![expect(unsafe_code, reason = "ends descriptions of the libraries")]
+//! Parts that the drivers of the libraries share: handles that are made when they are first needed, what libraries say of calls that they
+//! refuse, and descriptions that end with their scope.
+#![expect(
+    unsafe_code,
+    reason = "reads texts of the libraries, and ends their descriptions"
+)]
 
+use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::CudaContext;
 
+use super::Library;
 use super::cublaslt::{self, Lt};
 use super::cudnn::{self, Dnn};
 use super::cufft::{self, FftPlans};
-use crate::cuda::driver::Answer;
+use crate::cuda::driver::{Answer, Refusal};
 
 /// The libraries' handles for one stream. They must end before the context that they were made in.
 #[derive(Default)]
@@ -27,15 +32,7 @@ impl Handles {
         context: &Arc<CudaContext>,
         work: impl FnOnce(&mut Lt) -> Answer<T>,
     ) -> Answer<Option<T>> {
-        if !cublaslt::found().is_found() {
-            return Ok(None);
-        }
-        let mut lt = self.lt.lock().unwrap_or_else(PoisonError::into_inner);
-        let lt = match &mut *lt {
-            Some(lt) => lt,
-            none => none.insert(Lt::new(context)?),
-        };
-        work(lt).map(Some)
+        with(&self.lt, cublaslt::found(), || Lt::new(context), work)
     }
 
     /// Works with the stream's handle of cuDNN, if the library is there. The stream's context is current on this thread.
@@ -45,15 +42,12 @@ impl Handles {
         stream: usize,
         work: impl FnOnce(&mut Dnn) -> Answer<T>,
     ) -> Answer<Option<T>> {
-        if !cudnn::found().is_found() {
-            return Ok(None);
-        }
-        let mut dnn = self.dnn.lock().unwrap_or_else(PoisonError::into_inner);
-        let dnn = match &mut *dnn {
-            Some(dnn) => dnn,
-            none => none.insert(Dnn::new(context, stream)?),
-        };
-        work(dnn).map(Some)
+        with(
+            &self.dnn,
+            cudnn::found(),
+            || Dnn::new(context, stream),
+            work,
+        )
     }
 
     /// Works with the stream's plans of cuFFT, if the library is there. The stream's context is current on this thread.
@@ -63,13 +57,43 @@ impl Handles {
         stream: usize,
         work: impl FnOnce(&mut FftPlans) -> Answer<T>,
     ) -> Answer<Option<T>> {
-        if !cufft::found().is_found() {
-            return Ok(None);
-        }
-        let mut fft = self.fft.lock().unwrap_or_else(PoisonError::into_inner);
-        let plans = fft.get_or_insert_with(|| FftPlans::new(context, stream));
-        work(plans).map(Some)
+        let new = || Ok(FftPlans::new(context, stream));
+        with(&self.fft, cufft::found(), new, work)
     }
+}
+
+/// Works with a handle, which is made at its first use; `None` if the library is not there.
+fn with<H, T>(
+    handle: &Mutex<Option<H>>,
+    library: &Library,
+    new: impl FnOnce() -> Answer<H>,
+    work: impl FnOnce(&mut H) -> Answer<T>,
+) -> Answer<Option<T>> {
+    if !library.is_found() {
+        return Ok(None);
+    }
+    let mut handle = handle.lock().unwrap_or_else(PoisonError::into_inner);
+    let handle = match &mut *handle {
+        Some(handle) => handle,
+        none => none.insert(new()?),
+    };
+    work(handle).map(Some)
+}
+
+/// A library's message about a call that it refused.
+///
+/// # Safety
+/// `text` is null, or a text that ends in a zero byte and lives as long as the library.
+pub(super) unsafe fn refusal(
+    call: &'static str,
+    status: impl fmt::Debug,
+    text: *const c_char,
+) -> Refusal {
+    if text.is_null() {
+        return Refusal::new(call, format!("{status:?}"));
+    }
+    // SAFETY: the caller's promise.
+    Refusal::new(call, unsafe { CStr::from_ptr(text) }.to_string_lossy())
 }
 
 impl fmt::Debug for Handles {

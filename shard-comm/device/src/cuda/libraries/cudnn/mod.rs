@@ -11,7 +11,7 @@
 pub(super) mod plan;
 
 use std::collections::HashMap;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, LazyLock};
 
@@ -24,7 +24,7 @@ use cudarc::cudnn::sys::{
 use cudarc::driver::CudaContext;
 
 use super::Library;
-use super::nvidia::Description;
+use super::nvidia::{Description, refusal};
 use crate::cuda::driver::{Answer, Refusal};
 use crate::cuda::terms::{ConvKind, Convolution, Numbers, Tensor};
 use crate::{DType, MatmulPrecision};
@@ -512,12 +512,6 @@ fn accept(call: &'static str, status: Status) -> Answer<()> {
     if status == Status::CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED {
         return Err(Refusal::OutOfMemory);
     }
-    // SAFETY: returns a text that lives as long as the library, for any status.
-    let text = unsafe { sys::cudnnGetErrorString(status) };
-    if text.is_null() {
-        return Err(Refusal::new(call, format!("{status:?}")));
-    }
-    // SAFETY: a text that ends in a zero byte.
-    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-    Err(Refusal::new(call, text))
+    // SAFETY: for any status the library has a text, which lives as long as it.
+    Err(unsafe { refusal(call, status, sys::cudnnGetErrorString(status)) })
 }
