@@ -133,6 +133,22 @@ impl Request {
         request
     }
 
+    /// The same with a root, which must be equal on all ranks.
+    #[inline(always)]
+    pub(crate) fn rooted(mut self, root: usize) -> Self {
+        self.argument = Some(("root", root as u128));
+        self
+    }
+
+    /// The same in stages, which ranks that disagree compare as the exchange of this plan.
+    pub(crate) fn instead_of(
+        mut self,
+        plan: impl Fn() -> ExchangePlan + Send + Sync + 'static,
+    ) -> Self {
+        self.direct = Some(Direct::new(plan));
+        self
+    }
+
     /// The name of the operation.
     pub fn name(&self) -> &'static str {
         self.stages

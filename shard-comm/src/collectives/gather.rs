@@ -10,7 +10,7 @@ use super::staged::{self, Spread, Step};
 use super::{check_len, check_root_rank, check_type, span_of, spans, total};
 use crate::plan::Shape;
 use crate::{
-    Buffer, Communicator, DType, Direct, ExchangePlan, Handle, LinkCost, Piece, Pieces, Request,
+    Buffer, Communicator, DType, ExchangePlan, Handle, LinkCost, Monoid, Piece, Pieces, Request,
     Result, Site, Target,
 };
 
@@ -180,13 +180,8 @@ impl dyn Communicator + '_ {
                 });
                 if !steps.is_empty() {
                     let request = staged::request(self, &steps, data, dtype, site)?;
-                    return Ok(Request {
-                        argument: Some(("root", root as u128)),
-                        direct: Some(Direct::new(move || {
-                            plan_broadcast(NAME, me, ranks, root, len)
-                        })),
-                        ..request
-                    });
+                    let plan = move || plan_broadcast(NAME, me, ranks, root, len);
+                    return Ok(request.rooted(root).instead_of(plan));
                 }
             }
             let plan = self.plans().get(NAME, None, &[root, len], &[], || {
@@ -196,12 +191,8 @@ impl dyn Communicator + '_ {
                 Some(data) => Target::Keep(data.clone()),
                 None => self.target(dtype, len)?,
             };
-            let request =
-                Request::exchange(plan, data.map_or(&[], std::slice::from_ref), target, site);
-            Ok(Request {
-                argument: Some(("root", root as u128)),
-                ..request
-            })
+            let sources = data.map_or(&[][..], std::slice::from_ref);
+            Ok(Request::exchange(plan, sources, target, site).rooted(root))
         })
     }
 
@@ -248,28 +239,21 @@ impl dyn Communicator + '_ {
                 check_len(NAME, "the sum of the counts", total(counts), data.len())?;
             }
             let me = self.rank();
-            let steps = self.in_stages(NAME, counts, dtype.size(), &[root], || {
+            let steps = self.in_stages((NAME, None), counts, dtype.size(), &[root], || {
                 staged::scatter(NAME, me, root, counts, self.nodes())
             });
             if let Some(steps) = steps {
                 let request = staged::request(self, &steps, data, dtype, site)?;
                 let counts = counts.to_vec();
-                return Ok(Request {
-                    argument: Some(("root", root as u128)),
-                    direct: Some(Direct::new(move || plan_scatter(NAME, me, &counts, root))),
-                    ..request
-                });
+                let plan = move || plan_scatter(NAME, me, &counts, root);
+                return Ok(request.rooted(root).instead_of(plan));
             }
             let plan = self.plans().get(NAME, None, counts, &[root], || {
                 plan_scatter(NAME, me, counts, root)
             });
             let target = self.target(dtype, counts[me])?;
-            let request =
-                Request::exchange(plan, data.map_or(&[], std::slice::from_ref), target, site);
-            Ok(Request {
-                argument: Some(("root", root as u128)),
-                ..request
-            })
+            let sources = data.map_or(&[][..], std::slice::from_ref);
+            Ok(Request::exchange(plan, sources, target, site).rooted(root))
         })
     }
 
@@ -301,17 +285,14 @@ impl dyn Communicator + '_ {
             check_root_rank(NAME, root, self.size())?;
             let me = self.rank();
             check_len(NAME, "the count of this rank", counts[me], mine.len())?;
-            let steps = self.in_stages(NAME, counts, mine.dtype().size(), &[root], || {
+            let steps = self.in_stages((NAME, None), counts, mine.dtype().size(), &[root], || {
                 staged::gather(NAME, me, root, counts, self.nodes())
             });
             if let Some(steps) = steps {
                 let request = staged::request(self, &steps, Some(mine), mine.dtype(), site)?;
                 let counts = counts.to_vec();
-                return Ok(Request {
-                    argument: Some(("root", root as u128)),
-                    direct: Some(Direct::new(move || plan_gather(NAME, me, &counts, root))),
-                    ..request
-                });
+                let plan = move || plan_gather(NAME, me, &counts, root);
+                return Ok(request.rooted(root).instead_of(plan));
             }
             let plan = self.plans().get(NAME, None, counts, &[root], || {
                 plan_gather(NAME, me, counts, root)
@@ -321,11 +302,8 @@ impl dyn Communicator + '_ {
             } else {
                 Target::Nothing
             };
-            let request = Request::exchange(plan, std::slice::from_ref(mine), target, site);
-            Ok(Request {
-                argument: Some(("root", root as u128)),
-                ..request
-            })
+            let sources = std::slice::from_ref(mine);
+            Ok(Request::exchange(plan, sources, target, site).rooted(root))
         })
     }
 }
@@ -351,15 +329,14 @@ impl dyn Communicator + '_ {
                     });
                 Some(steps)
             }
-            Some(_) => self.in_stages(name, counts, dtype.size(), &[], || {
+            Some(_) => self.in_stages((name, None), counts, dtype.size(), &[], || {
                 staged::all_gather(name, me, counts, self.nodes())
             }),
         };
         if let Some(steps) = steps {
-            let mut request = staged::request(self, &steps, Some(mine), dtype, site)?;
+            let request = staged::request(self, &steps, Some(mine), dtype, site)?;
             let counts = counts.to_vec();
-            request.direct = Some(Direct::new(move || plan_all_gather(name, me, &counts)));
-            return Ok(request);
+            return Ok(request.instead_of(move || plan_all_gather(name, me, &counts)));
         }
         let plan = self.plans().get(name, None, counts, &[], || {
             plan_all_gather(name, me, counts)
@@ -392,9 +369,9 @@ impl dyn Communicator + '_ {
     }
 
     /// The steps of a collective in which each rank has or gets `counts[r]` elements of `size` bytes, if it is cheaper in stages.
-    fn in_stages(
+    pub(super) fn in_stages(
         &self,
-        name: &'static str,
+        (name, op): (&'static str, Option<Monoid>),
         counts: &[usize],
         size: usize,
         facts: &[usize],
@@ -402,7 +379,7 @@ impl dyn Communicator + '_ {
     ) -> Option<Arc<[Step]>> {
         let link = self.messages()?;
         let facts: SmallVec<[usize; 2]> = facts.iter().copied().chain([size]).collect();
-        let steps = self.plans().staged(name, None, counts, &facts, || {
+        let steps = self.plans().staged(name, op, counts, &facts, || {
             match staged::pays(counts.len(), size * total(counts), link) {
                 true => steps(),
                 false => Vec::new(),

@@ -13,7 +13,7 @@ use crate::{
     Buffer, CommError, Communicator, DType, ExchangePlan, Handle, LinkCost, Monoid, Piece, Pieces,
     Result, Site,
 };
-use crate::{Direct, Request, Stage, Target};
+use crate::{Request, Stage, Target};
 
 /// Up to this many bytes, or more where [ranks share memory](Communicator::at_once), an all-reduce is one round in which every rank
 /// combines everything. Above, each rank combines its chunk and a second round gathers the chunks. Many ranks that [send messages](Communicator::messages) go about it in stages, in
@@ -57,34 +57,24 @@ impl dyn Communicator + '_ {
             self.check_counts(NAME, counts)?;
             check_groups(NAME, op, counts)?;
             check_len(NAME, "the sum of the counts", total(counts), mine.len())?;
-            if let Some(link) = self.messages() {
-                let (me, moves) = (self.rank(), staged::moves(mine.dtype(), op));
-                let size = moves.size();
-                let steps = self.plans().staged(NAME, Some(op), counts, &[size], || {
-                    match staged::pays(counts.len(), size * mine.len(), link) {
-                        true => staged::reduce_scatter(NAME, me, counts, op),
-                        false => Vec::new(),
-                    }
-                });
-                if !steps.is_empty() {
-                    let mut request = staged::summed(self, &steps, mine, moves, site)?;
-                    let counts = counts.to_vec();
-                    request.direct = Some(Direct::new(move || {
-                        plan_reduce_scatter(NAME, me, &counts, op)
-                    }));
-                    return Ok(request);
-                }
+            let (me, moves) = (self.rank(), staged::moves(mine.dtype(), op));
+            let steps = self.in_stages((NAME, Some(op)), counts, moves.size(), &[], || {
+                staged::reduce_scatter(NAME, me, counts, op)
+            });
+            if let Some(steps) = steps {
+                let request = staged::summed(self, &steps, mine, moves, site)?;
+                let counts = counts.to_vec();
+                let plan = move || plan_reduce_scatter(NAME, me, &counts, op);
+                return Ok(request.instead_of(plan));
             }
             let plan = self.plans().get(NAME, Some(op), counts, &[], || {
-                plan_reduce_scatter(NAME, self.rank(), counts, op)
+                plan_reduce_scatter(NAME, me, counts, op)
             });
-            let target = self.target(mine.dtype(), counts[self.rank()])?;
-            Ok(Request::exchange(
-                plan,
+            let (target, sources) = (
+                self.target(mine.dtype(), counts[me])?,
                 std::slice::from_ref(mine),
-                target,
-                site,
-            ))
+            );
+            Ok(Request::exchange(plan, sources, target, site))
         })?;
         Ok(self.narrowing(handle, mine, op))
     }
@@ -195,12 +185,9 @@ impl dyn Communicator + '_ {
                         staged::reduce(NAME, way, (me, root), ranks, len, op)
                     });
                 if !steps.is_empty() {
-                    let mut request = staged::summed(self, &steps, mine, moves, site)?;
-                    request.argument = Some(("root", root as u128));
-                    request.direct = Some(Direct::new(move || {
-                        plan_reduce(NAME, me, ranks, len, op, root)
-                    }));
-                    return Ok(request);
+                    let request = staged::summed(self, &steps, mine, moves, site)?;
+                    let plan = move || plan_reduce(NAME, me, ranks, len, op, root);
+                    return Ok(request.rooted(root).instead_of(plan));
                 }
             }
             let sources = std::slice::from_ref(mine);
@@ -208,7 +195,7 @@ impl dyn Communicator + '_ {
                 true => self.target(mine.dtype(), len)?,
                 false => Target::Nothing,
             };
-            let mut request = if mine.bytes() <= most {
+            let request = if mine.bytes() <= most {
                 let plan = self.plans().get(NAME, Some(op), &[len], &[root], || {
                     plan_reduce(NAME, me, ranks, len, op, root)
                 });
@@ -222,15 +209,9 @@ impl dyn Communicator + '_ {
                     plan_gather(NAME, me, &counts, root)
                 });
                 let chunk = self.target(mine.dtype(), counts[me])?;
-                let mut request = Request::exchange(scatter, sources, chunk, site);
-                request.stages.push(Stage {
-                    plan: gather,
-                    target: whole,
-                });
-                request
+                in_two_rounds((scatter, chunk), (gather, whole), sources, site)
             };
-            request.argument = Some(("root", root as u128));
-            Ok(request)
+            Ok(request.rooted(root))
         })?;
         Ok(self.narrowing(handle, mine, op))
     }
@@ -320,14 +301,22 @@ impl dyn Communicator + '_ {
         });
         let chunk = self.target(mine.dtype(), counts[me])?;
         let whole = self.target(mine.dtype(), len)?;
-        let mut request = Request::exchange(scatter, sources, chunk, site);
-        request.stages.push(Stage {
-            plan: gather,
-            target: whole,
-        });
+        let mut request = in_two_rounds((scatter, chunk), (gather, whole), sources, site);
         request.argument = length_of(mine);
         Ok(request)
     }
+}
+
+/// A reduction of which each rank finds a chunk, and then chunks are gathered.
+fn in_two_rounds(
+    (scatter, chunk): (Arc<ExchangePlan>, Target),
+    (plan, target): (Arc<ExchangePlan>, Target),
+    sources: &[Buffer],
+    site: Site,
+) -> Request {
+    let mut request = Request::exchange(scatter, sources, chunk, site);
+    request.stages.push(Stage { plan, target });
+    request
 }
 
 /// What the ranks of an all-reduce compare.
