@@ -4,139 +4,91 @@ use super::{Module, uniform};
 use crate::{Error, Mesh, Result, Shape, ShardTensor, tree};
 use shard_spec::numel;
 
-/// A convolution of as many spatial dims as its kernel has.
-#[derive(Clone, Debug)]
-pub struct Conv {
-    options: crate::Conv,
-    /// `[outputs, inputs / groups, kernel...]`
-    pub weight: ShardTensor,
-    /// `[outputs]`
-    pub bias: Option<ShardTensor>,
+/// A layer whose weight has such numbers of channels first, applied by a method of tensors.
+macro_rules! layer {
+    ($(#[$doc:meta])* $name:ident, $method:ident, $channels:expr, $weight:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $name {
+            options: crate::$name,
+            #[doc = $weight]
+            pub weight: ShardTensor,
+            /// `[outputs]`
+            pub bias: Option<ShardTensor>,
+        }
+
+        impl $name {
+            /// A layer with a bias.
+            ///
+            /// # Collective
+            /// All ranks of the program: it draws random numbers.
+            ///
+            /// # Errors
+            /// [`Argument`](Error::Argument) for channels that do not divide by groups; if the sizes are too large for an array.
+            #[track_caller]
+            pub fn new(
+                mesh: &Mesh,
+                inputs: usize,
+                outputs: usize,
+                kernel: impl Into<Shape>,
+                options: crate::$name,
+            ) -> Result<Self> {
+                let mut layer = Self::without_bias(mesh, inputs, outputs, kernel, options)?;
+                layer.bias = Some(bias(mesh, outputs, &layer.weight)?);
+                Ok(layer)
+            }
+
+            /// A layer without one, as before a norm.
+            ///
+            /// # Collective
+            /// As [`new`](Self::new).
+            ///
+            /// # Errors
+            /// As [`new`](Self::new).
+            #[track_caller]
+            pub fn without_bias(
+                mesh: &Mesh,
+                inputs: usize,
+                outputs: usize,
+                kernel: impl Into<Shape>,
+                options: crate::$name,
+            ) -> Result<Self> {
+                let channels: fn(usize, usize) -> [usize; 2] = $channels;
+                let (channels, groups) = (channels(inputs, outputs), options.options().groups);
+                Ok(Self {
+                    options,
+                    weight: weight(stringify!($name), mesh, channels, groups, &kernel.into())?,
+                    bias: None,
+                })
+            }
+        }
+
+        tree!($name { weight, bias });
+
+        impl Module for $name {
+            #[track_caller]
+            fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+                x.$method(&self.weight, self.bias.as_ref(), self.options.clone())
+            }
+        }
+    };
 }
 
-impl Conv {
-    /// A layer with a bias.
-    ///
-    /// # Collective
-    /// All ranks of the program: it draws random numbers.
-    ///
-    /// # Errors
-    /// [`Argument`](Error::Argument) for channels that do not divide by groups; if the sizes are too large for an array.
-    #[track_caller]
-    pub fn new(
-        mesh: &Mesh,
-        inputs: usize,
-        outputs: usize,
-        kernel: impl Into<Shape>,
-        options: crate::Conv,
-    ) -> Result<Self> {
-        let mut layer = Self::without_bias(mesh, inputs, outputs, kernel, options)?;
-        layer.bias = Some(bias(mesh, outputs, &layer.weight)?);
-        Ok(layer)
-    }
+layer!(
+    /// A convolution of as many spatial dims as its kernel has.
+    Conv,
+    conv,
+    |inputs, outputs| [outputs, inputs],
+    "`[outputs, inputs / groups, kernel...]`"
+);
 
-    /// A layer without one, as before a norm.
-    ///
-    /// # Collective
-    /// As [`new`](Self::new).
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    #[track_caller]
-    pub fn without_bias(
-        mesh: &Mesh,
-        inputs: usize,
-        outputs: usize,
-        kernel: impl Into<Shape>,
-        options: crate::Conv,
-    ) -> Result<Self> {
-        let groups = options.options().groups;
-        Ok(Self {
-            options,
-            weight: weight("Conv", mesh, [outputs, inputs], groups, &kernel.into())?,
-            bias: None,
-        })
-    }
-}
-
-tree!(Conv { weight, bias });
-
-impl Module for Conv {
-    #[track_caller]
-    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        x.conv(&self.weight, self.bias.as_ref(), self.options.clone())
-    }
-}
-
-/// A transposed convolution of as many spatial dims as its kernel has.
-#[derive(Clone, Debug)]
-pub struct ConvTranspose {
-    options: crate::ConvTranspose,
-    /// `[inputs, outputs / groups, kernel...]`
-    pub weight: ShardTensor,
-    /// `[outputs]`
-    pub bias: Option<ShardTensor>,
-}
-
-impl ConvTranspose {
-    /// A layer with a bias.
-    ///
-    /// # Collective
-    /// All ranks of the program: it draws random numbers.
-    ///
-    /// # Errors
-    /// [`Argument`](Error::Argument) for channels that do not divide by groups; if the sizes are too large for an array.
-    #[track_caller]
-    pub fn new(
-        mesh: &Mesh,
-        inputs: usize,
-        outputs: usize,
-        kernel: impl Into<Shape>,
-        options: crate::ConvTranspose,
-    ) -> Result<Self> {
-        let mut layer = Self::without_bias(mesh, inputs, outputs, kernel, options)?;
-        layer.bias = Some(bias(mesh, outputs, &layer.weight)?);
-        Ok(layer)
-    }
-
-    /// A layer without one, as before a norm.
-    ///
-    /// # Collective
-    /// As [`new`](Self::new).
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    #[track_caller]
-    pub fn without_bias(
-        mesh: &Mesh,
-        inputs: usize,
-        outputs: usize,
-        kernel: impl Into<Shape>,
-        options: crate::ConvTranspose,
-    ) -> Result<Self> {
-        let groups = options.options().groups;
-        Ok(Self {
-            options,
-            weight: weight(
-                "ConvTranspose",
-                mesh,
-                [inputs, outputs],
-                groups,
-                &kernel.into(),
-            )?,
-            bias: None,
-        })
-    }
-}
-
-tree!(ConvTranspose { weight, bias });
-
-impl Module for ConvTranspose {
-    #[track_caller]
-    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        x.conv_transpose(&self.weight, self.bias.as_ref(), self.options.clone())
-    }
-}
+layer!(
+    /// A transposed convolution of as many spatial dims as its kernel has.
+    ConvTranspose,
+    conv_transpose,
+    |inputs, outputs| [inputs, outputs],
+    "`[inputs, outputs / groups, kernel...]`"
+);
 
 /// The weight `[first, second / groups, kernel...]` of a new layer, by what its elements after the first dim come to: as PyTorch counts
 /// inputs, those of transposed convolutions too.
