@@ -101,7 +101,7 @@ impl Formula for AdafactorOptions {
     }
 
     /// Rows have one column, and columns one row.
-    fn lies(part: usize, parameter: &Layout) -> Result<Layout> {
+    fn lies(&self, part: usize, parameter: &Layout) -> Result<Layout> {
         let ndim = parameter.ndim();
         if ndim < 2 {
             return Ok(parameter.clone());

@@ -126,7 +126,7 @@ impl Formula for MuonOptions {
         Some(("products of floating-point numbers", dtype.to_string(), fix))
     }
 
-    fn refused(shape: &[usize]) -> Option<(&'static str, &'static str)> {
+    fn refused(&self, shape: &[usize]) -> Option<(&'static str, &'static str)> {
         let fix =
             "give it matrices, as of `|(_, p)| p.ndim() == 2`, and AdamW all other parameters";
         (shape.len() != 2).then_some(("matrices", fix))

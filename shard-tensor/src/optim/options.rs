@@ -97,7 +97,9 @@ macro_rules! optimizer {
         }
 
         impl super::slots::Rated for $options {
-            const NAME: &'static str = stringify!($name);
+            fn name(&self) -> &'static str {
+                stringify!($name)
+            }
 
             fn rate(&self) -> f64 {
                 self.rate

@@ -10,9 +10,9 @@ use shard_spec::Layout;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-/// The options of an optimizer of this name, which have a rate.
+/// The options of an optimizer, which have its name and a rate.
 pub(super) trait Rated {
-    const NAME: &'static str;
+    fn name(&self) -> &'static str;
 
     fn rate(&self) -> f64;
 
@@ -20,7 +20,7 @@ pub(super) trait Rated {
 }
 
 /// The options of an optimizer, and the update that they make.
-pub(super) trait Formula: Rated + Copy + Debug {
+pub(super) trait Formula: Rated + Debug {
     /// The numbers that must not be negative, and those that must be from 0 to below 1.
     fn limits(&self) -> [Vec<Named>; 2];
 
@@ -30,7 +30,7 @@ pub(super) trait Formula: Rated + Copy + Debug {
     }
 
     /// What is wrong with a parameter of this shape: what it should be, and the fix.
-    fn refused(_shape: &[usize]) -> Option<(&'static str, &'static str)> {
+    fn refused(&self, _shape: &[usize]) -> Option<(&'static str, &'static str)> {
         None
     }
 
@@ -43,7 +43,7 @@ pub(super) trait Formula: Rated + Copy + Debug {
     }
 
     /// Where a part of what is remembered lies: as the parameter, if nothing else is said.
-    fn lies(_part: usize, parameter: &Layout) -> Result<Layout> {
+    fn lies(&self, _part: usize, parameter: &Layout) -> Result<Layout> {
         Ok(parameter.clone())
     }
 
@@ -80,103 +80,42 @@ pub(super) fn decayed(rate: f64, decay: f64, is_decoupled: bool) -> [f64; 2] {
     }
 }
 
-/// Parameters, each with its options and what is remembered of it.
+/// Parameters, each with its options and what is remembered of it. What is not about the options' type is below, once for all
+/// optimizers.
 #[derive(Clone, Debug)]
 pub(super) struct Slots<F> {
-    slots: Vec<Slot<F>>,
+    slots: Vec<Slot>,
+    /// Of each parameter.
+    options: Vec<F>,
     rate: f64,
 }
 
-/// A parameter and what the optimizer remembers of it, laid out as it is.
-#[derive(Clone, Debug)]
-struct Slot<F> {
-    name: String,
-    parameter: ShardTensor,
-    options: F,
-    /// Its rate over the optimizer's.
-    ratio: f64,
-    /// Empty until the first step.
-    state: Vec<Value>,
-    steps: u64,
-}
-
-impl<F: Formula> Slots<F> {
+impl<F: Formula + Copy> Slots<F> {
     /// Of these parameters. One that is listed twice, as a tied weight, is one parameter under its first name.
     #[track_caller]
     pub(super) fn new(parameters: Parameters, options: F) -> Result<Self> {
-        check(&options)?;
-        let mut seen = BTreeSet::new();
-        let mut slots = Vec::with_capacity(parameters.len());
-        for (name, parameter) in parameters {
-            check_parameter(F::NAME, &name, &parameter)?;
-            if let Some((expected, fix)) = F::refused(parameter.shape()) {
-                let got = format!("{name:?} of shape {:?}", parameter.shape());
-                return Err(Error::argument(F::NAME, expected, got, fix));
-            }
-            if !seen.insert(parameter.context().tape().id(&parameter.value())) {
-                continue;
-            }
-            slots.push(Slot {
-                parameter: parameter.named(&name),
-                name,
-                options,
-                ratio: 1.0,
-                state: Vec::new(),
-                steps: 0,
-            });
-        }
-        let rate = options.rate();
-        Ok(Self { slots, rate })
+        let slots = Slot::all(parameters, &options)?;
+        Ok(Self {
+            options: vec![options; slots.len()],
+            slots,
+            rate: options.rate(),
+        })
     }
 
     /// The same of other parameters, which have the names of these and are laid out as they are.
     #[track_caller]
     pub(super) fn with_parameters(&self, parameters: Parameters) -> Result<Self> {
-        const OP: &str = "with_parameters";
-        const FIX: &str = "give the parameters of a copy of the same model";
-        let names = |slots: &[Slot<F>]| {
-            let names: Vec<&str> = slots.iter().map(|s| &s.name[..]).collect();
-            names.join(", ")
-        };
-        let wrong = |expected: String, got, fix| Err(Error::argument(OP, expected, got, fix));
-        let Some(first) = self.slots.first() else {
-            return match parameters.first() {
-                None => Ok(self.clone()),
-                Some((name, _)) => wrong("no parameters".to_owned(), name.clone(), FIX),
-            };
-        };
-        let mut new = Self::new(parameters, first.options)?;
-        let alike = |(new, old): (&Slot<F>, &Slot<F>)| new.name == old.name;
-        if new.slots.len() != self.slots.len() || !new.slots.iter().zip(&self.slots).all(alike) {
-            return wrong(
-                format!("parameters named {}", names(&self.slots)),
-                names(&new.slots),
-                FIX,
-            );
-        }
-        for (new, old) in new.slots.iter_mut().zip(&self.slots) {
-            let tell = |p: &ShardTensor| format!("{} {:?} {}", p.dtype(), p.shape(), p.layout());
-            let (given, own) = (&new.parameter, &old.parameter);
-            if (given.layout(), given.dtype()) != (own.layout(), own.dtype()) {
-                return wrong(
-                    format!("{:?}: {}", old.name, tell(own)),
-                    tell(given),
-                    "place the copy as the model is placed, or load the optimizer's state from a checkpoint",
-                );
-            }
-            *new = Slot {
-                parameter: new.parameter.clone(),
-                ..old.clone()
-            };
-        }
-        new.rate = self.rate;
-        Ok(new)
+        Ok(Self {
+            slots: with_parameters(&self.slots, &formulas(&self.options), parameters)?,
+            options: self.options.clone(),
+            rate: self.rate,
+        })
     }
 
     /// Changes the options of all parameters.
     pub(super) fn all(mut self, set: impl Fn(F) -> F) -> Self {
-        for slot in &mut self.slots {
-            slot.options = set(slot.options);
+        for options in &mut self.options {
+            *options = set(*options);
         }
         self
     }
@@ -188,28 +127,19 @@ impl<F: Formula> Slots<F> {
         pick: impl Fn(&str, &ShardTensor) -> bool,
         set: impl Fn(F) -> F,
     ) -> Result<Self> {
-        let wrong = |expected, got, fix| Err(Error::argument("group", expected, got, fix));
-        let rate = self.rate;
-        let slots = self.slots.iter_mut();
-        let mut picked = slots.filter(|s| pick(&s.name, &s.parameter)).peekable();
-        if picked.peek().is_none() {
-            let names: Vec<&str> = self.slots.iter().map(|s| &s.name[..]).collect();
-            let got = format!("none of {}", names.join(", "));
-            return wrong("names of parameters", got, "pick at least one parameter");
+        let mut picks = false;
+        for (slot, options) in self.slots.iter_mut().zip(&mut self.options) {
+            if pick(&slot.name, &slot.parameter) {
+                picks = true;
+                let old = options.rate();
+                *options = set(*options);
+                slot.regroup(options, old, self.rate)?;
+            }
         }
-        for slot in picked {
-            let old = slot.options.rate();
-            slot.options = set(slot.options);
-            check(&slot.options)?;
-            let new = slot.options.rate();
-            if new != old && rate == 0.0 {
-                let got = format!("{new} where the optimizer's is 0");
-                let fix = "give the optimizer a rate above 0: schedules keep the ratio to it";
-                return wrong("a rate with a ratio", got, fix);
-            }
-            if new != old {
-                slot.ratio = new / rate;
-            }
+        if !picks {
+            let got = format!("none of {}", names(&self.slots));
+            let fix = "pick at least one parameter";
+            return Err(Error::argument("group", "names of parameters", got, fix));
         }
         Ok(self)
     }
@@ -220,109 +150,233 @@ impl<F: Formula> Slots<F> {
 
     pub(super) fn set_rate(&mut self, rate: f64) {
         self.rate = rate;
-        for slot in &mut self.slots {
-            slot.options.set_rate(rate * slot.ratio);
+        for (slot, options) in self.slots.iter().zip(&mut self.options) {
+            options.set_rate(rate * slot.ratio);
         }
     }
 
     #[track_caller]
     pub(super) fn step(&mut self, gradients: &Gradients) -> Result<()> {
-        let _call = Calling::of("step");
-        for slot in &self.slots {
-            check(&slot.options)?;
-        }
-        let mut found = Vec::with_capacity(self.slots.len());
-        for slot in &self.slots {
-            let gradient = gradients.get(&slot.parameter)?;
-            if gradient.is_none() {
-                check_in_use("step", "the optimizer", &slot.name, &slot.parameter)?;
-            }
-            found.push(gradient);
-        }
-        // Of frozen parameters there is none to wait for.
-        let waits = self.slots.iter().any(|slot| slot.parameter.is_tracked());
-        if waits && found.iter().all(Option::is_none) && !gradients.is_empty() {
-            return Err(Error::argument(
-                "step",
-                "gradients of the optimizer's parameters",
-                format!("{} gradients, all of others", gradients.len()),
-                "give each optimizer the gradients of a loss that depends on its parameters",
-            ));
-        }
-        for (slot, gradient) in self.slots.iter_mut().zip(found) {
-            if let Some(gradient) = gradient {
-                slot.step(&gradient)?;
-            }
-        }
-        Ok(())
+        let formulas = formulas(&self.options);
+        step(&mut self.slots, &formulas, gradients)
     }
 
     /// # Errors
     /// [`Argument`](Error::Argument) for two parameters of one name, which a state could not tell apart.
     #[track_caller]
     pub(super) fn state(&self) -> Result<State> {
-        let mut names = BTreeSet::new();
-        if let Some(slot) = self.slots.iter().find(|s| !names.insert(&s.name)) {
-            return Err(Error::argument(
-                "state",
-                "parameters of distinct names",
-                format!("{:?} twice", slot.name),
-                "list the parameters of the whole model at once, which names them apart",
-            ));
-        }
-        let mut state = State::default();
-        let rate = ("learning_rate".to_owned(), Number::Real(self.rate));
-        state.numbers.push(rate);
-        for slot in &self.slots {
-            for (k, kind) in slot.states().iter().enumerate() {
-                let value = match slot.state.get(k) {
-                    Some(value) => value.clone(),
-                    None => slot.start(k)?,
-                };
-                let tensor = slot.parameter.lift(value);
-                state
-                    .tensors
-                    .push((format!("{kind}.{}", slot.name), tensor));
-            }
-            let steps = (format!("step.{}", slot.name), Number::Whole(slot.steps));
-            state.numbers.push(steps);
-        }
-        Ok(state)
+        state(&self.slots, &formulas(&self.options), self.rate)
     }
 
     #[track_caller]
     pub(super) fn load_state(&mut self, state: &State) -> Result<()> {
-        let rate = real(state, "learning_rate")?;
-        let mut loaded = Vec::with_capacity(self.slots.len());
-        for slot in &self.slots {
-            let mut values = Vec::new();
-            for (k, kind) in slot.states().iter().enumerate() {
-                let name = format!("{kind}.{}", slot.name);
-                let layout = F::lies(k, slot.parameter.layout())?;
-                let tensor = tensor_at(state, &name, &layout, slot.parameter.dtype())?;
-                values.push(tensor.value().detach());
-            }
-            loaded.push((values, whole(state, &format!("step.{}", slot.name))?));
-        }
-        for (slot, (values, steps)) in self.slots.iter_mut().zip(loaded) {
-            (slot.state, slot.steps) = (values, steps);
-        }
+        let formulas = formulas(&self.options);
+        let rate = load_state(&mut self.slots, &formulas, state)?;
         self.set_rate(rate);
         Ok(())
     }
 }
 
-impl<F: Formula> Slot<F> {
+/// Options of any type.
+type Formulas<'a> = Vec<&'a dyn Formula>;
+
+fn formulas<F: Formula>(options: &[F]) -> Formulas<'_> {
+    options.iter().map(|o| o as &dyn Formula).collect()
+}
+
+fn names(slots: &[Slot]) -> String {
+    let names: Vec<&str> = slots.iter().map(|s| &s.name[..]).collect();
+    names.join(", ")
+}
+
+#[track_caller]
+fn with_parameters(
+    slots: &[Slot],
+    options: &[&dyn Formula],
+    parameters: Parameters,
+) -> Result<Vec<Slot>> {
+    const OP: &str = "with_parameters";
+    const FIX: &str = "give the parameters of a copy of the same model";
+    let wrong = |expected: String, got, fix| Err(Error::argument(OP, expected, got, fix));
+    let Some(first) = options.first() else {
+        return match parameters.first() {
+            None => Ok(Vec::new()),
+            Some((name, _)) => wrong("no parameters".to_owned(), name.clone(), FIX),
+        };
+    };
+    let mut new = Slot::all(parameters, *first)?;
+    if !(new.iter().map(|new| &new.name)).eq(slots.iter().map(|old| &old.name)) {
+        return wrong(
+            format!("parameters named {}", names(slots)),
+            names(&new),
+            FIX,
+        );
+    }
+    for (new, old) in new.iter_mut().zip(slots) {
+        let tell = |p: &ShardTensor| format!("{} {:?} {}", p.dtype(), p.shape(), p.layout());
+        let (given, own) = (&new.parameter, &old.parameter);
+        if (given.layout(), given.dtype()) != (own.layout(), own.dtype()) {
+            return wrong(
+                format!("{:?}: {}", old.name, tell(own)),
+                tell(given),
+                "place the copy as the model is placed, or load the optimizer's state from a checkpoint",
+            );
+        }
+        *new = Slot {
+            parameter: new.parameter.clone(),
+            ..old.clone()
+        };
+    }
+    Ok(new)
+}
+
+#[track_caller]
+fn step(slots: &mut [Slot], options: &[&dyn Formula], gradients: &Gradients) -> Result<()> {
+    let _call = Calling::of("step");
+    for options in options {
+        check(*options)?;
+    }
+    let mut found = Vec::with_capacity(slots.len());
+    for slot in &*slots {
+        let gradient = gradients.get(&slot.parameter)?;
+        if gradient.is_none() {
+            check_in_use("step", "the optimizer", &slot.name, &slot.parameter)?;
+        }
+        found.push(gradient);
+    }
+    // Of frozen parameters there is none to wait for.
+    let waits = slots.iter().any(|slot| slot.parameter.is_tracked());
+    if waits && found.iter().all(Option::is_none) && !gradients.is_empty() {
+        return Err(Error::argument(
+            "step",
+            "gradients of the optimizer's parameters",
+            format!("{} gradients, all of others", gradients.len()),
+            "give each optimizer the gradients of a loss that depends on its parameters",
+        ));
+    }
+    for ((slot, options), gradient) in slots.iter_mut().zip(options).zip(found) {
+        if let Some(gradient) = gradient {
+            slot.step(*options, &gradient)?;
+        }
+    }
+    Ok(())
+}
+
+#[track_caller]
+fn state(slots: &[Slot], options: &[&dyn Formula], rate: f64) -> Result<State> {
+    let mut names = BTreeSet::new();
+    if let Some(slot) = slots.iter().find(|s| !names.insert(&s.name)) {
+        return Err(Error::argument(
+            "state",
+            "parameters of distinct names",
+            format!("{:?} twice", slot.name),
+            "list the parameters of the whole model at once, which names them apart",
+        ));
+    }
+    let mut state = State::default();
+    let rate = ("learning_rate".to_owned(), Number::Real(rate));
+    state.numbers.push(rate);
+    for (slot, options) in slots.iter().zip(options) {
+        for (k, kind) in options.states(slot.parameter.shape()).iter().enumerate() {
+            let value = match slot.state.get(k) {
+                Some(value) => value.clone(),
+                None => slot.start(*options, k)?,
+            };
+            let tensor = slot.parameter.lift(value);
+            state
+                .tensors
+                .push((format!("{kind}.{}", slot.name), tensor));
+        }
+        let steps = (format!("step.{}", slot.name), Number::Whole(slot.steps));
+        state.numbers.push(steps);
+    }
+    Ok(state)
+}
+
+/// Gives the rate that the state has.
+#[track_caller]
+fn load_state(slots: &mut [Slot], options: &[&dyn Formula], state: &State) -> Result<f64> {
+    let rate = real(state, "learning_rate")?;
+    let mut loaded = Vec::with_capacity(slots.len());
+    for (slot, options) in slots.iter().zip(options) {
+        let mut values = Vec::new();
+        for (k, kind) in options.states(slot.parameter.shape()).iter().enumerate() {
+            let name = format!("{kind}.{}", slot.name);
+            let layout = options.lies(k, slot.parameter.layout())?;
+            let tensor = tensor_at(state, &name, &layout, slot.parameter.dtype())?;
+            values.push(tensor.value().detach());
+        }
+        loaded.push((values, whole(state, &format!("step.{}", slot.name))?));
+    }
+    for (slot, (values, steps)) in slots.iter_mut().zip(loaded) {
+        (slot.state, slot.steps) = (values, steps);
+    }
+    Ok(rate)
+}
+
+/// A parameter and what the optimizer remembers of it, laid out as it is.
+#[derive(Clone, Debug)]
+struct Slot {
+    name: String,
+    parameter: ShardTensor,
+    /// Its rate over the optimizer's.
+    ratio: f64,
+    /// Empty until the first step.
+    state: Vec<Value>,
+    steps: u64,
+}
+
+impl Slot {
+    #[track_caller]
+    fn all(parameters: Parameters, options: &dyn Formula) -> Result<Vec<Self>> {
+        check(options)?;
+        let mut seen = BTreeSet::new();
+        let mut slots = Vec::with_capacity(parameters.len());
+        for (name, parameter) in parameters {
+            check_parameter(options.name(), &name, &parameter)?;
+            if let Some((expected, fix)) = options.refused(parameter.shape()) {
+                let got = format!("{name:?} of shape {:?}", parameter.shape());
+                return Err(Error::argument(options.name(), expected, got, fix));
+            }
+            if !seen.insert(parameter.context().tape().id(&parameter.value())) {
+                continue;
+            }
+            slots.push(Self {
+                parameter: parameter.named(&name),
+                name,
+                ratio: 1.0,
+                state: Vec::new(),
+                steps: 0,
+            });
+        }
+        Ok(slots)
+    }
+
+    /// Takes new options, where the rate was `old` before and the optimizer's is `rate`.
+    #[track_caller]
+    fn regroup(&mut self, options: &dyn Formula, old: f64, rate: f64) -> Result<()> {
+        check(options)?;
+        let new = options.rate();
+        if new != old && rate == 0.0 {
+            let got = format!("{new} where the optimizer's is 0");
+            let fix = "give the optimizer a rate above 0: schedules keep the ratio to it";
+            return Err(Error::argument("group", "a rate with a ratio", got, fix));
+        }
+        if new != old {
+            self.ratio = new / rate;
+        }
+        Ok(())
+    }
+
     /// One step along a gradient.
     #[track_caller]
-    fn step(&mut self, gradient: &ShardTensor) -> Result<()> {
+    fn step(&mut self, options: &dyn Formula, gradient: &ShardTensor) -> Result<()> {
         // A file may say any count.
         let steps = self.steps.saturating_add(1);
-        while self.state.len() < self.states().len() {
-            self.state.push(self.start(self.state.len())?);
+        while self.state.len() < options.states(self.parameter.shape()).len() {
+            self.state.push(self.start(options, self.state.len())?);
         }
-        let (options, gradient) = (&self.options, gradient.value());
-        let new = options.take(steps, &self.parameter, &gradient, &self.state)?;
+        let new = options.take(steps, &self.parameter, &gradient.value(), &self.state)?;
         let mut new = new.into_iter();
         if let Some(new) = new.next() {
             self.parameter.set_array(new.into_array())?;
@@ -332,20 +386,16 @@ impl<F: Formula> Slot<F> {
         Ok(())
     }
 
-    fn states(&self) -> &'static [&'static str] {
-        self.options.states(self.parameter.shape())
-    }
-
     /// A part of what is remembered, before the first step.
-    fn start(&self, part: usize) -> Result<Value> {
+    fn start(&self, options: &dyn Formula, part: usize) -> Result<Value> {
         let value = self.parameter.value();
         let (cx, dtype) = (value.array().cx(), value.dtype());
-        let layout = F::lies(part, value.layout())?;
+        let layout = options.lies(part, value.layout())?;
         let buffer = match layout.local_shape(cx.world().rank()) {
             Some(shape) => {
                 let (device, every) = (cx.device(), Strided::contiguous(&shape));
                 let mut all = device.alloc(dtype, shape.iter().product())?;
-                device.fill(&mut all, &every, Scalar::F64(self.options.start()))?;
+                device.fill(&mut all, &every, Scalar::F64(options.start()))?;
                 Some(all.freeze())
             }
             None => None,
@@ -375,18 +425,13 @@ pub(super) fn apply(
 
 /// Refuses options that make no sense.
 #[track_caller]
-fn check<F: Formula>(options: &F) -> Result<()> {
+fn check(options: &dyn Formula) -> Result<()> {
     let [not_negative, shares] = options.limits();
     let above = |(_, x): &Named| x.is_nan() || *x < 0.0 || x.is_infinite();
     let outside = |(_, x): &Named| !(0.0..1.0).contains(x);
     let wrong = |expected, (name, x): Named| {
-        let got = format!("{name} {x}");
-        Err(Error::argument(
-            F::NAME,
-            expected,
-            got,
-            "correct this option",
-        ))
+        let (op, got) = (options.name(), format!("{name} {x}"));
+        Err(Error::argument(op, expected, got, "correct this option"))
     };
     if let Some(&option) = not_negative.iter().find(|o| above(o)) {
         return wrong("numbers of 0 or more", option);
@@ -395,7 +440,7 @@ fn check<F: Formula>(options: &F) -> Result<()> {
         return wrong("shares from 0 to below 1", option);
     }
     match options.conflict() {
-        Some((expected, got, fix)) => Err(Error::argument(F::NAME, expected, got, fix)),
+        Some((expected, got, fix)) => Err(Error::argument(options.name(), expected, got, fix)),
         None => Ok(()),
     }
 }
