@@ -85,8 +85,8 @@ pub use library::Version;
 pub use member::NcclComm;
 pub use options::{NcclOptions, Order};
 
-use crate::local::{self, LocalOptions, Schedule};
-use crate::{CommError, DeviceKind, DeviceRef, LaunchError, Result, cuda, device_of};
+use crate::local::{self, ByRank, LocalOptions, Schedule};
+use crate::{CommError, Communicator, DeviceKind, DeviceRef, LaunchError, Result, cuda, device_of};
 use library::Library;
 
 /// Whether a machine offers what ranks over NCCL need.
@@ -185,6 +185,20 @@ pub fn run_with<T: Send>(
     threads: &LocalOptions,
     f: impl Fn(NcclComm) -> T + Sync,
 ) -> Result<Vec<T>, LaunchError> {
+    let given = ByRank::default();
+    run_each(ranks, options, threads, &|comm| {
+        given.keep(comm.rank(), f(comm));
+    })?;
+    Ok(given.into_values())
+}
+
+/// [`run_with`], once for all programs.
+fn run_each(
+    ranks: usize,
+    options: &NcclOptions,
+    threads: &LocalOptions,
+    f: &(dyn Fn(NcclComm) + Sync),
+) -> Result<(), LaunchError> {
     local::check_ranks(ranks)?;
     let devices = (0..ranks)
         .map(|rank| device_of(options.device, rank))
@@ -194,18 +208,16 @@ pub fn run_with<T: Send>(
         schedule: Schedule::Free,
         ..threads.clone()
     };
-    let results = local::run_with(ranks, &threads, |control| -> Result<T> {
-        use crate::Communicator;
+    let results = local::run_with(ranks, &threads, |control| -> Result<()> {
         let device = &devices[control.rank()];
         let comm = NcclComm::over(Rc::new(control), device, options)?;
-        let result = f(comm.clone());
+        f(comm.clone());
         // The program has received the errors of its operations already.
         drop(comm.finish());
-        Ok(result)
+        Ok(())
     })?;
-    results
-        .into_iter()
-        .collect::<Result<Vec<T>>>()
+    (results.into_iter())
+        .collect::<Result<()>>()
         .map_err(LaunchError::Failed)
 }
 
