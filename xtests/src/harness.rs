@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use shard_comm::local::{self, ByRank};
 #[cfg(feature = "nccl")]
 use shard_comm::nccl;
-use shard_comm::{Communicator, DeviceKind, LaunchError, local};
+use shard_comm::{Communicator, DeviceKind, LaunchError};
 use shard_redistribute::MeshComm;
 use shard_spec::DeviceMesh;
 use std::rc::Rc;
@@ -57,12 +58,14 @@ pub fn on_threads<T: Send>(
     f: impl Fn(&Rc<MeshComm>) -> T + Sync,
 ) -> Vec<T> {
     let ranks = mesh.ranks().iter().max().map_or(0, |&r| r + 1);
-    let results = run_threads(ranks, on, |world| match MeshComm::new(&world, mesh) {
-        Ok(cx) => f(&cx),
+    let given = ByRank::default();
+    // Not generic: properties are many, and each would compile the launch for its own function.
+    let ran = launched(ranks, on, &|world| match MeshComm::new(&world, mesh) {
+        Ok(cx) => given.keep(world.rank(), f(&cx)),
         Err(error) => panic!("no communicators for {mesh:?}: {error}"),
     });
-    match results {
-        Ok(results) => results,
+    match ran {
+        Ok(()) => given.into_values(),
         Err(error) => panic!("{error}"),
     }
 }
@@ -73,15 +76,25 @@ pub(crate) fn run_threads<T: Send>(
     on: On,
     f: impl Fn(Rc<dyn Communicator>) -> T + Sync,
 ) -> Result<Vec<T>, LaunchError> {
+    let given = ByRank::default();
+    launched(ranks, on, &|world| given.keep(world.rank(), f(world)))?;
+    Ok(given.into_values())
+}
+
+fn launched(
+    ranks: usize,
+    on: On,
+    f: &(dyn Fn(Rc<dyn Communicator>) + Sync),
+) -> Result<(), LaunchError> {
     #[cfg(feature = "nccl")]
     if matches!(on, On::Nccl | On::EmulatedNccl) {
         let options = nccl::NcclOptions {
             device: options(on).device,
             ..nccl::NcclOptions::default()
         };
-        return nccl::run(ranks, &options, |comm| f(Rc::new(comm)));
+        return nccl::run(ranks, &options, |comm| f(Rc::new(comm))).map(drop);
     }
-    local::run_with(ranks, &options(on), |comm| f(Rc::new(comm)))
+    local::run_with(ranks, &options(on), |comm| f(Rc::new(comm))).map(drop)
 }
 
 fn options(on: On) -> local::LocalOptions {

@@ -23,6 +23,11 @@ pub(crate) fn on<T: Send>(
     mesh: &DeviceMesh,
     f: impl Fn(&Bench) -> T + Sync,
 ) -> Vec<T> {
+    launched(ranks, mesh, &f)
+}
+
+/// Not generic over functions: the launch is compiled for each type of results, not for each call.
+fn launched<T: Send>(ranks: usize, mesh: &DeviceMesh, f: &(dyn Fn(&Bench) -> T + Sync)) -> Vec<T> {
     local::run(ranks, |comm| {
         let world: Rc<dyn Communicator> = Rc::new(comm);
         let cx = MeshComm::new(&world, mesh).unwrap();

@@ -18,6 +18,15 @@ pub(crate) fn on_device<T: Send>(
     shape: &[usize],
     f: impl Fn(&Rc<MeshComm>) -> T + Sync,
 ) -> Vec<T> {
+    launched(device, shape, &f)
+}
+
+/// Not generic over functions: the launch is compiled for each type of results, not for each call.
+fn launched<T: Send>(
+    device: DeviceKind,
+    shape: &[usize],
+    f: &(dyn Fn(&Rc<MeshComm>) -> T + Sync),
+) -> Vec<T> {
     let mesh = DeviceMesh::new(shape).unwrap();
     let options = LocalOptions {
         device,

@@ -50,6 +50,15 @@ fn check(
     exact: &[f64],
     f: impl Fn(&Context, &ShardTensor) -> Result<ShardTensor> + Sync,
 ) {
+    checked(what, exact, &f);
+}
+
+/// Not generic: each of many functions would compile the launch for itself.
+fn checked(
+    what: &str,
+    exact: &[f64],
+    f: &(dyn Fn(&Context, &ShardTensor) -> Result<ShardTensor> + Sync),
+) {
     for (shape, placements) in layouts() {
         let found = Launch::new(shape.iter().product())
             .dtype(DType::F64)
