@@ -8,8 +8,8 @@
 
 use clap::Parser;
 use shard_tensor::op::{
-    Access, Exec, HostCall, InOp as _, Keeps, Linearity, Meta, Op, OpError, Rule, Saved, Value,
-    Window, key_of,
+    Access, Cotangents, Exec, Grads, HostCall, InOp as _, Keeps, Linearity, Meta, Op, OpError,
+    Rule, Saved, Window, key_of,
 };
 use shard_tensor::{DType, DeviceKind, Launch, Result, ShardTensor, replicate, shard};
 use std::sync::Arc;
@@ -76,15 +76,10 @@ impl Op for Stencil {
     }
 
     /// The adjoint of a stencil is the stencil with its weights reversed, which has a derivative in turn.
-    fn vjp(
-        &self,
-        exec: &dyn Exec,
-        saved: &Saved<'_>,
-        cotangents: &[Option<Value>],
-    ) -> Result<Vec<Option<Value>>, OpError> {
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Cotangents) -> Result<Grads, OpError> {
         let [a, b, c] = self.weights;
         let reversed = Arc::new(Self { weights: [c, b, a] });
-        saved.pull_back(cotangents, |dy, _| exec.apply1(reversed.clone(), &[dy]))
+        saved.pull_back(dy, |dy, _| exec.apply1(reversed.clone(), &[dy]))
     }
 }
 
