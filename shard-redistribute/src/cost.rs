@@ -104,16 +104,8 @@ impl CostModel {
     pub fn network(link: LinkCost) -> Self {
         Self {
             usual: link,
-            axes: Vec::new(),
-            nodes: Vec::new(),
-            messages: None,
             sender_pays: true,
-            staging: STAGING,
-            round: ROUND,
-            per_run: 0.0,
-            flops: FLOPS,
-            at_once: AT_ONCE,
-            slack: SLACK,
+            ..Self::shared_memory()
         }
     }
 
