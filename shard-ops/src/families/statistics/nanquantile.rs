@@ -1,11 +1,10 @@
 //! Quantiles of what is a number.
 
-use super::quantile::{Interpolation, check};
+use super::quantile::{Interpolation, check, joined};
 use crate::families::elementwise::{
     add, add_scalar, cast, eq, mul, mul_scalar, ne, neg, sub, unary, where_,
 };
 use crate::families::full::in_full;
-use crate::families::index::{cat, slice};
 use crate::families::indexing::gather;
 use crate::families::reduce::sum;
 use crate::families::shape::extent;
@@ -77,12 +76,7 @@ pub fn nanquantile(
             }
         }
     });
-    let found = found.collect::<Result<Vec<_>>>()?;
-    match &found[..] {
-        [] => slice(exec, &sorted, dim, 0, 1, 0),
-        [one] => Ok(one.clone()),
-        many => cat(exec, &many.iter().collect::<Vec<_>>(), dim),
-    }
+    joined(exec, &sorted, dim, found)
 }
 
 /// What lies between two elements, `part` of the way from the lower to the higher. Between an infinity and a number it is the infinity.

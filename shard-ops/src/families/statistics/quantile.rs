@@ -66,9 +66,19 @@ pub fn quantile(
         };
         where_(exec, &is_nan, &last, &value)
     });
+    joined(exec, &sorted, dim, found)
+}
+
+/// What was found one behind another along a dim of what was sorted.
+pub(super) fn joined(
+    exec: &dyn Exec,
+    sorted: &Value,
+    dim: usize,
+    found: impl Iterator<Item = Result<Value>>,
+) -> Result<Value> {
     let found = found.collect::<Result<Vec<_>>>()?;
     match &found[..] {
-        [] => slice(exec, &sorted, dim, 0, 1, 0),
+        [] => slice(exec, sorted, dim, 0, 1, 0),
         [one] => Ok(one.clone()),
         many => cat(exec, &many.iter().collect::<Vec<_>>(), dim),
     }
