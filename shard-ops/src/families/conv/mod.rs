@@ -14,7 +14,7 @@ use crate::families::elementwise::{add, cast};
 use crate::families::full::rounded_once;
 use crate::families::index::pad;
 use crate::families::reduce::sum;
-use crate::families::shape::reshape;
+use crate::families::shape::{per_dim, reshape};
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
@@ -212,10 +212,10 @@ impl Geometry {
     fn direct(x: &Value, w: &Value, options: &ConvOptions) -> Result<Self> {
         let nd = spatial_dims(NAME, x, w)?;
         let kernel: Dims = w.shape()[2..].iter().copied().collect();
-        let stride = per_dim(NAME, "stride", &options.stride, nd, x, w)?;
-        let dilation = per_dim(NAME, "dilation", &options.dilation, nd, x, w)?;
+        let stride = per_dim(NAME, "stride", &options.stride, nd, &[x, w])?;
+        let dilation = per_dim(NAME, "dilation", &options.dilation, nd, &[x, w])?;
         let pads = match &options.padding {
-            Padding::Explicit(pads) => per_dim(NAME, "padding", pads, nd, x, w)?
+            Padding::Explicit(pads) => per_dim(NAME, "padding", pads, nd, &[x, w])?
                 .into_iter()
                 .collect(),
             Padding::Same => kernel
@@ -229,8 +229,8 @@ impl Geometry {
         };
         let geometry = Self {
             kernel,
-            stride: stride.into(),
-            dilation: dilation.into(),
+            stride,
+            dilation,
             pads,
             groups: options.groups,
         };
@@ -248,10 +248,10 @@ impl Geometry {
         let name = TRANSPOSED;
         let nd = spatial_dims(name, x, w)?;
         let kernel: Dims = w.shape()[2..].iter().copied().collect();
-        let stride = per_dim(name, "stride", &options.stride, nd, x, w)?;
-        let dilation = per_dim(name, "dilation", &options.dilation, nd, x, w)?;
-        let mut pads = per_dim(name, "padding", &options.padding, nd, x, w)?;
-        let extra = per_dim(name, "output_padding", &options.output_padding, nd, x, w)?;
+        let stride = per_dim(name, "stride", &options.stride, nd, &[x, w])?;
+        let dilation = per_dim(name, "dilation", &options.dilation, nd, &[x, w])?;
+        let mut pads = per_dim(name, "padding", &options.padding, nd, &[x, w])?;
+        let extra = per_dim(name, "output_padding", &options.output_padding, nd, &[x, w])?;
         let (mut spatial, mut behind) = (Dims::new(), Dims::new());
         for d in 0..nd {
             let window = Window::transposed(
@@ -270,8 +270,8 @@ impl Geometry {
         }
         let geometry = Self {
             kernel,
-            stride: stride.into(),
-            dilation: dilation.into(),
+            stride,
+            dilation,
             pads: pads.into_iter().collect(),
             groups: options.groups,
         };
@@ -751,26 +751,5 @@ fn check_bias(op: &'static str, bias: Option<&Value>, channels: usize) -> Result
             fix: "give the bias one element per output channel",
         }),
         _ => Ok(()),
-    }
-}
-
-/// One entry per spatial dim; a single entry serves all.
-fn per_dim<T: Copy>(
-    op: &'static str,
-    what: &str,
-    given: &[T],
-    nd: usize,
-    x: &Value,
-    w: &Value,
-) -> Result<Vec<T>> {
-    match given {
-        [one] => Ok(vec![*one; nd]),
-        all if all.len() == nd => Ok(all.to_vec()),
-        other => Err(OpError::Shape {
-            op,
-            problem: format!("{what} has {} entries for {nd} spatial dims", other.len()),
-            shapes: vec![x.shape().to_vec(), w.shape().to_vec()],
-            fix: "give one entry, or one per spatial dim",
-        }),
     }
 }

@@ -12,6 +12,7 @@ pub use powers::{local_response_norm, lp_pool};
 pub use unpool::max_unpool;
 
 use crate::error::InOp;
+use crate::families::shape::{check_spatial, per_dim};
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
@@ -132,34 +133,20 @@ pub(crate) struct Geometry {
 impl Geometry {
     fn new(op: &'static str, x: &Value, options: &PoolOptions) -> Result<Self> {
         let nd = x.ndim().saturating_sub(2);
-        let per_dim = |given: &[usize]| -> Result<Dims> {
-            match given {
-                [one] if (1..=3).contains(&nd) => Ok(smallvec![*one; nd]),
-                all if all.len() == nd && (1..=3).contains(&nd) => {
-                    Ok(all.iter().copied().collect())
-                }
-                other => Err(OpError::Shape {
-                    op,
-                    problem: format!(
-                        "an option has {} entries for {nd} spatial dims",
-                        other.len()
-                    ),
-                    shapes: vec![x.shape().to_vec()],
-                    fix: "give (N, C, spatial...) of one to three spatial dims, and one entry or one per dim",
-                }),
-            }
-        };
-        let kernel = per_dim(&options.kernel)?;
+        let fix = "give (N, C, spatial...) of one to three spatial dims";
+        check_spatial(op, x, nd, fix)?;
+        let per_dim = |option, given: &[usize]| per_dim(op, option, given, nd, &[x]);
+        let kernel = per_dim("kernel", &options.kernel)?;
         let stride = if options.stride.is_empty() {
             kernel.clone()
         } else {
-            per_dim(&options.stride)?
+            per_dim("stride", &options.stride)?
         };
         Ok(Self {
             kernel,
             stride,
-            padding: per_dim(&options.padding)?,
-            dilation: per_dim(&options.dilation)?,
+            padding: per_dim("padding", &options.padding)?,
+            dilation: per_dim("dilation", &options.dilation)?,
             ceil: options.ceil_mode,
             input: x.shape()[2..].iter().copied().collect(),
             adaptive: None,

@@ -147,6 +147,44 @@ fn no_dim(op: &'static str, x: &Value, dim: usize) -> OpError {
     }
 }
 
+/// One entry for each of `nd` spatial dims, as an option of this name has them; a single one serves all.
+pub(super) fn per_dim<T: Copy>(
+    op: &'static str,
+    option: &str,
+    given: &[T],
+    nd: usize,
+    operands: &[&Value],
+) -> Result<SmallVec<[T; 6]>> {
+    match given {
+        [one] => Ok(smallvec![*one; nd]),
+        all if all.len() == nd => Ok(all.iter().copied().collect()),
+        other => Err(OpError::Shape {
+            op,
+            problem: format!("{option} has {} entries for {nd} spatial dims", other.len()),
+            shapes: operands.iter().map(|x| x.shape().to_vec()).collect(),
+            fix: "give one entry, or one per spatial dim",
+        }),
+    }
+}
+
+/// Refuses operands of no spatial dims, or of more than three.
+pub(super) fn check_spatial(
+    op: &'static str,
+    x: &Value,
+    nd: usize,
+    fix: &'static str,
+) -> Result<()> {
+    match nd {
+        1..=3 => Ok(()),
+        _ => Err(OpError::Shape {
+            op,
+            problem: format!("{nd} spatial dims"),
+            shapes: vec![x.shape().to_vec()],
+            fix,
+        }),
+    }
+}
+
 /// Dims in another order: the same pieces, each permuted locally.
 #[derive(Clone, Debug)]
 struct Permute {

@@ -11,7 +11,7 @@ mod shuffle;
 pub use shuffle::{channel_shuffle, pixel_shuffle, pixel_unshuffle};
 
 use crate::error::InOp;
-use crate::families::shape::{extent, permute, reshape};
+use crate::families::shape::{check_spatial, extent, per_dim, permute, reshape};
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
@@ -164,28 +164,13 @@ impl Unfold {
         input: &[usize],
         x: &Value,
     ) -> Result<Self> {
-        let per_dim = |given: &[usize]| -> Result<Dims> {
-            match given {
-                [one] if (1..=3).contains(&nd) => Ok(smallvec![*one; nd]),
-                all if all.len() == nd && (1..=3).contains(&nd) => {
-                    Ok(all.iter().copied().collect())
-                }
-                other => Err(misfit(
-                    name,
-                    x,
-                    format!(
-                        "an option has {} entries for {nd} spatial dims",
-                        other.len()
-                    ),
-                    "give one to three spatial dims, and one entry or one per dim",
-                )),
-            }
-        };
+        check_spatial(name, x, nd, "give one to three spatial dims")?;
+        let per_dim = |option, given: &[usize]| per_dim(name, option, given, nd, &[x]);
         Ok(Self {
-            kernel: per_dim(&options.kernel)?,
-            stride: per_dim(&options.stride)?,
-            padding: per_dim(&options.padding)?,
-            dilation: per_dim(&options.dilation)?,
+            kernel: per_dim("kernel", &options.kernel)?,
+            stride: per_dim("stride", &options.stride)?,
+            padding: per_dim("padding", &options.padding)?,
+            dilation: per_dim("dilation", &options.dilation)?,
             input: input.iter().copied().collect(),
             adjoint: false,
         })
