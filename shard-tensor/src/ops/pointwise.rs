@@ -182,7 +182,7 @@ binaries! {
     remainder;
     /// What division rounded towards 0 leaves, with the sign of `x`; of integers 0 where `y` is 0.
     fmod;
-    /// The angle, in `-π ..= π`, of the point whose ordinate is `x` and whose abscissa is `y`.
+    /// The angle, in `-π ..= π`, of the point whose ordinate is `x` and whose abscissa is `y`. At the origin the gradient is 0.
     atan2;
     /// `√(x² + y²)` without overflow.
     hypot;

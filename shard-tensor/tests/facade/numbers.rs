@@ -408,6 +408,55 @@ fn pairs_at_the_edges_are_pytorchs() {
     );
 }
 
+/// PyTorch's values and gradients, at the origin too; and those of lengths whose squares are beyond a type.
+#[test]
+fn angles_have_gradients_at_the_origin() {
+    let (a, b) = (
+        [0.0, -0.0, 0.0, 4.0, -0.0, 0.0, 1.0, 0.0, -2.0],
+        [0.0, 0.0, -0.0, 0.0, 2.0, -4.0, 0.0, 0.5, 0.0],
+    );
+    let (quarter, half) = (std::f64::consts::FRAC_PI_2, std::f64::consts::PI);
+    for dtype in [DType::F32, DType::F64] {
+        let found = Launch::new(3).dtype(dtype).run(|ctx| {
+            let mesh = ctx.mesh_of(3)?;
+            let of = |line: [f64; 9]| mesh.from_fn(9, shard(0), move |i| line[i[0]]);
+            let (y, x) = (of(a)?.requires_grad()?, of(b)?.requires_grad()?);
+            let angle = y.atan2(&x)?;
+            let slopes = angle.sum_all()?.backward()?;
+            let slope = |of: &ShardTensor| numbers(&slopes.get(of)?.unwrap().add_scalar(0.0)?);
+            Ok([numbers(&angle)?, slope(&y)?, slope(&x)?])
+        });
+        for [angle, by_y, by_x] in found.unwrap() {
+            let exact = [0.0, -0.0, half, quarter, -0.0, half, quarter, 0.0, -quarter];
+            assert!(angle.iter().zip(exact).all(|(a, b)| (a - b).abs() < 1e-6));
+            assert_alike(
+                &by_y,
+                &[0.0, 0.0, 0.0, 0.0, 0.5, -0.25, 0.0, 2.0, 0.0],
+                "by the ordinate",
+            );
+            assert_alike(
+                &by_x,
+                &[0.0, 0.0, 0.0, -0.25, 0.0, 0.0, -1.0, 0.0, 0.5],
+                "by the abscissa",
+            );
+        }
+    }
+    let far = on_both(
+        DType::F32,
+        |x| {
+            let x = x.requires_grad()?;
+            let slope = x.atan2(&x.detach())?.sum_all()?.grad(&[&x], false)?;
+            numbers(slope[0].as_ref().unwrap())
+        },
+        [1e-30, 1e30],
+    );
+    for found in far {
+        let exact = [0.5e30, 0.5e-30];
+        let near = |(a, b): (&f64, f64)| (a / b - 1.0).abs() < 1e-5;
+        assert!(found.iter().zip(exact).all(near), "{found:?}");
+    }
+}
+
 /// PyTorch's values and gradients; where `x` is at a bound, the two share the gradient.
 #[test]
 fn bounds_may_be_tensors() {

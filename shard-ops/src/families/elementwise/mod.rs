@@ -551,9 +551,11 @@ impl Arithmetic {
                 mul(exec, dy, &mul(exec, &sign, &turned)?)?
             }
             (Binary::Atan2, _) => {
-                let square = |x| unary(exec, x, Unary::Square);
-                let length = add(exec, &square(a)?, &square(b)?)?;
-                let slope = mul(exec, dy, &div(exec, other, &length)?)?;
+                // The origin has no angle, and no slope. The square of a length may be 0 or infinite where the length is neither.
+                let origin = logical_and(exec, &is_zero(exec, a)?, &is_zero(exec, b)?)?;
+                let length = hypot(exec, a, &add(exec, b, &flag(exec, &origin, b)?)?)?;
+                let along = div(exec, &div(exec, other, &length)?, &length)?;
+                let slope = masked_fill(exec, &mul(exec, dy, &along)?, &origin, 0.0)?;
                 match operand {
                     0 => slope,
                     _ => neg(exec, &slope)?,
