@@ -454,6 +454,31 @@ fn losses_bend_anywhere_above_0() {
     assert_eq!(found.unwrap(), [[Some(ErrorClass::Uniform); 5]; 2]);
 }
 
+/// PyTorch's numbers: where nothing is lost there is a parabola as beside it.
+#[test]
+fn losses_that_bend_have_second_derivatives_at_0() {
+    launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.arange(4, shard(0))?.sub_scalar(1.0)?.requires_grad()?;
+        let zeros = mesh.zeros([4], shard(0))?;
+        let sum = LossReduction::Sum;
+        let losses = [
+            (x.huber_loss(&zeros, 1.5, sum)?, [1.0, 1.0, 1.0, 0.0]),
+            (
+                x.smooth_l1_loss(&zeros, 1.6, sum)?,
+                [0.625, 0.625, 0.625, 0.0],
+            ),
+        ];
+        for (loss, exact) in losses {
+            let slope = loss.grad(&[&x], true)?.remove(0).unwrap();
+            let bend = slope.sum_all()?.grad(&[&x], false)?.remove(0).unwrap();
+            assert_eq!(bend.to_array::<f32>()?, arr1(&exact).into_dyn());
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
 /// A norm of an order that has a name is that under the name.
 #[test]
 fn orders_of_norms_are_known_by_their_numbers() {

@@ -67,11 +67,11 @@ pub fn smooth_l1_loss(
 ) -> Result<Value> {
     check_bend("smooth_l1_loss", beta >= 0.0, beta, [x, target])?;
     in_full(exec, [x, target], |[x, target]| {
-        let distance = distance(exec, x, target)?;
+        let apart = sub(exec, x, target)?;
         // So near 0 the type has no parabola.
-        let errors = match 1.0 / beta.abs() > most(&distance) {
-            true => distance,
-            false => bent(exec, &distance, beta, 1.0 / beta)?,
+        let errors = match 1.0 / beta.abs() > most(&apart) {
+            true => unary(exec, &apart, Unary::Abs)?,
+            false => bent(exec, &apart, beta, 1.0 / beta)?,
         };
         reduced(exec, errors, None, reduction)
     })
@@ -93,7 +93,7 @@ pub fn huber_loss(
 ) -> Result<Value> {
     check_bend("huber_loss", delta > 0.0, delta, [x, target])?;
     in_full(exec, [x, target], |[x, target]| {
-        let errors = bent(exec, &distance(exec, x, target)?, delta, 1.0)?;
+        let errors = bent(exec, &sub(exec, x, target)?, delta, 1.0)?;
         reduced(exec, errors, None, reduction)
     })
 }
@@ -115,16 +115,18 @@ fn check_bend(op: &'static str, fits: bool, bend: f64, operands: [&Value; 2]) ->
     }
 }
 
-/// `scale * (m² / 2 + bend * (d - m))` with `m = min(d, bend)`: a parabola that goes on as a line.
+/// `scale * (m² / 2 + bend * (|d| - |m|))` with `m = clamp(d, -bend, bend)`: a parabola that goes on as lines. `m` keeps its sign, as the
+/// square of a size has no second derivative at 0.
 fn bent(exec: &dyn Exec, d: &Value, bend: f64, scale: f64) -> Result<Value> {
-    let (min, max) = (f64::NEG_INFINITY, bend);
+    let (min, max) = (-bend, bend);
     let m = unary(exec, d, Unary::Clamp { min, max })?;
     let parabola = mul_scalar(exec, &unary(exec, &m, Unary::Square)?, 0.5 * scale)?;
     // Nothing is beyond infinity, and a line of that slope would be NaN.
     if bend > most(d) {
         return Ok(parabola);
     }
-    let line = mul_scalar(exec, &sub(exec, d, &m)?, bend * scale)?;
+    let size = |x| unary(exec, x, Unary::Abs);
+    let line = mul_scalar(exec, &sub(exec, &size(d)?, &size(&m)?)?, bend * scale)?;
     add(exec, &parabola, &line)
 }
 
