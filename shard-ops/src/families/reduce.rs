@@ -8,7 +8,7 @@ use super::broadcast::{expand_like, sum_in_full};
 pub use super::broadcast::{sum, sum_to};
 use super::elementwise::{
     Map, cast, div, eq, isinf, logical_and, logical_not, logical_or, masked, masked_fill, mul,
-    mul_scalar, ne, number, unary, where_,
+    mul_scalar, ne, number, sub, unary, where_,
 };
 use super::full::{in_full, rounded_once};
 use super::over_dims::OverDims;
@@ -152,12 +152,20 @@ fn prod_vjp(exec: &dyn Exec, x: &Value, dy: &Value, dims: &[usize]) -> Result<Va
     let those = masked_fill(exec, x, &logical_not(exec, &apart)?, 1.0)?;
     let of_those = expand_like(exec, &prod(exec, &those, dims, true)?, x)?;
     let count = sum(exec, &apart, dims, true)?;
-    let is_only = eq(exec, &count, &number("prod", &count, 1.0)?)?;
+    let so_many = |n| eq(exec, &count, &number("prod", &count, n)?);
+    let is_only = so_many(1.0)?;
     // An infinity among several takes its sign back, and a zero leaves a product that is 0.
     let sign = unary(exec, &those.detach(), Unary::Sign)?;
     let others = mul(exec, &of_those, &sign)?;
     let is_only = logical_and(exec, &apart, &is_only)?;
-    let others = masked_fill(exec, &others, &is_only, 1.0)?;
+    let mut others = masked_fill(exec, &others, &is_only, 1.0)?;
+    if exec.records() {
+        // Of two zeros each has the other, by which its product still changes.
+        let zeros = masked_fill(exec, x, &logical_not(exec, &zero)?, 0.0)?;
+        let both = expand_like(exec, &sum(exec, &zeros, dims, true)?, x)?;
+        let is_of_two = logical_and(exec, &zero, &so_many(2.0)?)?;
+        others = where_(exec, &is_of_two, &sub(exec, &both, &zeros)?, &others)?;
+    }
     let each = div(exec, &expand_like(exec, &of_rest, x)?, &rest)?;
     mul(exec, &each, &others)
 }

@@ -59,6 +59,39 @@ fn gradients_of_products_that_overflow_or_hold_zeros_and_infinities() {
     assert_alike!(of(&[NAN, 3.0, 2.0]), [NAN; 3]);
 }
 
+/// PyTorch's numbers: a product with two zeros changes with neither alone, but with both.
+#[test]
+fn products_with_zeros_have_second_derivatives() {
+    type Function = fn(&ShardTensor) -> Result<ShardTensor>;
+    let bend = |line: &[f32], f: Function| {
+        on_one_and_three(line, |x| {
+            let x = x.requires_grad()?;
+            let slope = f(&x)?.sum_all()?.grad(&[&x], true)?.remove(0);
+            let counted = x.mesh().arange(5, shard(0))?.add_scalar(1.0)?;
+            let total = slope.expect("a gradient").mul(&counted)?.sum_all()?;
+            Ok(total.grad(&[&x], false)?.remove(0).expect("a second one"))
+        })
+    };
+    let (prod, cumprod): (Function, Function) = (|x| x.prod(0, false), |x| x.cumprod(0));
+    let two = [2.0, 0.0, 3.0, 0.0, 5.0];
+    assert_alike!(bend(&two, prod), [0.0, 120.0, 0.0, 60.0, 0.0]);
+    assert_alike!(bend(&two, cumprod), [8.0, 154.0, 4.0, 72.0, 0.0]);
+    let one = [2.0, 3.0, 0.0, 1.0, 5.0];
+    assert_alike!(bend(&one, prod), [45.0, 30.0, 185.0, 90.0, 18.0]);
+    let three = [0.0, 3.0, 0.0, 0.0, 5.0];
+    assert_alike!(bend(&three, prod), [0.0; 5]);
+    assert_alike!(bend(&three, cumprod), [11.0, 1.0, 3.0, 0.0, 0.0]);
+}
+
+/// As in PyTorch, a norm that is NaN is not above a bound.
+#[test]
+fn what_has_no_norm_is_not_scaled_down() {
+    let scaled = on_one_and_three(&[NAN, 2.0, 3.0, 4.0], |x| {
+        x.reshape([2, 2])?.renorm(2.0, 0, 1.0)
+    });
+    assert_alike!(scaled, [NAN, 2.0, 0.6, 0.8]);
+}
+
 #[test]
 fn extremes_with_nan_have_no_gradient_that_is_a_number() {
     assert_alike!(slope(&[1.0, NAN, 3.0], |x| x.amax(0, false)), [NAN; 3]);

@@ -187,10 +187,13 @@ fn scans_have_the_second_derivatives_of_differences() {
         let checked = Launch::new(shape.iter().product())
             .dtype(DType::F64)
             .run(|ctx| {
-                let x = |i: &[usize]| ((i[0] * 7 + i[1] * 5) % 11) as f64 / 4.0 - 1.3;
+                let x = |i: &[usize]| match (i[0], i[1]) {
+                    (3, 1) | (2, 2) | (6, 2) | (0, 3) | (4, 3) | (7, 3) => 0.0,
+                    (i, j) => ((i * 7 + j * 5) % 11) as f64 / 4.0 - 1.3,
+                };
                 let x = ctx
                     .mesh_of(shape.clone())?
-                    .from_fn([9, 2], placements(), x)?;
+                    .from_fn([9, 4], placements(), x)?;
                 for (i, f) in functions.iter().enumerate() {
                     let f = |tape: &Recorder, v: &[Value]| Ok(vec![f(tape, &v[0], 0)?]);
                     let report = gradgradcheck(ctx.tape(), &f, &[x.value()], GradCheck::default());

@@ -2,8 +2,10 @@
 
 use super::along;
 use crate::families::elementwise::{
-    add, div, eq, le, logical_and, masked, masked_fill, mul, neg, number, sub, unary,
+    add, div, eq, isfinite, le, logical_and, logical_not, masked, masked_fill, mul, neg, number,
+    sub, unary,
 };
+use crate::families::reduce::sum;
 use crate::{Exec, Result, Value};
 use shard_kernels::scan::Scan;
 use shard_kernels::unary::Unary;
@@ -11,7 +13,7 @@ use shard_kernels::unary::Unary;
 /// Of running products `y` of `x`.
 ///
 /// Before the first zero of a line the derivative is the sum of `dy y` from there on, divided by `x`. At it the quotient would
-/// be of two zeros: there the products are taken without that factor. Behind it they are all zero.
+/// be of two zeros: there the products are taken without that factor. Behind it they are all zero, but change with it.
 pub(super) fn of_products(
     exec: &dyn Exec,
     x: &Value,
@@ -25,9 +27,9 @@ pub(super) fn of_products(
     let still = x.detach();
     let zero = eq(exec, &still, &number(name, x, 0.0)?)?;
     let zeros = along(exec, "cumsum", Scan::Sum, backwards, &zero, dim)?;
-    let none = eq(exec, &zeros, &number(name, &zeros, 0.0)?)?;
-    let first = eq(exec, &zeros, &number(name, &zeros, 1.0)?)?;
-    let first = logical_and(exec, &first, &zero)?;
+    let after = |n| eq(exec, &zeros, &number(name, &zeros, n)?);
+    let none = after(0.0)?;
+    let first = logical_and(exec, &after(1.0)?, &zero)?;
     let divisor = masked_fill(exec, x, &zero, 1.0)?;
     let usual = masked(
         exec,
@@ -35,9 +37,23 @@ pub(super) fn of_products(
         &none,
     )?;
     let rest = masked_fill(exec, x, &first, 1.0)?;
-    let rest = along(exec, "cumprod", Scan::Prod, backwards, &rest, dim)?;
-    let lone = masked(exec, &sums(&mul(exec, dy, &rest)?)?, &first)?;
-    add(exec, &usual, &lone)
+    let products = |x: &Value| along(exec, name, Scan::Prod, backwards, x, dim);
+    let without = sums(&mul(exec, dy, &products(&rest)?)?)?;
+    let lone = masked(exec, &without, &first)?;
+    let found = add(exec, &usual, &lone)?;
+    if !exec.records() {
+        return Ok(found);
+    }
+    // Behind the first zero up to the second: the first, times products without it and without the element.
+    let second = logical_and(exec, &after(2.0)?, &zero)?;
+    let behind = logical_and(exec, &after(1.0)?, &logical_not(exec, &first)?)?;
+    let rest = masked_fill(exec, &rest, &second, 1.0)?;
+    let at_second = masked(exec, &sums(&mul(exec, dy, &products(&rest)?)?)?, &second)?;
+    let between = masked(exec, &div(exec, &without, &divisor)?, &behind)?;
+    let factor = add(exec, &between, &at_second)?;
+    let factor = masked(exec, &factor, &isfinite(exec, &factor.detach())?)?;
+    let lead = sum(exec, &masked(exec, x, &first)?, &[dim], true)?;
+    add(exec, &found, &mul(exec, &lead, &factor)?)
 }
 
 /// Of running logarithms `y` of sums of exponentials of `x`: the sum of `dy e^(x - y)` from each element on, its terms of

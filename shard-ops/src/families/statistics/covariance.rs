@@ -1,7 +1,8 @@
 //! How variables vary together.
 
 use crate::families::elementwise::{
-    add_scalar, cast, clamp_by, div, div_scalar, le, masked_fill, mul, number, sub, unary,
+    add_scalar, cast, clamp_by, div, div_scalar, gt, logical_not, masked_fill, mul, number, sub,
+    unary,
 };
 use crate::families::full::{in_full, in_full_with, sums};
 use crate::families::matmul::product;
@@ -158,10 +159,11 @@ pub fn renorm(
         let others: Vec<usize> = (0..x.ndim()).filter(|&d| d != dim).collect();
         let [length] = &sums(exec, [&super::norm(exec, x, order, &others, true)?])?;
         let bound = number("renorm", x, most)?;
-        let within = le(exec, &length.detach(), &bound)?;
+        // A norm that is NaN is not above the bound either.
+        let above = gt(exec, &length.detach(), &bound)?;
         // What keeps 0 from being divided by is PyTorch's.
         let shrunk = div(exec, &bound, &add_scalar(exec, length, 1e-7)?)?;
-        let factor = masked_fill(exec, &shrunk, &within, 1.0)?;
+        let factor = masked_fill(exec, &shrunk, &logical_not(exec, &above)?, 1.0)?;
         mul(exec, x, &factor)
     })
 }
