@@ -270,8 +270,9 @@ fn widened(exec: &dyn Exec, x: &Value) -> Result<Value> {
 
 /// The least element and the largest, on all ranks; 0 if there are none.
 fn extremes(exec: &dyn Exec, op: &'static str, x: &Value) -> Result<(f64, f64)> {
+    // The edges of nothing are PyTorch's and NumPy's.
     if numel(x.shape()) == 0 {
-        return Ok((0.0, 0.0));
+        return Ok((0.0, 1.0));
     }
     let told = |end: Value| decided::told::<f64>(exec, op, &cast(exec, &end, DType::F64)?);
     Ok((

@@ -224,7 +224,8 @@ impl ShardTensor {
     }
 
     /// How many elements lie in each of the bins, or the sums of their `weights`, in this type; and the edges of the bins. A bin has its lower
-    /// edge, and the last both; elements outside of all, and NaN, are not counted. With `density` the integral over all bins is 1.
+    /// edge, and the last both; elements outside of all, and NaN, are not counted. Without ends and elements bins go from 0 to 1. With `density`
+    /// the integral over all bins is 1.
     ///
     /// ```
     /// use ndarray::array;

@@ -292,7 +292,8 @@ impl ShardTensor {
     }
 
     /// The norms of matrices, the last two dims, which disappear, or stay with extent 1 if `keepdim`. Those that are made of singular
-    /// values (nuclear, 2 and -2) need whole matrices; others do not. That of vectors is [`norm`](Self::norm).
+    /// values (nuclear, 2 and -2) need whole matrices; others do not. Of matrices without elements norms are 0. That of vectors is
+    /// [`norm`](Self::norm).
     ///
     /// ```
     /// use shard_tensor::{MatrixNorm, launch, shard};
@@ -308,7 +309,8 @@ impl ShardTensor {
     /// All members of the mesh. Where dims of the matrices are sharded, a number for each column or row; a partial tensor is reduced first.
     ///
     /// # Errors
-    /// For fewer than two dims, other orders, integers and truth values; as [`inv`](Self::inv) for norms of singular values.
+    /// For fewer than two dims, other orders, integers and truth values; for the least of no rows, columns or singular values; as
+    /// [`inv`](Self::inv) for norms of singular values.
     #[track_caller]
     pub fn matrix_norm(&self, order: impl Into<MatrixNorm>, keepdim: bool) -> Result<Self> {
         let _call = Calling::of("matrix_norm");
@@ -317,7 +319,7 @@ impl ShardTensor {
     }
 
     /// The condition numbers of matrices: the [norm](Self::matrix_norm) of each times that of its inverse. Of 2 and -2 matrices may have any
-    /// extents; of others they are square.
+    /// extents; of others they are square. Those of singular matrices are infinite.
     ///
     /// # Collective
     /// As [`inv`](Self::inv).

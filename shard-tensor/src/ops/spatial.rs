@@ -264,7 +264,8 @@ impl ShardTensor {
 impl ShardTensor {
     /// Normalises each channel of a `[batch, channels, ...]` tensor over all samples and positions, then scales and shifts it. In training by
     /// the statistics of the whole tensor, however it is divided; the second result is the `running` means and unbiased variances, `[channels]`
-    /// each, moved by `momentum` towards them. Otherwise by the running ones, which come back as they are.
+    /// each, moved by `momentum` towards them, or as they were if the tensor has no elements. Otherwise by the running ones, which come back as
+    /// they are.
     ///
     /// # Collective
     /// All members of the mesh. In training communicates three numbers per channel, if other dims are sharded.

@@ -1,6 +1,6 @@
 //! How often values occur, by hand.
 
-use ndarray::{Array1, Array2, Array3, Axis, array};
+use ndarray::{Array1, Array2, Array3, Axis, arr1, array};
 use shard_tensor::{Bins, DType, DeviceMesh, Error, ErrorClass, Launch, Unique, launch, shard};
 
 #[test]
@@ -267,6 +267,22 @@ fn bins_are_those_of_numpy() {
             }
         }
     }
+}
+
+/// NumPy's and PyTorch's edges of what has no ends.
+#[test]
+fn bins_of_nothing_are_from_0_to_1() {
+    launch(2, |ctx| {
+        let nothing = ctx.mesh_of(2)?.zeros([0, 2], shard(0))?;
+        let (counts, edges) = nothing.histogram(4, None, false)?;
+        assert_eq!(counts.sum_all()?.item()?, 0.0);
+        let exact = arr1(&[0.0_f32, 0.25, 0.5, 0.75, 1.0]).into_dyn();
+        assert_eq!(edges.to_array::<f32>()?, exact);
+        let (_, edges) = nothing.histogramdd(&[1.into(), 4.into()], None, false)?;
+        assert_eq!(edges[1].to_array::<f32>()?, exact);
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use shard_tensor::nn::{self, Module};
 use shard_tensor::op::Handler;
 use shard_tensor::{
     Attention, Conv, ConvTranspose, DType, DeviceFactory, EdgeMap, ErrorClass, FourierNorm, Launch,
-    Mesh, Neighborhood, Pool, Result, ShardTensor, launch, shard,
+    Mesh, Neighborhood, Pool, Result, ShardTensor, launch, replicate, shard,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -100,6 +100,75 @@ fn factors_of_no_matrices_are_no_reason_to_panic() {
             "{op}"
         );
     }
+}
+
+/// PyTorch's: norms of no elements are 0, the least of none is refused, and a singular matrix has the condition infinity.
+#[cfg(feature = "linalg")]
+#[test]
+fn norms_of_no_matrices_and_conditions_of_singular_ones() {
+    use shard_tensor::MatrixNorm::{Frobenius, Nuclear};
+    launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        for shape in [[0, 3], [3, 0], [0, 0]] {
+            let nothing = mesh.zeros(shape, replicate())?;
+            for order in [
+                Frobenius,
+                Nuclear,
+                1.0.into(),
+                2.0.into(),
+                f64::INFINITY.into(),
+            ] {
+                let norm = nothing.matrix_norm(order, false)?.item()?;
+                assert_eq!(norm, 0.0, "{order:?} of {shape:?}");
+            }
+            for order in [1.0, -1.0, 2.0, -2.0] {
+                assert_eq!(nothing.cond(order)?.item()?, 0.0, "{order} of {shape:?}");
+            }
+            let least = nothing.matrix_norm(-2.0, false);
+            assert_eq!(least.unwrap_err().class(), ErrorClass::Uniform);
+        }
+        let rows = mesh.zeros([0, 3], replicate())?;
+        assert!(rows.matrix_norm(f64::NEG_INFINITY, false).is_err());
+        let flat = mesh.from_fn([3, 2, 2], shard(0), |i| {
+            (i[0] * (1 + i[1]) * (1 + i[2])) as f64
+        })?;
+        for order in [Frobenius, 1.0.into(), (-1.0).into(), f64::INFINITY.into()] {
+            let found = flat.cond(order)?.to_array::<f32>()?;
+            assert!(
+                found.iter().all(|c| *c == f32::INFINITY),
+                "{order:?}: {found}"
+            );
+        }
+        let none = mesh.full([2, 2], f64::NAN, replicate())?;
+        assert!(none.cond(1.0)?.item()?.is_nan());
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// As in PyTorch, a batch without samples is no reason to forget.
+#[test]
+fn a_batch_of_nothing_leaves_running_statistics() {
+    launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let (mean, var) = (
+            mesh.full(2, 3.0, replicate())?,
+            mesh.full(2, 4.0, replicate())?,
+        );
+        for shape in [[0, 2, 3], [1, 2, 0]] {
+            let x = mesh.zeros(shape, shard(0))?;
+            let (_, kept) = x.batch_norm(Some((&mean, &var)), [None, None], true, 0.5, 1e-5)?;
+            let (mean, var) = kept.expect("running statistics");
+            let sums = (mean.sum_all()?.item()?, var.sum_all()?.item()?);
+            assert_eq!(sums, (6.0, 8.0), "{shape:?}");
+            let running = (&mean, &var);
+            let (_, kept) = x.instance_norm_running(running, [None, None], true, 0.5, 1e-5)?;
+            let sums = (kept.0.sum_all()?.item()?, kept.1.sum_all()?.item()?);
+            assert_eq!(sums, (6.0, 8.0), "of samples, {shape:?}");
+        }
+        Ok(())
+    })
+    .unwrap();
 }
 
 /// Numbers that windows come to, and pads that a sign would turn into cropping.

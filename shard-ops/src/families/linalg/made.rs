@@ -3,7 +3,9 @@
 use super::gradient::turned;
 use super::{columns, inv, qr, solve_triangular, svd};
 use crate::families::broadcast::expand_like;
-use crate::families::elementwise::{div, mul, number};
+use crate::families::elementwise::{
+    div, isfinite, logical_and, logical_not, masked_fill, mul, number,
+};
 use crate::families::full::{in_full, rounded_once};
 use crate::families::matmul::{matmul, product};
 use crate::families::reduce::{amax, amin, sum};
@@ -75,12 +77,12 @@ pub fn matrix_norm(
         match order {
             MatrixNorm::Frobenius => norm(exec, x, 2.0, &both, keepdim),
             MatrixNorm::Nuclear => singular(sum),
-            MatrixNorm::Of(Order::P(2.0)) => singular(amax),
-            MatrixNorm::Of(Order::P(-2.0)) => singular(amin),
-            MatrixNorm::Of(Order::P(1.0)) => extreme(rows, columns, amax),
-            MatrixNorm::Of(Order::P(-1.0)) => extreme(rows, columns, amin),
-            MatrixNorm::Of(Order::Infinity) => extreme(columns, rows, amax),
-            MatrixNorm::Of(Order::NegInfinity) => extreme(columns, rows, amin),
+            MatrixNorm::Of(Order::P(2.0)) => singular(greatest),
+            MatrixNorm::Of(Order::P(-2.0)) => singular(least),
+            MatrixNorm::Of(Order::P(1.0)) => extreme(rows, columns, greatest),
+            MatrixNorm::Of(Order::P(-1.0)) => extreme(rows, columns, least),
+            MatrixNorm::Of(Order::Infinity) => extreme(columns, rows, greatest),
+            MatrixNorm::Of(Order::NegInfinity) => extreme(columns, rows, least),
             MatrixNorm::Of(order) => Err(unfit(
                 "matrix_norm",
                 format!("there is no norm of matrices of order {order:?}"),
@@ -91,6 +93,26 @@ pub fn matrix_norm(
 }
 
 type Reduce = fn(&dyn Exec, &Value, &[usize], bool) -> Result<Value>;
+
+/// The greatest of sizes; of none it is 0.
+fn greatest(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
+    match x.shape()[dims[0]] {
+        0 => sum(exec, x, dims, keepdim),
+        _ => amax(exec, x, dims, keepdim),
+    }
+}
+
+/// The least of sizes, of which there must be one.
+fn least(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
+    match x.shape()[dims[0]] {
+        0 => Err(unfit(
+            "matrix_norm",
+            "of nothing there is no least".into(),
+            x,
+        )),
+        _ => amin(exec, x, dims, keepdim),
+    }
+}
 
 /// Without the last two dims, unless they are kept.
 fn kept(exec: &dyn Exec, x: Value, keepdim: bool) -> Result<Value> {
@@ -116,16 +138,24 @@ pub fn cond(exec: &dyn Exec, x: &Value, order: impl Into<MatrixNorm>) -> Result<
     let [most, least] = [2.0, -2.0].map(MatrixNorm::from);
     in_full(exec, [x], |[x]| {
         let of = |order| matrix_norm(exec, x, order, false);
+        // Of no elements it is 0, as the norm is.
+        if x.shape().iter().rev().take(2).any(|&n| n == 0) {
+            return of(MatrixNorm::Frobenius);
+        }
         if order == most || order == least {
             let other = if order == most { least } else { most };
             return div(exec, &of(order)?, &of(other)?);
         }
         let inverse = inv(exec, x)?.swap_remove(0);
-        mul(
+        let (own, other) = (of(order)?, matrix_norm(exec, &inverse, order, false)?);
+        let found = mul(exec, &own, &other)?;
+        // What elimination leaves of a singular matrix is no number; a matrix that has such itself is none.
+        let singular = logical_and(
             exec,
-            &of(order)?,
-            &matrix_norm(exec, &inverse, order, false)?,
-        )
+            &logical_not(exec, &isfinite(exec, &other)?)?,
+            &isfinite(exec, &own)?,
+        )?;
+        masked_fill(exec, &found, &singular, f64::INFINITY)
     })
 }
 

@@ -22,7 +22,8 @@ pub struct Running {
 /// Normalises each channel of `x`, (N, C, ...), over all samples and positions, then scales and shifts it by `weight` and `bias`, (C).
 ///
 /// In training the statistics are those of `x` as a whole, however it is divided; `running` ones come back as
-/// `(1 - momentum) running + momentum x's`, of the unbiased variance. Otherwise the running ones are used and come back as they are.
+/// `(1 - momentum) running + momentum x's`, of the unbiased variance, or as they are if `x` has no elements. Otherwise the running ones are
+/// used and come back as they are.
 ///
 /// # Collective
 /// All members of the mesh. In training communicates three numbers per channel if other dims are sharded; otherwise nothing.
@@ -57,7 +58,7 @@ pub fn batch_norm(
         let stats = statistics(exec, x, cells, Statistics::Moments)?;
         let by = (cells, Statistics::Moments);
         let y = normalise_by(exec, x, Some(&stats), by, affine, eps)?;
-        let running = running.map(|old| old.moved_to(exec, &stats, momentum));
+        let running = running.map(|old| old.moved_to(exec, x, &stats, momentum));
         return Ok((y, running.transpose()?));
     }
     let Some(old) = running else {
@@ -112,7 +113,7 @@ pub fn instance_norm_running(
     let stats = statistics(exec, x, cells, Statistics::Moments)?;
     let by = (cells, Statistics::Moments);
     let y = normalise_by(exec, x, Some(&stats), by, [weight, bias], eps)?;
-    Ok((y, running.moved_to(exec, &stats, momentum)?))
+    Ok((y, running.moved_to(exec, x, &stats, momentum)?))
 }
 
 fn check(op: &'static str, x: &Value, running: Option<&Running>) -> Result<()> {
@@ -138,8 +139,11 @@ fn misfit(op: &'static str, x: &Value, problem: &str, fix: &'static str) -> OpEr
 }
 
 impl Running {
-    /// A step of length `momentum` towards the statistics of a batch, or their mean over samples.
-    fn moved_to(&self, exec: &dyn Exec, stats: &Value, momentum: f64) -> Result<Self> {
+    /// A step of length `momentum` towards the statistics of a batch, or their mean over samples. Nothing has none.
+    fn moved_to(&self, exec: &dyn Exec, x: &Value, stats: &Value, momentum: f64) -> Result<Self> {
+        if x.shape().contains(&0) {
+            return Ok(self.clone());
+        }
         let [count, m, m2] = columns(exec, stats)?;
         let var = div(exec, &m2, &add_scalar(exec, &count, -1.0)?)?;
         let step = |old: &Value, new: &Value| {
