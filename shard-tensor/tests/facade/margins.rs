@@ -135,6 +135,30 @@ fn losses_of_margins_are_pytorchs_wherever_their_operands_lie() {
     }
 }
 
+/// PyTorch's: what just keeps the margin has no gradient.
+#[test]
+fn at_the_margin_there_is_no_gradient() {
+    launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.ones([2, 2], shard(0))?.requires_grad()?;
+        let still = x.detach();
+        let (sum, none) = (LossReduction::Sum, mesh.full(2, -1.0, shard(0))?);
+        let away = none.unsqueeze(1)?.expand([2, 2])?;
+        let first = mesh.with_dtype(DType::I64).zeros(2, shard(0))?;
+        let losses = [
+            x.margin_ranking_loss(&still, &away, 0.0, sum)?,
+            x.hinge_embedding_loss(&away, 1.0, sum)?,
+            x.multi_margin_loss(&first, 1, 0.0, None, sum)?,
+        ];
+        for loss in losses {
+            let slope = loss.grad(&[&x], false)?.remove(0).expect("a gradient");
+            assert_eq!((loss.item()?, slope.abs()?.sum_all()?.item()?), (0.0, 0.0));
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
 #[test]
 fn losses_of_margins_say_what_they_cannot_do() {
     launch(2, |ctx| {

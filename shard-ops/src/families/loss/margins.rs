@@ -239,10 +239,9 @@ pub fn multilabel_soft_margin_loss(
     })
 }
 
-/// `max(0, x)`, which at 0 still has a gradient, as PyTorch's losses have it.
+/// `max(0, x)`, which at 0 has no gradient, as PyTorch's losses have it.
 fn not_below_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
-    let (min, max) = (0.0, f64::INFINITY);
-    unary(exec, x, Unary::Clamp { min, max })
+    unary(exec, x, Unary::Relu)
 }
 
 /// Where a target has this value.
