@@ -721,7 +721,8 @@ impl ShardTensor {
 
     /// The rows of this table, `[rows, features]`, that each bag names, combined: `[bags, features]`. A bag is a row of `indices`,
     /// `[bags, length]`; or a part of a list of them, which begins where its offset says and ends where the next one begins. The row `padding`
-    /// counts as none and gets no gradient, `weights` are factors of the rows for sums, and a bag without rows gives zeros.
+    /// counts as none and gets no gradient, `weights` are factors of the rows for sums, and a bag without rows gives zeros. Of greatest
+    /// elements that are equal each has its share of the gradient; in PyTorch the first has it.
     ///
     /// ```
     /// use shard_tensor::{BagReduce, launch, ndarray::array, replicate, shard};

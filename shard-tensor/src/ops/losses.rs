@@ -481,7 +481,8 @@ impl ShardTensor {
     /// out (connectionist temporal classification): of logarithms of probabilities `[time, batch, classes]`, as
     /// [`log_softmax`](Self::log_softmax) gives them, and labels `[batch, most labels]`, of which those beyond a sample's own may be
     /// anything. `steps` and `lengths`, `[batch]`, say how many steps and labels a sample has. Labels that cannot stand in so few steps count
-    /// infinity, or 0 with `zero_infinity`, and have no gradient. A mean is that of losses, each divided by the number of labels.
+    /// infinity, or 0 with `zero_infinity`, and have no gradient. A mean is that of losses, each divided by the number of labels. The gradient
+    /// is that by these logarithms; PyTorch adds what makes it one by logits, so that before `log_softmax` both are the same.
     ///
     /// ```
     /// use shard_tensor::{LossReduction, launch, ndarray::array, shard};

@@ -259,7 +259,7 @@ impl ShardTensor {
     }
 
     /// The cosine of the angle to another tensor along a dim of both broadcast: the product of the two, each divided by its length, or by
-    /// `eps` where that is larger.
+    /// `eps` where that is larger, and is then no function of the tensor: PyTorch differentiates the length all the same.
     ///
     /// # Collective
     /// As [`norm`](Self::norm), of three numbers per cell; communicates to align misaligned operands.
@@ -352,9 +352,9 @@ impl ShardTensor {
         self.run(|exec, x| pairwise::pdist(exec, x, order))
     }
 
-    /// The covariances of variables, the rows, over observations, the columns: `[variables, variables]`; of a list the variance of its
-    /// elements. Sums of products are divided by the number of observations less `correction`. Weights, `[observations]`, say how often
-    /// each was seen, in whole numbers, and how much it counts: `fweights` and `aweights` of PyTorch.
+    /// The covariances of variables, the rows, over observations, the columns: `[variables, variables]`, also of one row, where PyTorch gives a
+    /// number; of a list the variance of its elements. Sums of products are divided by the number of observations less `correction`. Weights,
+    /// `[observations]`, say how often each was seen, in whole numbers, and how much it counts: `fweights` and `aweights` of PyTorch.
     ///
     /// ```
     /// use shard_tensor::{launch, shard};
@@ -380,6 +380,7 @@ impl ShardTensor {
     }
 
     /// Pearson's correlations of variables, the rows, over observations, the columns, from -1 to 1: of what does not vary they are NaN.
+    /// They have the shape of [`cov`](Self::cov).
     ///
     /// # Collective
     /// As [`cov`](Self::cov), whose sum over ranks is taken.
@@ -392,7 +393,7 @@ impl ShardTensor {
         self.run(ops::corrcoef)
     }
 
-    /// The tensor with all at an index of a dim scaled down where its norm of some order is above `most`.
+    /// The tensor with all at an index of a dim scaled down where its norm of some order is above `most`; a norm that is NaN is not.
     ///
     /// # Collective
     /// As [`norm`](Self::norm) over the other dims.

@@ -90,7 +90,7 @@ impl ShardTensor {
     }
 
     /// Puts these values, and zeros elsewhere, where `indices` of [`max_pool_with_indices`](Self::max_pool_with_indices) name places in a plane of
-    /// extents `output`.
+    /// extents `output`. Of several values put to one place the last stays and has the gradient; in PyTorch each has it.
     ///
     /// # Collective
     /// All members of the mesh. Where spatial dims are sharded, values whose places are on other ranks and, at the first use of indices, a
