@@ -438,7 +438,7 @@ macro_rules! unary_table {
                 2 => M::power(2, exponent, x);
                 3 => M::power(3, exponent, x);
             }
-            /// `min(max(x, min), max)`; derivative 1 on the closed interval.
+            /// `min(max(x, min), max)`; derivative 1 between the bounds and 0 at them, as PyTorch 2.15 has it.
             clamp: Clamp(
                 /// Lower bound.
                 min = f64::NEG_INFINITY,
@@ -446,7 +446,7 @@ macro_rules! unary_table {
                 max = f64::INFINITY
             ) {
                 0 => clamp(x, min, max);
-                1 => pick!(x >= min && x <= max, 1.0, 0.0);
+                1 => pick!(x > min && x < max, 1.0, 0.0);
             }
             /// -1, 0 or 1.
             sign: Sign {
