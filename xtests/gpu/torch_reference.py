@@ -86,6 +86,8 @@ def unet(torch, inputs, outputs, width):
 
 def cases(torch, device, quick):
     """Names, and functions that make a step; some take memory that the next one needs."""
+    import torch_models
+
     functional = torch.nn.functional
 
     def size(full, small):
@@ -210,20 +212,12 @@ def cases(torch, device, quick):
 
     def training(height, width):
         model = unet(torch, 4, 3, 16).to(device)
-        adam = torch.optim.AdamW(model.parameters(), 1e-3)
         x, y = tensor(1, 4, height, width), tensor(1, 3, height, width)
-
-        def step():
-            adam.zero_grad()
-            loss = functional.mse_loss(model(x), y)
-            loss.backward()
-            adam.step()
-            return loss
-
-        return step
+        return torch_models.training(model, lambda: functional.mse_loss(model(x), y))
 
     height, width = size(204, 48), size(187, 44)
     yield f"train/U-Net {height}x{width} step, shardH", lambda: training(height, width)
+    yield from torch_models.cases(device, quick)
 
 
 def set_up(args):
@@ -243,7 +237,8 @@ def set_up(args):
 
 
 def serve(args):
-    """Says what it is; then answers `case NAME` with ready or none, and `run COUNT` with the seconds of so many calls."""
+    """Says what it is; then answers `case NAME` with ready, and how many parameters its model learns if it has one, or none, and
+    `run COUNT` with the seconds of so many calls."""
     torch = set_up(args)
     makers = dict(cases(torch, args.device, args.quick))
     print(f"PyTorch {torch.__version__}", flush=True)
@@ -263,7 +258,8 @@ def serve(args):
                 step()
         except ImportError:
             step = None
-        print("ready" if step else "none", flush=True)
+        parameters = getattr(step, "parameters", "")
+        print(f"ready {parameters}".rstrip() if step else "none", flush=True)
 
 
 def run(args):

@@ -24,6 +24,8 @@ pub(crate) struct Bench {
     pub(crate) limit: Option<Limit>,
     pub(crate) check: Option<Check>,
     pub(crate) work: Option<Work>,
+    /// How many numbers the model learns that it trains, which a peer's must learn too.
+    pub(crate) parameters: Option<usize>,
 }
 
 impl Bench {
@@ -34,6 +36,7 @@ impl Bench {
             limit: None,
             check: None,
             work: None,
+            parameters: None,
         }
     }
 
@@ -54,6 +57,13 @@ impl Bench {
     pub(crate) fn work(self, work: Work) -> Self {
         Self {
             work: Some(work),
+            ..self
+        }
+    }
+
+    pub(crate) fn parameters(self, count: usize) -> Self {
+        Self {
+            parameters: Some(count),
             ..self
         }
     }

@@ -222,7 +222,9 @@ fn on_rank(
     };
     let mut peer = peer.as_mut().and_then(|p| p.as_mut());
     if let Some(p) = &mut peer
-        && !p.prepare(&spec.name).map_err(Error::custom)?
+        && !p
+            .prepare(&spec.name, bench.parameters)
+            .map_err(Error::custom)?
     {
         peer = None;
     }

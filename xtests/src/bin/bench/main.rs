@@ -8,6 +8,7 @@ mod peers;
 mod report;
 mod suite;
 mod tensors;
+mod training;
 
 use clap::Parser;
 use groups::Group;

@@ -7,8 +7,24 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// The program's source, which the interpreter is given.
-const PROGRAM: &str = include_str!("../../../gpu/torch_reference.py");
+/// The program's source, which the interpreter is given, and that of the models which it imports.
+const SOURCES: [&str; 2] = [
+    include_str!("../../../gpu/torch_reference.py"),
+    include_str!("../../../gpu/torch_models.py"),
+];
+
+/// Makes the models a module, unless there is no PyTorch, of which the program tells, and runs the program.
+const START: &str = r#"
+import sys, types
+program, models = sys.argv[1:3]
+del sys.argv[1:3]
+module = sys.modules["torch_models"] = types.ModuleType("torch_models")
+try:
+    exec(models, module.__dict__)
+except ImportError:
+    pass
+exec(program)
+"#;
 
 /// The running program. It ends when it is dropped, which closes what it reads from.
 pub(crate) struct Peer {
@@ -27,7 +43,8 @@ impl Peer {
     pub(crate) fn start(python: &Path, quick: bool) -> Result<Self, String> {
         let failed = |e: std::io::Error| format!("{}: {e}", python.display());
         let mut command = Command::new(python);
-        command.args(["-c", PROGRAM, "--serve", "--device", "cpu"]);
+        command.args(["-c", START]).args(SOURCES);
+        command.args(["--serve", "--device", "cpu"]);
         if quick {
             command.arg("--quick");
         }
@@ -53,9 +70,22 @@ impl Peer {
     /// Makes a case ready: whether the peer has it.
     ///
     /// # Errors
-    /// That the program ended.
-    pub(crate) fn prepare(&mut self, case: &str) -> Result<bool, String> {
-        Ok(self.question(&format!("case {case}"))? == "ready")
+    /// That the program ended, or that its model learns another number of parameters than ours.
+    pub(crate) fn prepare(
+        &mut self,
+        case: &str,
+        parameters: Option<usize>,
+    ) -> Result<bool, String> {
+        let answer = self.question(&format!("case {case}"))?;
+        let Some(theirs) = answer.strip_prefix("ready") else {
+            return Ok(false);
+        };
+        match (theirs.trim().parse::<usize>(), parameters) {
+            (Ok(theirs), Some(ours)) if theirs != ours => Err(format!(
+                "{case}: the peer's model learns {theirs} parameters, ours {ours}"
+            )),
+            _ => Ok(true),
+        }
     }
 
     /// Seconds that so many calls of the case took together.

@@ -1,0 +1,99 @@
+//! Steps of training: on a mesh, and beside it on each rank alone.
+
+use crate::case::{Bench, Limit};
+use crate::tensors::relative;
+use shard_tensor::nn::{ModelExt, Tree};
+use shard_tensor::optim::{AdamW, Optimizer};
+use shard_tensor::{DType, Error, Mesh, Result, ShardTensor};
+
+/// What a model makes of a batch of so many tensors: the number that training lowers.
+pub(crate) type Loss<M, const N: usize> = fn(&M, &[ShardTensor; N]) -> Result<ShardTensor>;
+
+/// How far a step of the optimizer goes, in the program of PyTorch too.
+const RATE: f64 = 1e-3;
+
+/// A model that learns from one batch again and again.
+struct Training<M, const N: usize> {
+    model: M,
+    adam: AdamW,
+    batch: [ShardTensor; N],
+    loss: Loss<M, N>,
+}
+
+impl<M: Tree, const N: usize> Training<M, N> {
+    fn new(model: M, batch: [ShardTensor; N], loss: Loss<M, N>) -> Result<Self> {
+        let adam = AdamW::new(model.parameters(), RATE)?;
+        Ok(Self {
+            model,
+            adam,
+            batch,
+            loss,
+        })
+    }
+
+    /// Forward, loss, backward, and a step of the optimizer.
+    fn step(&mut self) -> Result<ShardTensor> {
+        let loss = (self.loss)(&self.model, &self.batch)?;
+        self.adam.step(&loss.backward()?)?;
+        loss.reduced()
+    }
+}
+
+/// A step of training. On several ranks it is bounded by a step of each rank alone on its pieces of the batch, and the losses of
+/// three steps are compared with those of one rank that has all of it.
+pub(crate) fn bench<M: Tree + 'static, const N: usize>(
+    batch: [ShardTensor; N],
+    model: impl Fn(&Mesh) -> Result<M>,
+    loss: Loss<M, N>,
+) -> Result<Bench> {
+    let train = |batch: [ShardTensor; N]| {
+        // Batches may begin with integers.
+        let model = model(&batch[0].mesh().with_dtype(DType::F32))?;
+        Training::new(model, batch, loss)
+    };
+    let mut training = train(batch.clone())?;
+    let parameters = parameter_count(&training.model);
+    if batch[0].context().world_size() == 1 {
+        return Ok(Bench::new(move || training.step()).parameters(parameters));
+    }
+    let whole = each(&batch, |x| x.full_tensor()?.to_local())?;
+    let mut single = train(whole)?;
+    copy_weights(&training.model, &single.model)?;
+    let mut alone = train(each(&batch, ShardTensor::to_local)?)?;
+    let mut losses = Vec::new();
+    for _ in 0..3 {
+        losses.push((training.step()?.item()?, single.step()?.item()?));
+    }
+    let (got, expected): (Vec<f64>, Vec<f64>) = losses.into_iter().unzip();
+    Ok(Bench::new(move || training.step())
+        .limit(Limit::new("alone", move || alone.step()))
+        .check(move || Ok(Some(relative(&got, &expected))))
+        .parameters(parameters))
+}
+
+/// How many numbers a model learns.
+pub(crate) fn parameter_count(model: &impl Tree) -> usize {
+    let parameters = model.parameters();
+    parameters.iter().map(|(_, p)| p.numel()).sum()
+}
+
+/// What a function makes of each tensor.
+fn each<const N: usize>(
+    tensors: &[ShardTensor; N],
+    f: impl Fn(&ShardTensor) -> Result<ShardTensor>,
+) -> Result<[ShardTensor; N]> {
+    let mut found = tensors.clone();
+    for x in &mut found {
+        *x = f(x)?;
+    }
+    Ok(found)
+}
+
+/// Gives a model on one rank the weights of another, which are replicated.
+fn copy_weights(from: &impl Tree, to: &impl Tree) -> Result<()> {
+    for ((name, from), (_, to)) in from.parameters().iter().zip(to.parameters()) {
+        to.set(&from.detach().to_local()?)
+            .map_err(|e| Error::custom(format!("{name}: {e}")))?;
+    }
+    Ok(())
+}
