@@ -110,7 +110,8 @@ pub(crate) fn relative(got: &[f64], expected: &[f64]) -> f64 {
     }
 }
 
-fn numbers(x: &ShardTensor) -> Result<Vec<f64>> {
+/// All elements.
+pub(crate) fn numbers(x: &ShardTensor) -> Result<Vec<f64>> {
     Ok(match x.dtype() {
         DType::I64 => x.to_array::<i64>()?.iter().map(|&v| v as f64).collect(),
         _ => x

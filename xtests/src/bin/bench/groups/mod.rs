@@ -8,6 +8,7 @@ mod elementwise;
 mod knn;
 mod limits;
 mod matmul;
+mod models;
 mod norm;
 mod pack;
 mod plan;
@@ -49,10 +50,12 @@ pub(crate) enum Group {
     Sorting,
     /// Training steps.
     Train,
+    /// Whole models of many kinds.
+    Models,
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Limits,
         Self::Pack,
         Self::Comm,
@@ -67,6 +70,7 @@ impl Group {
         Self::Knn,
         Self::Sorting,
         Self::Train,
+        Self::Models,
     ];
 
     fn name(self) -> &'static str {
@@ -85,6 +89,7 @@ impl Group {
             Self::Knn => "knn",
             Self::Sorting => "sorting",
             Self::Train => "train",
+            Self::Models => "models",
         }
     }
 
@@ -106,6 +111,7 @@ impl Group {
             Self::Knn => knn::add(suite),
             Self::Sorting => sorting::add(suite),
             Self::Train => train::add(suite),
+            Self::Models => models::add(suite),
         }
     }
 }

@@ -1,0 +1,191 @@
+//! A decoder as Llama is: root mean square norms, rotary places, heads of queries that share keys, and a gated net.
+
+use super::train;
+use crate::suite::Suite;
+use shard_tensor::nn::{Embedding, Linear, Module, RmsNorm, Rotary};
+use shard_tensor::{Attention, Causal, ClassLoss, Mesh, Result, ShardTensor, tree};
+
+pub(super) fn add(suite: &mut Suite<'_>) {
+    let (samples, length) = (suite.size(4, 4), suite.size(256, 16));
+    let sizes = Sizes::of(suite);
+    train(
+        suite,
+        &format!("Llama {samples}x{length} tokens"),
+        move |draw| {
+            let tokens = || draw.below(sizes.tokens, [samples, length]);
+            Ok([tokens()?, tokens()?])
+        },
+        move |mesh| Llama::new(mesh, sizes),
+        |model, [tokens, next]| {
+            let logits = model.forward(tokens)?.flatten_dims(0, 1)?;
+            logits.cross_entropy(&next.flatten()?, &ClassLoss::default())
+        },
+    );
+}
+
+/// Sizes of a model.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    /// Different ones.
+    pub(super) tokens: usize,
+    places: usize,
+    width: usize,
+    heads: usize,
+    /// Heads of keys and values.
+    kv_heads: usize,
+    hidden: usize,
+    depth: usize,
+}
+
+impl Sizes {
+    pub(super) fn of(suite: &Suite<'_>) -> Self {
+        Self {
+            tokens: suite.size(4096, 64),
+            places: suite.size(256, 32),
+            width: suite.size(256, 16),
+            heads: 4,
+            kv_heads: 2,
+            hidden: suite.size(688, 40),
+            depth: suite.size(4, 2),
+        }
+    }
+}
+
+/// Tokens embedded, blocks, and logits of the tokens that come next.
+pub(super) struct Llama {
+    embedding: Embedding,
+    blocks: Vec<Block>,
+    norm: RmsNorm,
+    head: Linear,
+}
+
+tree!(Llama {
+    embedding,
+    blocks,
+    norm,
+    head
+});
+
+/// Keys and values of the tokens before, `[samples, heads, tokens, features]`, of a block that has seen some.
+pub(super) type Past = Option<[ShardTensor; 2]>;
+
+impl Llama {
+    pub(super) fn new(mesh: &Mesh, sizes: Sizes) -> Result<Self> {
+        let Sizes { tokens, width, .. } = sizes;
+        let blocks = (0..sizes.depth).map(|_| Block::new(mesh, sizes));
+        Ok(Self {
+            embedding: Embedding::new(mesh, tokens, width)?,
+            blocks: blocks.collect::<Result<_>>()?,
+            norm: RmsNorm::new(mesh, width)?,
+            head: Linear::without_bias(mesh, width, tokens)?,
+        })
+    }
+
+    /// What its blocks remember before the first token.
+    pub(super) fn nothing(&self) -> Vec<Past> {
+        vec![None; self.blocks.len()]
+    }
+
+    /// Logits `[samples, tokens, next tokens]` for tokens from a place on, which blocks remember.
+    pub(super) fn forward_at(
+        &self,
+        tokens: &ShardTensor,
+        place: usize,
+        past: &mut [Past],
+    ) -> Result<ShardTensor> {
+        let mut x = self.embedding.forward(tokens)?;
+        for (block, past) in self.blocks.iter().zip(past) {
+            x = block.forward_at(&x, place, past)?;
+        }
+        self.head.forward(&self.norm.forward(&x)?)
+    }
+}
+
+impl Module for Llama {
+    fn forward(&self, tokens: &ShardTensor) -> Result<ShardTensor> {
+        self.forward_at(tokens, 0, &mut self.nothing())
+    }
+}
+
+/// Attention to the tokens so far, and a net of each token's features that another one gates.
+struct Block {
+    norm1: RmsNorm,
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    out_proj: Linear,
+    norm2: RmsNorm,
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+    rotary: Rotary,
+    /// Features of a head.
+    features: usize,
+}
+
+tree!(Block {
+    norm1,
+    q_proj,
+    k_proj,
+    v_proj,
+    out_proj,
+    norm2,
+    gate,
+    up,
+    down
+});
+
+impl Block {
+    fn new(mesh: &Mesh, sizes: Sizes) -> Result<Self> {
+        let Sizes { width, hidden, .. } = sizes;
+        let features = width / sizes.heads;
+        let keys = sizes.kv_heads * features;
+        let linear = |from, to| Linear::without_bias(mesh, from, to);
+        Ok(Self {
+            norm1: RmsNorm::new(mesh, width)?,
+            q_proj: linear(width, width)?,
+            k_proj: linear(width, keys)?,
+            v_proj: linear(width, keys)?,
+            out_proj: linear(width, width)?,
+            norm2: RmsNorm::new(mesh, width)?,
+            gate: linear(width, hidden)?,
+            up: linear(width, hidden)?,
+            down: linear(hidden, width)?,
+            rotary: Rotary::new(mesh, sizes.places, features)?,
+            features,
+        })
+    }
+
+    fn forward_at(&self, x: &ShardTensor, place: usize, past: &mut Past) -> Result<ShardTensor> {
+        let x = x.add(&self.attend(&self.norm1.forward(x)?, place, past)?)?;
+        x.add(&self.feed(&self.norm2.forward(&x)?)?)
+    }
+
+    /// What tokens from a place on find among themselves and the past, which they become a part of.
+    fn attend(&self, x: &ShardTensor, place: usize, past: &mut Past) -> Result<ShardTensor> {
+        let heads = |projection: &Linear| {
+            let x = projection.forward(x)?;
+            x.unflatten(2, [-1, self.features as isize])?
+                .transpose(1, 2)
+        };
+        let q = self.rotary.forward_at(&heads(&self.q_proj)?, place)?;
+        let k = self.rotary.forward_at(&heads(&self.k_proj)?, place)?;
+        let v = heads(&self.v_proj)?;
+        let [k, v] = match past.take() {
+            None => [k, v],
+            Some([before_k, before_v]) => [
+                ShardTensor::cat(&[&before_k, &k], 2)?,
+                ShardTensor::cat(&[&before_v, &v], 2)?,
+            ],
+        };
+        let causal = Attention::default().causal(Causal::BottomRight);
+        let found = q.attention(&k, &v, None, &causal)?.transpose(1, 2)?;
+        *past = Some([k, v]);
+        self.out_proj.forward(&found.flatten_dims(2, 3)?)
+    }
+
+    fn feed(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        let gated = self.gate.forward(x)?.silu()?.mul(&self.up.forward(x)?)?;
+        self.down.forward(&gated)
+    }
+}
