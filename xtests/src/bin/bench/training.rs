@@ -42,7 +42,7 @@ impl<M: Tree, const N: usize> Training<M, N> {
 /// A step of training. On several ranks it is bounded by a step of each rank alone on its pieces of the batch, and the losses of
 /// three steps are compared with those of one rank that has all of it.
 pub(crate) fn bench<M: Tree + 'static, const N: usize>(
-    batch: [ShardTensor; N],
+    batch: &[ShardTensor; N],
     model: impl Fn(&Mesh) -> Result<M>,
     loss: Loss<M, N>,
 ) -> Result<Bench> {
@@ -56,10 +56,10 @@ pub(crate) fn bench<M: Tree + 'static, const N: usize>(
     if batch[0].context().world_size() == 1 {
         return Ok(Bench::new(move || training.step()).parameters(parameters));
     }
-    let whole = each(&batch, |x| x.full_tensor()?.to_local())?;
+    let whole = each(batch, |x| x.full_tensor()?.to_local())?;
     let mut single = train(whole)?;
     copy_weights(&training.model, &single.model)?;
-    let mut alone = train(each(&batch, ShardTensor::to_local)?)?;
+    let mut alone = train(each(batch, ShardTensor::to_local)?)?;
     let mut losses = Vec::new();
     for _ in 0..3 {
         losses.push((training.step()?.item()?, single.step()?.item()?));

@@ -50,7 +50,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
 fn step(input: ShardTensor, target: ShardTensor) -> Result<Bench> {
     let [inputs, outputs, width] = CHANNELS;
     training::bench(
-        [input, target],
+        &[input, target],
         |mesh| UNet::new(mesh, inputs, outputs, width),
         |model, [input, target]| model.forward(input)?.mse_loss(target),
     )

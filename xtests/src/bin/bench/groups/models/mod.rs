@@ -48,7 +48,7 @@ fn train<M: Tree + 'static, const N: usize>(
     loss: Loss<M, N>,
 ) {
     add_steps(suite, name, move |samples| {
-        training::bench(batch(samples)?, &model, loss)
+        training::bench(&batch(samples)?, &model, loss)
     });
 }
 
@@ -61,7 +61,7 @@ fn train_on_graph<M: Tree + 'static, const N: usize>(
     loss: Loss<M, N>,
 ) {
     add_steps(suite, name, move |samples| {
-        let bench = training::bench(graph(samples)?, &model, loss)?;
+        let bench = training::bench(&graph(samples)?, &model, loss)?;
         Ok(Bench {
             limit: None,
             ..bench
