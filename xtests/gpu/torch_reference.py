@@ -86,6 +86,8 @@ def unet(torch, inputs, outputs, width):
 
 def cases(torch, device, quick):
     """Names, and functions that make a step; some take memory that the next one needs."""
+    # This folder is a repository's: nothing is to be left in it.
+    sys.dont_write_bytecode = True
     import torch_models
 
     functional = torch.nn.functional

@@ -82,7 +82,7 @@ impl Peer {
         };
         match (theirs.trim().parse::<usize>(), parameters) {
             (Ok(theirs), Some(ours)) if theirs != ours => Err(format!(
-                "{case}: the peer's model learns {theirs} parameters, ours {ours}"
+                "the peer's model learns {theirs} parameters, ours {ours}"
             )),
             _ => Ok(true),
         }
