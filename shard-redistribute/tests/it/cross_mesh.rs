@@ -115,6 +115,8 @@ proptest! {
             let mine = |c: &&Considered| c.method == plan.method() && c.trace == plan.trace();
             let taken = plan.considered().iter().filter(mine).map(|c| c.seconds);
             let taken = taken.fold(f64::INFINITY, f64::min);
+            // Prices that differ by the rounding of their sums are equal.
+            let taken = taken * (1.0 - 1e-9);
             prop_assert!(plan.considered().iter().all(|c| taken <= c.seconds));
         }
     }
