@@ -70,11 +70,11 @@ pub fn embed<T: Element>(
     out: &mut ViewMut<'_, T>,
 ) {
     zero(out);
-    let shape = out.shape().to_vec();
-    on_diagonal(rows, columns, x.shape(), &shape, |line, matrix, one| {
-        let from = x.sub_box(line, one);
-        let mut to = out.reborrow().sub_box(matrix, &with_column(one));
-        copy(&widened(&from), &mut to);
+    let (shape, strides, offset) = out.geometry();
+    on_diagonal(rows, columns, x.shape(), &shape, |run| {
+        let at = run.place(&strides, offset);
+        let mut to = ViewMut::new(out.data_mut(), at, &run.shape, &run.steps(&strides));
+        copy(&x.sub_box(&run.start, &run.shape), &mut to);
     });
 }
 
@@ -89,29 +89,47 @@ pub fn take<T: Element>(
     out: &mut ViewMut<'_, T>,
 ) {
     zero(out);
-    let line_shape = out.shape().to_vec();
-    on_diagonal(
-        rows,
-        columns,
-        &line_shape,
-        x.shape(),
-        |line, matrix, one| {
-            let from = x.sub_box(matrix, &with_column(one));
-            let strides = &from.strides()[..line.len()];
-            let from = View::new(from.data(), from.offset(), one, strides);
-            copy(&from, &mut out.reborrow().sub_box(line, one));
-        },
-    );
+    let lines = out.shape().to_vec();
+    on_diagonal(rows, columns, &lines, x.shape(), |run| {
+        let at = run.place(x.strides(), x.offset());
+        let from = View::new(x.data(), at, &run.shape, &run.steps(x.strides()));
+        copy(&from, &mut out.reborrow().sub_box(&run.start, &run.shape));
+    });
 }
 
-/// Visits the rows that have a column at their own position: where each begins among the lines and the matrices, and the
-/// extents of one element per line.
+/// Elements one behind the other on the diagonals of matrices, of which each next one is a row and a column on.
+struct Run {
+    /// Where they begin among the lines, and their extents there.
+    start: Vec<usize>,
+    shape: Vec<usize>,
+    /// The first one's column.
+    column: usize,
+}
+
+impl Run {
+    /// Where the first is in matrices of these strides.
+    fn place(&self, strides: &[isize], offset: usize) -> usize {
+        let row = self.start.len() - 1;
+        let within =
+            self.start[row] as isize * strides[row] + self.column as isize * strides[row + 1];
+        offset.wrapping_add_signed(within)
+    }
+
+    /// How far they lie apart there, along each dim of the lines.
+    fn steps(&self, strides: &[isize]) -> Vec<isize> {
+        let mut steps = strides[..self.start.len()].to_vec();
+        steps[self.start.len() - 1] += strides[self.start.len()];
+        steps
+    }
+}
+
+/// Visits the runs of rows that have a column at their own position.
 fn on_diagonal(
     rows: Positions<'_>,
     columns: Positions<'_>,
     lines: &[usize],
     matrices: &[usize],
-    mut visit: impl FnMut(&[usize], &[usize], &[usize]),
+    mut visit: impl FnMut(&Run),
 ) {
     let n = lines.len();
     assert!(
@@ -119,26 +137,24 @@ fn on_diagonal(
         "diagonal: lines {lines:?} of matrices {matrices:?}"
     );
     let places = columns.list(matrices[n]);
-    let mut one = lines.to_vec();
-    one[n - 1] = 1;
-    for r in 0..lines[n - 1] {
-        if let Ok(c) = places.binary_search(&rows.at(r)) {
-            let mut at = vec![0; n + 1];
-            (at[n - 1], at[n]) = (r, c);
-            visit(&at[..n], &at, &one);
-        }
+    let column = |r: usize| places.binary_search(&rows.at(r)).ok();
+    let mut run = Run {
+        start: vec![0; n],
+        shape: lines.to_vec(),
+        column: 0,
+    };
+    let mut r = 0;
+    while r < lines[n - 1] {
+        let Some(first) = column(r) else {
+            r += 1;
+            continue;
+        };
+        let goes_on = |k: &usize| places.get(first + k) == Some(&rows.at(r + k));
+        let len = 1 + (1..lines[n - 1] - r).take_while(goes_on).count();
+        (run.start[n - 1], run.shape[n - 1], run.column) = (r, len, first);
+        visit(&run);
+        r += len;
     }
-}
-
-/// These extents, and one column.
-fn with_column(extent: &[usize]) -> Vec<usize> {
-    extent.iter().copied().chain([1]).collect()
-}
-
-/// The same elements with one more dim of extent 1.
-fn widened<'a, T>(x: &View<'a, T>) -> View<'a, T> {
-    let strides: Vec<isize> = x.strides().iter().copied().chain([1]).collect();
-    View::new(x.data(), x.offset(), &with_column(x.shape()), &strides)
 }
 
 fn zero<T: Element>(out: &mut ViewMut<'_, T>) {
