@@ -4,8 +4,8 @@ use crate::{Dim, Error, Result, ShardTensor};
 use shard_comm::{Calling, DType};
 use shard_ops::{elementwise, one_hot, triangle};
 
-/// What [`ShardTensor::where_`] chooses from, what [`ShardTensor::slices_assign`] and [`ShardTensor::index_put`] put, and the weight of [`ShardTensor::lerp`]: a tensor, or a number, which
-/// takes the type of the other.
+/// What [`ShardTensor::where_`] chooses from, what [`ShardTensor::slices_assign`] and [`ShardTensor::index_put`] put, and the weight of
+/// [`ShardTensor::lerp`]: a tensor, or a number, which takes the type of the other.
 #[derive(Clone, Copy, Debug)]
 pub enum Branch<'a> {
     /// A tensor.

@@ -222,7 +222,8 @@ pub fn index_copy(
 /// As [`scatter`], or [`scatter_add`]; with a mask all ranks of the program.
 ///
 /// # Errors
-/// More indices than dims, or none; shapes that do not broadcast; a mask of other extents than its dims; what is out of range, as in [`index_select`](super::index_select).
+/// More indices than dims, or none; shapes that do not broadcast; a mask of other extents than its dims; what is out of range, as in
+/// [`index_select`](super::index_select).
 pub fn index_put(
     exec: &dyn Exec,
     x: &Value,
