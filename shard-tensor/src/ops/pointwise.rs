@@ -309,7 +309,12 @@ impl ShardTensor {
     #[track_caller]
     pub fn lerp<'a>(&self, end: &Self, weight: impl Into<Branch<'a>>) -> Result<Self> {
         let _call = Calling::of("lerp");
-        let weight = weight.into().put_into("lerp", self)?.value();
+        let weight = match weight.into() {
+            Branch::Tensor(weight) => weight.value(),
+            Branch::Number(weight) => {
+                return self.run2(end, |exec, a, b| ops::lerp_by(exec, a, b, weight));
+            }
+        };
         self.run2(end, |exec, a, b| ops::lerp(exec, a, b, &weight))
     }
 

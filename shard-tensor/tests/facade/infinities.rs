@@ -121,16 +121,24 @@ fn between_an_infinity_and_a_number_lies_the_infinity() {
     let slopes = slope(&[1.0, 2.0, 4.0], |x| x.quantile(&[0.625], 0, linear));
     assert_alike!(slopes, [0.0, 0.75, 0.25]);
     let lerp = |a: f64, b: f64, weight: f64| {
-        on_one_and_three(&[weight as f32], move |w| {
-            let full = |x| w.mesh().full([1], x, Placements::replicated());
-            full(a)?.lerp(&full(b)?, w)
-        })
+        let [by_tensor, by_number] = [false, true].map(|by_number| {
+            on_one_and_three(&[weight as f32], move |w| {
+                let full = |x| w.mesh().full([1], x, Placements::replicated());
+                match by_number {
+                    true => full(a)?.lerp(&full(b)?, weight),
+                    false => full(a)?.lerp(&full(b)?, w),
+                }
+            })
+        });
+        assert_eq!(by_number, by_tensor);
+        by_number
     };
     let inf = f64::INFINITY;
     assert_alike!(lerp(-inf, -3.0, 0.7), [-INF]);
     assert_alike!(lerp(-3.0, -inf, 0.3), [-INF]);
     assert_alike!(lerp(2.0, 6.0, 0.25), [3.0]);
     assert_alike!(lerp(2.0, 6.0, 0.75), [5.0]);
+    assert_alike!(lerp(2.0, 6.0, -1.0), [-2.0]);
     // At its end it is there.
     assert_alike!(lerp(1e8, 1.0, 1.0), [1.0]);
     let slopes = slope(&[0.25, 0.75], |w| {

@@ -6,7 +6,7 @@ use crate::families::full::{rounded_once, sums};
 use crate::families::index::{roll, slice};
 use crate::families::shape::{extent, reshape};
 use crate::host::is_whole;
-use crate::{Exec, OpError, Result, Value};
+use crate::{Exec, OpError, Result, Value, holds};
 use shard_comm::DType;
 use shard_kernels::pointwise::Binary;
 use shard_kernels::unary::Unary;
@@ -68,6 +68,30 @@ pub fn lerp(exec: &dyn Exec, a: &Value, b: &Value, weight: &Value) -> Result<Val
         let part = where_(exec, &near, weight, &add_scalar(exec, weight, -1.0)?)?;
         let way = mul(exec, &part, &sub(exec, b, a)?)?;
         add(exec, &where_(exec, &near, a, b)?, &way)
+    })
+}
+
+/// [`lerp`] by one weight, in three maps.
+///
+/// # Collective
+/// As [`add`].
+///
+/// # Errors
+/// As [`add`]; for a weight that the type does not hold.
+pub fn lerp_by(exec: &dyn Exec, a: &Value, b: &Value, weight: f64) -> Result<Value> {
+    if !holds(a.dtype(), weight) {
+        return Err(OpError::Value {
+            op: "lerp",
+            value: weight,
+            dtype: a.dtype(),
+        });
+    }
+    rounded_once(exec, [a, b], |[a, b]| {
+        let way = sub(exec, b, a)?;
+        match weight < 0.5 {
+            true => add(exec, a, &mul_scalar(exec, &way, weight)?),
+            false => add(exec, b, &mul_scalar(exec, &way, weight - 1.0)?),
+        }
     })
 }
 
