@@ -41,9 +41,10 @@ fn weight(number: usize, i: &[usize]) -> f64 {
 
 /// `Σ piece² w` over pieces of `x`, the weights being other numbers for each.
 fn loss(b: &Bench, x: &Value, pieces: &[Piece]) -> Value {
+    let everywhere = vec!["R"; b.cx.mesh().ndim()].join(" ");
     let terms = pieces.iter().enumerate().map(|(number, piece)| {
         let part = piece.of(&b.rec, x);
-        let w = b.value(part.shape(), "R", |i| weight(number, i));
+        let w = b.value(part.shape(), &everywhere, |i| weight(number, i));
         let squares = mul(&b.rec, &mul(&b.rec, &part, &part).unwrap(), &w).unwrap();
         sum(&b.rec, &squares, &[0, 1], false).unwrap()
     });
@@ -90,15 +91,19 @@ fn cases() -> Vec<Vec<Piece>> {
 
 #[test]
 fn pieces_give_the_sum_of_their_gradients() {
-    for (ranks, layout) in [
-        (1, "R"),
-        (3, "R"),
-        (3, "S(0)"),
-        (3, "S(1)"),
-        (2, "S(0)[0,7]"),
-        (5, "S(1)[2,0,1,0,3]"),
+    for (mesh, layout) in [
+        (&[1][..], "R"),
+        (&[3], "R"),
+        (&[3], "S(0)"),
+        (&[3], "S(1)"),
+        (&[2], "S(0)[0,7]"),
+        (&[5], "S(1)[2,0,1,0,3]"),
+        (&[9], "S(0)"),
+        (&[2, 2], "R S(1)"),
+        (&[2, 2], "S(0) S(0)"),
+        (&[2, 3], "S(1)[6,0] S(0)"),
     ] {
-        on_mesh(&[ranks], |b| {
+        on_mesh(mesh, |b| {
             for pieces in cases() {
                 let x = b.leaf(&SHAPE, layout, small);
                 let values: Vec<f64> = b.full(&x);
