@@ -108,16 +108,15 @@ impl Sum {
         match self {
             Self::One(first) if mover.recorded => *self = Self::Many(first.clone(), vec![value]),
             Self::Many(_, rest) => rest.push(value),
-            Self::One(first) => {
-                let number = joined(first.array().number(), &value);
-                *self = match (first.array().buffer(), value.array().buffer()) {
-                    (Some(a), Some(b)) => {
-                        let mut sum = copy(a)?;
-                        fold(&mut sum, b)?;
-                        Self::Running(sum, Outlet::of(value.array()), number)
-                    }
+            Self::One(last) => {
+                let number = joined(last.array().number(), &value);
+                let outlet = Outlet::of(value.array());
+                let none = Value::new(value.array().without_data());
+                let first = std::mem::replace(last, none).into_array();
+                *self = match (first.into_buffer(), value.into_array().into_buffer()) {
+                    (Some(a), Some(b)) => Self::Running(total(a, b)?, outlet, number),
                     // Off the mesh there are no elements to add, but the sum has its number there too: it may go on to another mesh.
-                    _ => Self::One(Outlet::of(value.array()).value(None, number)),
+                    _ => Self::One(outlet.value(None, number)),
                 };
             }
             Self::Running(sum, _, number) => {
@@ -231,6 +230,23 @@ fn sum_near(mover: Mover<'_>, values: Vec<Value>, law: &Layout) -> Result<Option
 /// The number of a sum with one term more: it follows from theirs.
 fn joined(sum: u64, term: &Value) -> u64 {
     History::derived(sum, term.array().number())
+}
+
+/// The sum of two, in the memory of one that nobody else holds, if there is one.
+fn total(a: Buffer, b: Buffer) -> Result<BufferMut> {
+    let own = |buffer: Buffer| match buffer.fills_memory() {
+        true => buffer.into_mut(),
+        false => Err(buffer),
+    };
+    let (mut sum, term) = match own(a) {
+        Ok(a) => (a, b),
+        Err(a) => match own(b) {
+            Ok(b) => (b, a),
+            Err(b) => (copy(&a)?, b),
+        },
+    };
+    fold(&mut sum, &term)?;
+    Ok(sum)
 }
 
 fn copy(src: &Buffer) -> Result<BufferMut> {

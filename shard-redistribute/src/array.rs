@@ -351,7 +351,7 @@ impl Array {
     }
 
     /// This rank's piece alone; the array no longer holds it.
-    pub(crate) fn into_buffer(self) -> Option<Buffer> {
+    pub fn into_buffer(self) -> Option<Buffer> {
         self.local
     }
 

@@ -152,6 +152,14 @@ impl Buffer {
         }
     }
 
+    /// Whether there is nothing in its memory but these elements. It is not known, and so not said, of memory that the host cannot read.
+    pub fn fills_memory(&self) -> bool {
+        match &self.storage.memory {
+            Memory::Host(memory) => memory.bytes == self.bytes(),
+            Memory::Opaque(_) => false,
+        }
+    }
+
     /// Whether both are the same elements of the same memory.
     pub fn ptr_eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.storage, &other.storage)

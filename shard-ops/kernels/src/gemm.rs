@@ -3,7 +3,7 @@
 //! They are computed by the crates `gemm`. Where the processor has a unit for products of `bf16`, that computes those of `bf16`: tiles of AMX, or
 //! vectors of pairs of AVX-512. Tiles compute large products of single precision too: of numbers that come from 16 bits one each, of others as
 //! sums of three of `bf16`, which is as exact and takes six (`gemm/parts.rs`). Products of integers, which these have not, are loops over tiles
-//! (`gemm/whole.rs`), and those of a few numbers plain loops (`gemm/tiny.rs`).
+//! (`gemm/whole.rs`), and those of a few numbers, or of short rows with a vector, plain loops (`gemm/tiny.rs`).
 
 #[cfg(amx)]
 #[expect(
@@ -176,6 +176,15 @@ pub fn gemm<T: Real>(
         return;
     }
     check_operands([m, n, k], &a, &b);
+    if tiny::pays([m, n, k], &a, &b, accumulate) {
+        let mut c = MatMut {
+            data: c_data,
+            offset: c_offset,
+            row_step: c_rows,
+            col_step: c_cols,
+        };
+        return tiny::product([m, n, k], &a, &b, &mut c, accumulate);
+    }
     // Tiles are of columns. Where the rows of c lie closer together, the transposed product is the same and better.
     let (m, n, a, b, c_rows, c_cols) = if c_cols.abs() < c_rows.abs() {
         (n, m, b.transposed(), a.transposed(), c_cols, c_rows)
@@ -203,9 +212,6 @@ pub fn gemm<T: Real>(
         row_step: c_rows,
         col_step: c_cols,
     };
-    if tiny::pays([m, n, k], &a, &b) {
-        return tiny::product([m, n, k], &a, &b, &mut c, accumulate);
-    }
     let product = T::product();
     if product.in_tiles([m, n, k], &a, &b, &mut c, accumulate) {
         return;
@@ -324,18 +330,32 @@ fn check_results<T>([m, n]: [usize; 2], c: &MatMut<'_, T>) {
     let (rows, cols) = ((m, c.row_step), (n, c.col_step));
     check("c", c.data.len(), c.offset, rows, cols);
     assert!(
-        [rows, cols].iter().all(|&(n, step)| n <= 1 || step != 0),
+        (m <= 1 || c.row_step != 0) && (n <= 1 || c.col_step != 0),
         "gemm: elements of c coincide"
     );
 }
 
+/// Fails unless all elements lie in memory of this length.
+#[inline]
 fn check(name: &str, len: usize, offset: usize, rows: (usize, isize), cols: (usize, isize)) {
+    let fits = || {
+        let reach = |(n, step): (usize, isize)| isize::try_from(n - 1).ok()?.checked_mul(step);
+        let (r, c) = (reach(rows)?, reach(cols)?);
+        let offset = isize::try_from(offset).ok()?;
+        let low = offset.checked_add(r.min(0))?.checked_add(c.min(0))?;
+        let high = offset.checked_add(r.max(0))?.checked_add(c.max(0))?;
+        Some(low >= 0 && (high as usize) < len)
+    };
+    if fits() != Some(true) {
+        outside(name, len, offset, rows, cols);
+    }
+}
+
+#[cold]
+fn outside(name: &str, len: usize, offset: usize, rows: (usize, isize), cols: (usize, isize)) -> ! {
     let reach = |(n, step): (usize, isize)| (n as i128 - 1) * step as i128;
     let (r, c) = (reach(rows), reach(cols));
     let low = offset as i128 + r.min(0) + c.min(0);
     let high = offset as i128 + r.max(0) + c.max(0);
-    assert!(
-        low >= 0 && high < len as i128,
-        "gemm: operand {name} reaches {low}..={high} of {len} elements"
-    );
+    panic!("gemm: operand {name} reaches {low}..={high} of {len} elements");
 }

@@ -18,6 +18,9 @@ pub(crate) const LANES: usize = 64;
 /// Elements of a run of which one sum is faster than one per lane.
 const SHORT: usize = 32;
 
+/// Elements of a row of which there are many that are faster looked at side by side.
+const SHORTEST: usize = 10;
+
 /// Columns accumulated side by side where the contiguous dim is kept.
 pub(crate) const COLUMNS: usize = 256;
 
@@ -251,6 +254,17 @@ impl Split {
         );
     }
 
+    /// How many numbers rows have, if each cell is one of a few numbers, and they lie one behind the other.
+    fn short_rows(&self) -> Option<usize> {
+        let (n, _) = self.run.filter(|&(n, step)| step == 1 && n <= SHORTEST)?;
+        let cells = super::view::row_major(&self.kept);
+        let (extents, steps) = join_dims(&self.kept, [&cells, &self.kept_steps]);
+        match (&extents[..], &steps[..]) {
+            ([_], [[1, step]]) if *step == n as isize && n > 1 => Some(n),
+            _ => None,
+        }
+    }
+
     pub(crate) fn cells(&self) -> usize {
         self.kept.iter().product()
     }
@@ -319,6 +333,11 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
         out.len()
     );
     let data = x.data();
+    if let Some(n) = split.short_rows() {
+        let rows = &data[x.offset()..][..out.len() * n];
+        let fold = core::marker::PhantomData;
+        return vectorized(ShortRows::<T, F> { rows, n, out, fold });
+    }
     // Made once: where rows are short, to make them takes longer than what they are for.
     let (mut totals, mut room) = ([0.0; SUMMED], ([T::zero(); SUMMED], [0.0; SUMMED]));
     split.for_each_cell(x.offset(), SUMMED, |cell, at, width, cell_step| {
@@ -363,6 +382,44 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
             out[cell.wrapping_add_signed(j as isize * cell_step)] = T::of(*total);
         }
     });
+}
+
+/// Rows of `n` numbers, one behind the other, each of which gives one.
+struct ShortRows<'a, T, F> {
+    rows: &'a [T],
+    n: usize,
+    out: &'a mut [T],
+    fold: core::marker::PhantomData<F>,
+}
+
+impl<T: Real, F: Fold> WithSimd for ShortRows<'_, T, F> {
+    type Output = ();
+
+    /// Many rows side by side: vectors are of the numbers with one index in each. A row's are joined one after the other.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let n = self.n;
+        let mut blocks = self.rows.chunks_exact(LANES * n);
+        let mut out = self.out.chunks_exact_mut(LANES);
+        for (rows, out) in blocks.by_ref().zip(out.by_ref()) {
+            let mut joined = [F::start::<T>(); LANES];
+            for i in 0..n {
+                let mut column = [T::zero(); LANES];
+                for (x, row) in column.iter_mut().zip(rows.chunks_exact(n)) {
+                    *x = row[i];
+                }
+                let column = T::vectors::<S>(&column).iter();
+                for (joined, x) in T::vectors_mut::<S>(&mut joined).iter_mut().zip(column) {
+                    *joined = F::join_vec::<T, S>(simd, *joined, F::term_vec::<T, S>(simd, *x));
+                }
+            }
+            out.copy_from_slice(&joined);
+        }
+        let last = blocks.remainder().chunks_exact(n);
+        for (row, out) in last.zip(out.into_remainder()) {
+            *out = F::join(F::start(), F::few(row));
+        }
+    }
 }
 
 /// The largest (or smallest) of some numbers; NaN if there is one.

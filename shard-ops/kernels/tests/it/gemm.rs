@@ -578,3 +578,86 @@ fn products_of_a_few_numbers_have_the_bits_of_rows_of_many() {
     few_as_rows_of_many::<f32>();
     few_as_rows_of_many::<f64>();
 }
+
+/// Rows of a matrix times a vector, written to places so far apart, and the same with everything transposed.
+fn with_vector<T: Real>(
+    matrix: Mat<'_, T>,
+    vector: &[T],
+    rows: usize,
+    start: &[T],
+    apart: usize,
+    accumulate: bool,
+) -> [Vec<T>; 2] {
+    let (k, column) = (vector.len(), Mat::row_major(vector, 1));
+    let (mut down, mut along) = (start.to_vec(), start.to_vec());
+    let to = MatMut {
+        data: &mut down,
+        offset: 0,
+        row_step: apart as isize,
+        col_step: 1,
+    };
+    gemm(rows, 1, k, matrix, column, to, accumulate);
+    let to = MatMut {
+        data: &mut along,
+        offset: 0,
+        row_step: 1,
+        col_step: apart as isize,
+    };
+    let (left, right) = (column.transposed(), matrix.transposed());
+    gemm(1, rows, k, left, right, to, accumulate);
+    [down, along]
+}
+
+fn rows_with_a_vector<T: Real>() {
+    let mut rng = Rng::new(78);
+    let many = 150;
+    for (k, apart) in [(3, 1), (4, 3), (5, 1), (8, 2), (9, 1), (16, 1)] {
+        let [x, v, start] = [many * k, k, many * apart].map(|len| rng.vec::<T>(len));
+        let in_rows = Mat::row_major(&x, k);
+        let in_columns = Mat::row_major(&x, many).transposed();
+        for (accumulate, matrix) in [false, true]
+            .into_iter()
+            .flat_map(|adds| [(adds, in_rows), (adds, in_columns)])
+        {
+            let product = |rows| with_vector(matrix, &v, rows, &start, apart, accumulate);
+            let all = product(many);
+            let at = |i: usize, l: usize| {
+                let step = i as isize * matrix.row_step + l as isize * matrix.col_step;
+                x[step as usize].wide()
+            };
+            for (i, found) in all[0].iter().step_by(apart).enumerate() {
+                let first = if accumulate {
+                    start[i * apart].wide()
+                } else {
+                    0.0
+                };
+                let sum: f64 = (0..k).map(|l| at(i, l) * v[l].wide()).sum();
+                let bound = 1e-5 * (1.0 + sum.abs());
+                assert!((found.wide() - first - sum).abs() < bound, "{k}: row {i}");
+            }
+            assert_eq!(all[0], all[1], "{k}");
+            // The order of longer sums in rows is the library's.
+            if matrix.col_step == 1 && k > 8 {
+                continue;
+            }
+            for few in [2, 5, 16, 21, 65] {
+                let written = (few - 1) * apart + 1;
+                for (some, all) in product(few).iter().zip(&all) {
+                    assert_eq!(
+                        some[..written],
+                        all[..written],
+                        "{few} of {many} x {k}, {}, {accumulate}",
+                        matrix.col_step
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "the library does not run there")]
+fn short_rows_with_a_vector_have_the_same_bits_however_many_there_are() {
+    rows_with_a_vector::<f32>();
+    rows_with_a_vector::<f64>();
+}

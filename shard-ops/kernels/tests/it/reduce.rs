@@ -148,3 +148,30 @@ fn extremes_of_short_rows_see_nan_and_the_signs_of_zeros() {
         assert!(of(Reduction::Min, [below, 1.0, above]).is_sign_negative());
     }
 }
+
+/// Rows that are looked at many at a time, and what is left of them, give what each gives alone.
+#[test]
+fn many_short_rows_give_what_each_gives_alone() {
+    let rows = 2 * 64 + 13;
+    for n in 2..=12 {
+        let x: Vec<f32> = (0..rows * n)
+            .map(|i| match (i * 7919) % 97 {
+                0 => f32::NAN,
+                1..6 => -0.0,
+                6..12 => 0.0,
+                12 => f32::INFINITY,
+                k => (k as f32 - 50.0) / 3.0,
+            })
+            .collect();
+        for op in OPS {
+            let mut all = vec![9.0; rows];
+            reduce(op, &View::contiguous(&x, &[rows, n]), &[1], &mut all);
+            for (row, all) in x.chunks(n).zip(&all) {
+                let mut alone = [9.0];
+                reduce(op, &View::contiguous(row, &[1, n]), &[1], &mut alone);
+                let same = alone[0].to_bits() == all.to_bits() || alone[0].is_nan() && all.is_nan();
+                assert!(same, "{op:?} of {row:?}: {all} and {}", alone[0]);
+            }
+        }
+    }
+}

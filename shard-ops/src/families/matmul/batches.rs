@@ -51,12 +51,11 @@ pub(in crate::families) fn batched<E: Element, T: Element>(
     let steps = merged(steps(a, b, sums, y), &mut one);
     let (base, summed): (SmallVec<[Step; 4]>, SmallVec<[Step; 4]>) =
         steps.into_iter().partition(|step| !step.sums);
-    let count = |steps: &[Step]| steps.iter().map(|step| step.extent).product::<usize>();
     let starts = [a.offset(), b.offset(), y.offset()].map(|at| at as isize);
-    for batch in 0..count(&base) {
-        let starts = moved(starts, &base, batch);
-        for term in 0..count(&summed) {
-            let [at_a, at_b, at_y] = moved(starts, &summed, term).map(|at| at as usize);
+    each(starts, &base, &mut |starts| {
+        let mut adds = false;
+        each(starts, &summed, &mut |at| {
+            let [at_a, at_b, at_y] = at.map(|at| at as usize);
             let matrix = |data, offset, (row_step, col_step)| Mat {
                 data,
                 offset,
@@ -70,8 +69,20 @@ pub(in crate::families) fn batched<E: Element, T: Element>(
                 col_step: one.y.1,
             };
             let (left, right) = (matrix(a.data(), at_a, one.a), matrix(b.data(), at_b, one.b));
-            multiply(one.rows, one.columns, one.inner, left, right, to, term > 0);
-        }
+            let adds = std::mem::replace(&mut adds, true);
+            multiply(one.rows, one.columns, one.inner, left, right, to, adds);
+        });
+    });
+}
+
+/// Visits where the matrices of each batch begin, if those of the first begin here.
+fn each([mut a, mut b, mut y]: [isize; 3], steps: &[Step], visit: &mut impl FnMut([isize; 3])) {
+    let Some((step, inner)) = steps.split_first() else {
+        return visit([a, b, y]);
+    };
+    for _ in 0..step.extent {
+        each([a, b, y], inner, visit);
+        (a, b, y) = (a + step.a, b + step.b, y + step.y);
     }
 }
 
@@ -153,15 +164,4 @@ impl One {
         }
         true
     }
-}
-
-/// Where the matrices of this number begin.
-fn moved([mut a, mut b, mut y]: [isize; 3], steps: &[Step], number: usize) -> [isize; 3] {
-    let mut rest = number;
-    for step in steps.iter().rev() {
-        let i = (rest % step.extent) as isize;
-        rest /= step.extent;
-        (a, b, y) = (a + i * step.a, b + i * step.b, y + i * step.y);
-    }
-    [a, b, y]
 }
