@@ -104,7 +104,23 @@ impl<T: Number> Extreme<T> {
         let takes = self.index < 0 || next.value.is_nan() || (!self.value.is_nan() && wins);
         if next.index >= 0 && takes { next } else { self }
     }
+
+    /// Whether it is still the extreme after all of these.
+    #[inline(always)]
+    fn stays(self, after: &[T], largest: bool) -> bool {
+        let all = |keeps: fn(T, T) -> bool| {
+            (after.iter()).fold(true, |all, x| all & keeps(*x, self.value))
+        };
+        self.index >= 0
+            && match largest {
+                true => all(|x, most| x < most),
+                false => all(|x, least| x > least),
+            }
+    }
 }
+
+/// Of how many elements at a time it is found out whether they change a running extreme.
+const AT_ONCE: usize = 32;
 
 /// The sum since the last element that ended a run, and whether there was one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -264,20 +280,28 @@ fn extremes_here<T: Number>(
         (&index_strides[..], index_offset),
     ];
     if lines.along(&operands) == [1; 3] {
-        // The state of a line stays in registers. It seldom changes, so no element waits for the one before it.
+        // The state of a line seldom changes: of a few elements at a time it is found out whether it does.
         return lines.rows(&operands, states.len(), |at, n, steps| {
             for j in 0..n as isize {
                 let [state, x, value, index] =
                     core::array::from_fn(|k| at[k].wrapping_add_signed(j * steps[k]));
                 let mut now = states[state];
-                let values = values[value..][..lines.len].iter_mut();
-                let indices = indices[index..][..lines.len].iter_mut();
-                let results = values.zip(indices);
-                for ((i, &value), (to, index)) in
-                    (first..).zip(&data[x..][..lines.len]).zip(results)
+                let values = values[value..][..lines.len].chunks_mut(AT_ONCE);
+                let indices = indices[index..][..lines.len].chunks_mut(AT_ONCE);
+                let elements = data[x..][..lines.len].chunks(AT_ONCE);
+                let firsts = (first..).step_by(AT_ONCE);
+                for (((first, x), values), indices) in firsts.zip(elements).zip(values).zip(indices)
                 {
-                    now = now.then(Extreme { value, index: i }, largest);
-                    (*to, *index) = (now.value, now.index);
+                    if x.len() == AT_ONCE && now.stays(x, largest) {
+                        values.fill(now.value);
+                        indices.fill(now.index);
+                        continue;
+                    }
+                    let results = values.iter_mut().zip(indices);
+                    for ((index, &value), results) in (first..).zip(x).zip(results) {
+                        now = now.then(Extreme { value, index }, largest);
+                        (*results.0, *results.1) = (now.value, now.index);
+                    }
                 }
                 states[state] = now;
             }

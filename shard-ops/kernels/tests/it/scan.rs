@@ -198,3 +198,48 @@ fn lines_side_by_side_are_what_each_is_alone() {
         }
     }
 }
+
+/// Lines of many elements that change the extreme seldom or never, with equal ones and NaN among them.
+#[test]
+fn extremes_of_long_lines_are_found_one_after_the_other() {
+    let (lines, n) = (6, 200);
+    let x: Vec<f32> = (0..lines * n)
+        .map(|i| match (i / n, i % n) {
+            (0, k) => ((k * 37) % 101) as f32,
+            (1, k) => k as f32,
+            (2, k) => -(k as f32),
+            (3, 70) => f32::NAN,
+            (4, _) => 2.5,
+            (_, k) => ((k * 7919) % 13) as f32 - 6.0,
+        })
+        .collect();
+    for largest in [true, false] {
+        let mut states = vec![Extreme::none(); lines];
+        states[5] = Extreme {
+            value: if largest { 100.0 } else { -100.0 },
+            index: 3,
+        };
+        let mut expected = states.clone();
+        let (mut values, mut indices) = (vec![9.0; lines * n], vec![9; lines * n]);
+        let shape = [lines, n];
+        let out = (
+            &mut ViewMut::contiguous(&mut values, &shape),
+            &mut ViewMut::contiguous(&mut indices, &shape),
+        );
+        let x = View::contiguous(&x, &shape);
+        extremes(largest, &x, 1, 50, &mut states, Some(out));
+        for (i, state) in expected.iter_mut().enumerate() {
+            for k in 0..n {
+                let (value, index) = (x.get(&[i, k]), 50 + k as i64);
+                *state = state.then(Extreme { value, index }, largest);
+                let found = (values[i * n + k], indices[i * n + k]);
+                let same = found.0 == state.value || found.0.is_nan() && state.value.is_nan();
+                assert!(
+                    same && found.1 == state.index,
+                    "{largest} {i} {k}: {found:?}"
+                );
+            }
+            assert_eq!(states[i].index, state.index);
+        }
+    }
+}
