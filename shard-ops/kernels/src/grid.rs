@@ -5,6 +5,8 @@
 
 use super::Real;
 use crate::compiled::compiled;
+use crate::pointwise::vectorized;
+use pulp::{Simd, WithSimd};
 
 /// How elements around a coordinate are weighed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -65,6 +67,7 @@ impl SampleMode {
 
 impl Sampling {
     /// What a coordinate reads along a dim of `extent`. One that is not finite reads nothing.
+    #[inline(always)]
     pub fn taps(self, coordinate: f64, extent: usize) -> DimTaps {
         let mut taps = DimTaps::default();
         let n = extent as f64;
@@ -101,6 +104,7 @@ impl Sampling {
     }
 
     /// Where a position comes to lie that is beyond the ends, and how fast it moves there.
+    #[inline(always)]
     fn at_edge(self, at: f64, n: f64) -> (f64, f64) {
         let clip = |at: f64, per: f64| match at {
             at if at <= 0.0 => (0.0, 0.0),
@@ -151,18 +155,16 @@ fn keys_cubic(x: f64) -> (f64, f64) {
     (value, sign * slope)
 }
 
-/// The most taps of a place: four along each of three dims.
-const PRODUCTS: usize = 64;
-
-/// The product of a place's taps over the dims of a plane.
-struct Product<'a> {
+/// The product of a place's taps over the dims of a plane, of which there are `N`.
+struct Product<'a, const N: usize> {
     taps: [DimTaps; 3],
     each: usize,
     plane: &'a [usize],
 }
 
-impl<'a> Product<'a> {
+impl<'a, const N: usize> Product<'a, N> {
     /// Of coordinates, the last dim's first.
+    #[inline(always)]
     fn new<T: Real>(sampling: Sampling, plane: &'a [usize], at: &[T]) -> Self {
         let mut taps = [DimTaps::default(); 3];
         for (d, &n) in plane.iter().enumerate() {
@@ -176,19 +178,22 @@ impl<'a> Product<'a> {
     }
 
     /// The flat index in the plane of each product, or `absent` where a tap lies outside.
-    fn flat(&self, absent: i64) -> [i64; PRODUCTS] {
+    #[inline(always)]
+    fn flat(&self, absent: i64) -> [i64; N] {
         let flat = self.each_product(Some(0), |flat, d, tap| {
             Some(flat? * self.plane[d] + self.taps[d].index[tap]?)
         });
         flat.map(|at| at.map_or(absent, |at| at as i64))
     }
 
-    fn weights(&self) -> [f64; PRODUCTS] {
+    #[inline(always)]
+    fn weights(&self) -> [f64; N] {
         self.each_product(1.0, |weight, d, tap| weight * self.taps[d].weight[tap])
     }
 
     /// How the weights grow with dim `along`'s coordinate.
-    fn slopes(&self, along: usize) -> [f64; PRODUCTS] {
+    #[inline(always)]
+    fn slopes(&self, along: usize) -> [f64; N] {
         self.each_product(1.0, |slope, d, tap| {
             let taps = &self.taps[d];
             slope
@@ -201,12 +206,9 @@ impl<'a> Product<'a> {
     }
 
     /// What comes of `start` when one dim's tap after the other is joined to it, of every product: the last dim's taps change first.
-    fn each_product<V: Copy>(
-        &self,
-        start: V,
-        join: impl Fn(V, usize, usize) -> V,
-    ) -> [V; PRODUCTS] {
-        let (mut of, mut count) = ([start; PRODUCTS], 1);
+    #[inline(always)]
+    fn each_product<V: Copy>(&self, start: V, join: impl Fn(V, usize, usize) -> V) -> [V; N] {
+        let (mut of, mut count) = ([start; N], 1);
         for d in 0..self.plane.len() {
             // From the last one on, so that none is written before it was read.
             for k in (0..count).rev() {
@@ -291,19 +293,18 @@ fn taps_here<T: Real>(
     weight: &mut [T],
     index: &mut [i64],
 ) {
-    let each = sampling.mode.taps().pow(plane.len() as u32);
-    check(plane, each, grid.len(), weight.len());
+    check(plane, sampling.products(plane), grid.len(), weight.len());
     assert!(index.len() == weight.len(), "taps: weights without indices");
-    let rows = weight
-        .chunks_exact_mut(each)
-        .zip(index.chunks_exact_mut(each));
-    for (at, (weight, index)) in grid.chunks_exact(plane.len()).zip(rows) {
-        let product = Product::new(sampling, plane, at);
-        for (to, of) in weight.iter_mut().zip(product.weights()) {
-            *to = T::of(of);
-        }
-        index.copy_from_slice(&product.flat(absent)[..each]);
-    }
+    each_place(
+        sampling,
+        plane,
+        Taps {
+            absent,
+            grid,
+            weight,
+            index,
+        },
+    );
 }
 
 fn taps_grad_here<T: Real>(
@@ -313,15 +314,90 @@ fn taps_grad_here<T: Real>(
     dweight: &[T],
     dgrid: &mut [T],
 ) {
-    let each = sampling.mode.taps().pow(plane.len() as u32);
-    let nd = plane.len();
-    check(plane, each, grid.len(), dweight.len());
-    let rows = grid.chunks_exact(nd).zip(dweight.chunks_exact(each));
-    for ((at, dweight), out) in rows.zip(dgrid.chunks_exact_mut(nd)) {
-        let product = Product::new(sampling, plane, at);
-        for (along, out) in out.iter_mut().rev().enumerate() {
-            let slopes = dweight.iter().zip(product.slopes(along));
-            *out = T::of(slopes.map(|(dw, slope)| dw.wide() * slope).sum());
+    check(plane, sampling.products(plane), grid.len(), dweight.len());
+    each_place(
+        sampling,
+        plane,
+        TapsGrad {
+            grid,
+            dweight,
+            dgrid,
+        },
+    );
+}
+
+impl Sampling {
+    /// How many elements a place reads.
+    fn products(self, plane: &[usize]) -> usize {
+        self.mode.taps().pow(plane.len() as u32)
+    }
+}
+
+/// What is done at every place that reads `N` elements.
+trait AtPlaces {
+    fn run<const N: usize>(self, sampling: Sampling, plane: &[usize]);
+}
+
+/// Compiled for each number of elements, and each instruction set: rounding is a call without.
+fn each_place(sampling: Sampling, plane: &[usize], of: impl AtPlaces) {
+    struct Places<'a, F, const N: usize>(Sampling, &'a [usize], F);
+    impl<F: AtPlaces, const N: usize> WithSimd for Places<'_, F, N> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) {
+            self.2.run::<N>(self.0, self.1);
+        }
+    }
+    match sampling.products(plane) {
+        1 => vectorized(Places::<_, 1>(sampling, plane, of)),
+        2 => vectorized(Places::<_, 2>(sampling, plane, of)),
+        4 => vectorized(Places::<_, 4>(sampling, plane, of)),
+        8 => vectorized(Places::<_, 8>(sampling, plane, of)),
+        16 => vectorized(Places::<_, 16>(sampling, plane, of)),
+        // Four along each of three dims.
+        _ => vectorized(Places::<_, 64>(sampling, plane, of)),
+    }
+}
+
+struct Taps<'a, T> {
+    absent: i64,
+    grid: &'a [T],
+    weight: &'a mut [T],
+    index: &'a mut [i64],
+}
+
+impl<T: Real> AtPlaces for Taps<'_, T> {
+    #[inline(always)]
+    fn run<const N: usize>(self, sampling: Sampling, plane: &[usize]) {
+        let rows = (self.weight.chunks_exact_mut(N)).zip(self.index.chunks_exact_mut(N));
+        for (at, (weight, index)) in self.grid.chunks_exact(plane.len()).zip(rows) {
+            let product = Product::<N>::new(sampling, plane, at);
+            for (to, of) in weight.iter_mut().zip(product.weights()) {
+                *to = T::of(of);
+            }
+            index.copy_from_slice(&product.flat(self.absent));
+        }
+    }
+}
+
+struct TapsGrad<'a, T> {
+    grid: &'a [T],
+    dweight: &'a [T],
+    dgrid: &'a mut [T],
+}
+
+impl<T: Real> AtPlaces for TapsGrad<'_, T> {
+    #[inline(always)]
+    fn run<const N: usize>(self, sampling: Sampling, plane: &[usize]) {
+        let nd = plane.len();
+        let rows = self.grid.chunks_exact(nd).zip(self.dweight.chunks_exact(N));
+        for ((at, dweight), out) in rows.zip(self.dgrid.chunks_exact_mut(nd)) {
+            let product = Product::<N>::new(sampling, plane, at);
+            for (along, out) in out.iter_mut().rev().enumerate() {
+                let slopes = dweight.iter().zip(product.slopes(along));
+                *out = T::of(slopes.map(|(dw, slope)| dw.wide() * slope).sum());
+            }
         }
     }
 }

@@ -265,6 +265,14 @@ impl Split {
         }
     }
 
+    /// How many rows cells side by side have and how far apart these lie, if they are so few that they join in the element type.
+    fn few_rows(&self) -> Option<(usize, isize)> {
+        let rows = self.run.filter(|&(rows, _)| rows <= ROWS)?;
+        let c = self.columns?;
+        // Cells lie side by side in the output too.
+        self.kept[c + 1..].iter().all(|&n| n == 1).then_some(rows)
+    }
+
     pub(crate) fn cells(&self) -> usize {
         self.kept.iter().product()
     }
@@ -337,6 +345,18 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
         let rows = &data[x.offset()..][..out.len() * n];
         let fold = core::marker::PhantomData;
         return vectorized(ShortRows::<T, F> { rows, n, out, fold });
+    }
+    if let Some((rows, step)) = split.few_rows() {
+        return split.for_each_cell(x.offset(), SUMMED, |cell, at, width, _| {
+            vectorized(FewRows::<T, F> {
+                data,
+                at,
+                rows,
+                step,
+                out: &mut out[cell..][..width],
+                fold: core::marker::PhantomData,
+            });
+        });
     }
     // Made once: where rows are short, to make them takes longer than what they are for.
     let (mut totals, mut room) = ([0.0; SUMMED], ([T::zero(); SUMMED], [0.0; SUMMED]));
@@ -418,6 +438,50 @@ impl<T: Real, F: Fold> WithSimd for ShortRows<'_, T, F> {
         let last = blocks.remainder().chunks_exact(n);
         for (row, out) in last.zip(out.into_remainder()) {
             *out = F::join(F::start(), F::few(row));
+        }
+    }
+}
+
+/// Columns of a few rows, so far apart, each of which gives one number.
+struct FewRows<'a, T, F> {
+    data: &'a [T],
+    at: usize,
+    rows: usize,
+    step: isize,
+    out: &'a mut [T],
+    fold: core::marker::PhantomData<F>,
+}
+
+impl<T: Real, F: Fold> WithSimd for FewRows<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (rows, width) = (self.rows, self.out.len());
+        let row = |i: usize| {
+            let at = self.at.wrapping_add_signed(i as isize * self.step);
+            &self.data[at..][..width]
+        };
+        let vectors = T::vectors_mut::<S>(self.out);
+        let whole = vectors.len() * T::lanes::<S>();
+        let join = |joined, row, v: usize| {
+            let term = F::term_vec::<T, S>(simd, T::vectors::<S>(row)[v]);
+            F::join_vec::<T, S>(simd, joined, term)
+        };
+        let start = T::splat(simd, F::start());
+        if rows == ROWS {
+            let rows: [&[T]; ROWS] = core::array::from_fn(row);
+            for (v, out) in vectors.iter_mut().enumerate() {
+                *out = rows.iter().fold(start, |joined, row| join(joined, row, v));
+            }
+        } else {
+            for (v, out) in vectors.iter_mut().enumerate() {
+                *out = (0..rows).fold(start, |joined, i| join(joined, row(i), v));
+            }
+        }
+        for j in whole..width {
+            let join = |joined, i| F::join(joined, F::term(row(i)[j]));
+            self.out[j] = (0..rows).fold(F::start(), join);
         }
     }
 }

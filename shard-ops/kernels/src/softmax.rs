@@ -233,6 +233,10 @@ fn below<T: Real>(x: T, max: T) -> T {
 
 /// Two pairs as one. Equal maxima need no rescaling, so infinite ones do not meet.
 fn join([a, s]: [f64; 2], [b, t]: [f64; 2]) -> [f64; 2] {
+    // Mostly there was nothing before.
+    if s == 0.0 && a == f64::NEG_INFINITY {
+        return [b, t];
+    }
     let max = larger(a, b);
     let scaled = |m: f64, s: f64| if m == max { s } else { s * (m - max).exp() };
     [max, scaled(a, s) + scaled(b, t)]
