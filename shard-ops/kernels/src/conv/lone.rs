@@ -2,6 +2,7 @@
 
 use super::direct::{dot_tile, splats, tile};
 use super::lift::{Geometry, Slab, SlabMut};
+use super::line::Line;
 use crate::Real;
 use crate::arrays::{each, numbered};
 use crate::exp::fused;
@@ -136,6 +137,11 @@ pub(super) fn correlate<T: Real>(
     y: &mut SlabMut<'_, T>,
     g: &Geometry,
 ) {
+    if let Some(line) = Line::of(g, y.extent)
+        && weight.iter().all(|w| w.is_finite())
+    {
+        return line.correlate(x, weight, bias, y);
+    }
     for_each_channel(x, y.extent, g, |read, [n, c], runs, inner| {
         let weight = &weight[c * g.volume()..][..g.volume()];
         for run in runs {
@@ -304,7 +310,7 @@ fn mul_add<T: Real, S: Simd>(a: T, b: T, c: T) -> T {
 
 /// Sums over taps of outputs side by side. The last vectors may take outputs again that those before them had.
 #[inline(always)]
-fn columns<T: Real, S: Simd>(
+pub(super) fn columns<T: Real, S: Simd>(
     simd: S,
     data: &[T],
     taps: &[usize],
@@ -351,6 +357,11 @@ pub(super) fn weight_grad<T: Real>(
     flush: usize,
     g: &Geometry,
 ) {
+    if let Some(line) = Line::of(g, dy.extent)
+        && line.reads_finite(x)
+    {
+        return line.weight_grad(x, dy, totals, flush);
+    }
     let together = (flush / dy.extent[2]).max(1);
     for_each_channel(x, dy.extent, g, |read, [n, c], runs, inner| {
         let totals = &mut totals[c * g.volume()..][..g.volume()];

@@ -23,6 +23,7 @@ mod halves;
 mod im2col;
 mod input_grad;
 mod lift;
+mod line;
 mod lone;
 mod pack;
 mod pairs;

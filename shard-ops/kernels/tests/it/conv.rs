@@ -766,3 +766,45 @@ fn pairs_of_rows_beside_the_input_read_nothing() {
     };
     compare::<f32>(&case, &mut rng);
 }
+
+/// Zeros between rows that are one line meet no infinity: weights and inputs that have one are dealt with row by row.
+#[test]
+fn infinity_in_short_rows_of_single_channels_stays_in_its_own_windows() {
+    let mut rng = Rng::new(43);
+    let (h, w) = (4, 6);
+    let window = Taps::new(&[1, 1], &[1, 1], &[-1, -1]);
+    let shape = [1, 2, h, w];
+    let mut x = rng.vec::<f32>(2 * h * w);
+    x[2 * w - 1] = f32::INFINITY;
+    let mut weight = rng.vec::<f32>(2 * 9);
+    weight[9] = f32::NEG_INFINITY;
+    let dy = rng.vec::<f32>(2 * h * w);
+    let xv = View::contiguous(&x, &shape);
+    let wv = View::contiguous(&weight, &[2, 1, 3, 3]);
+    let (mut y, mut dw) = (vec![9.0; 2 * h * w], vec![9.0; 2 * 9]);
+    let mut to = ViewMut::contiguous(&mut y, &shape);
+    conv_forward(&xv, &wv, None, &mut to, &window, 2);
+    let dyv = View::contiguous(&dy, &shape);
+    let mut to = ViewMut::contiguous(&mut dw, &[2, 1, 3, 3]);
+    conv_weight_grad(&xv, &dyv, &mut to, &window, 2);
+    let (mut y_exact, mut dw_exact) = (vec![0.0; 2 * h * w], vec![0.0; 2 * 9]);
+    for (c, i, j) in (0..2).flat_map(|c| (0..h).flat_map(move |i| (0..w).map(move |j| (c, i, j)))) {
+        for (a, b) in (0..3).flat_map(|a| (0..3).map(move |b| (a, b))) {
+            let (Some(row), Some(column)) = ((i + a).checked_sub(1), (j + b).checked_sub(1)) else {
+                continue;
+            };
+            if row < h && column < w {
+                let (o, k) = ((c * h + i) * w + j, c * 9 + a * 3 + b);
+                let x = f64::from(x[(c * h + row) * w + column]);
+                y_exact[o] += f64::from(weight[k]) * x;
+                dw_exact[k] += f64::from(dy[o]) * x;
+            }
+        }
+    }
+    for (found, exact) in (y.iter().zip(&y_exact)).chain(dw.iter().zip(&dw_exact)) {
+        let found = f64::from(*found);
+        let same =
+            found == *exact || (found - exact).abs() < 1e-4 || found.is_nan() && exact.is_nan();
+        assert!(same, "{found} and {exact}");
+    }
+}
