@@ -4,6 +4,7 @@ use super::apart;
 use super::beside::{self, LongLine, Targets};
 use super::im2col;
 use super::lift::{Geometry, Slab, SlabMut};
+use super::line::Line;
 use super::lone;
 use super::pack::{Ahead, How, Order, Packing};
 use super::pairs::{self, PARTS};
@@ -30,6 +31,10 @@ pub(super) fn correlate<T: Real>(
         start_from_bias(bias, y, g);
     } else if g.volume() == 1 && g.cin >= 8 && im2col::pointwise(x, weight, bias, y, g) {
         // The work is done, with one product per group.
+    } else if let Some(line) = Line::of(g, y.extent)
+        && weight.iter().all(|w| w.is_finite())
+    {
+        line.correlate(x, weight, bias, y);
     } else if apart::are_copied(g) {
         apart::correlate(x, weight, bias, y, g);
     } else if !are_few(y) && beside::pay(g, y.batch, y.extent, x.extent[2], lanes::<T>()) {

@@ -1,8 +1,12 @@
-//! Convolution of channels that do not mix, whose rows are short: a plane with zeros around is one line, and so is what comes of it.
+//! Convolution of channels that do not mix, whose rows are short or stepped over: a plane with zeros around is one line, and so is what comes
+//! of it.
 //!
 //! Rows of a line are as wide as those that windows reach, so that each tap lies equally far from every output. What a line has behind the outputs of
 //! a row is of windows that reach around its end, and is left out. For example, 14 columns of 7 taps lie in rows of 20: 30 of 100 results are
 //! left out, but 14 rows are 17 vectors of 16, where each row by itself is less than one.
+//!
+//! Where outputs are `stride` inputs apart, each phase of the stride is such a plane: the tap at `k` reads its shift `k / stride` of phase
+//! `k % stride`.
 
 use super::lift::{Geometry, Slab, SlabMut};
 use super::lone::columns;
@@ -19,51 +23,62 @@ const LONG: usize = 96;
 /// Rows shorter than this fill no vector.
 const SHORT: usize = 16;
 
+/// Elements of inputs that are one line at most, but for those of one row: a part of a second-level cache.
+const BUDGET: usize = 16 * 1024;
+
 /// Taps whose sums are formed at once.
 const AT_ONCE: usize = 8;
 
-/// How the planes of channels are lines.
+/// How rows of channels are lines.
 pub(super) struct Line<'a> {
     g: &'a Geometry,
-    outputs: [usize; 3],
+    /// Rows of outputs that are one line.
+    rows: usize,
     /// Elements from a row to the next.
     width: usize,
-    /// Rows that windows reach.
-    height: usize,
+    /// Elements of a phase's plane, and as many behind it as taps of outputs reach that are left out.
+    plane: usize,
+    /// Where the taps lie, from an output's first element on, in the planes of all phases.
+    taps: Vec<usize>,
 }
 
 impl<'a> Line<'a> {
-    /// For channels that do not mix, with rows that lie side by side, if that is faster than row by row.
+    /// If channels do not mix, and this is faster than row by row.
     pub(super) fn of(g: &'a Geometry, outputs: [usize; 3]) -> Option<Self> {
         let [_, rows, columns] = outputs;
-        let reach = |d: usize| (g.kernel[d] - 1) * g.dilation[d];
-        let (width, height) = (columns + reach(2), rows + reach(1));
-        let pays = columns < SHORT || columns < LONG && width <= 2 * columns;
-        (pays && g.kernel[0] == 1 && g.stride[1] == 1).then_some(Self {
+        if [g.cin, g.cout, g.kernel[0]] != [1; 3] {
+            return None;
+        }
+        let shift = |d: usize, k: usize| k * g.dilation[d] / g.stride[d];
+        let phase = |d: usize, k: usize| k * g.dilation[d] % g.stride[d];
+        let reach = |d: usize| shift(d, g.kernel[d] - 1);
+        let width = columns + reach(2);
+        let pays = columns < SHORT
+            || width <= 2 * columns && (columns < LONG || g.stride[1] > 1 || g.stride[2] > 1);
+        if !pays {
+            return None;
+        }
+        let rows = rows
+            .min(BUDGET / (width * g.stride[1] * g.stride[2]))
+            .max(1);
+        let plane = (rows + reach(1) + 1) * width;
+        let taps = (0..g.kernel[1]).flat_map(|h| (0..g.kernel[2]).map(move |w| (h, w)));
+        let taps = taps.map(|(h, w)| {
+            let of_phase = phase(1, h) * g.stride[2] + phase(2, w);
+            of_phase * plane + shift(1, h) * width + shift(2, w)
+        });
+        Some(Self {
             g,
-            outputs,
+            rows,
             width,
-            height,
+            plane,
+            taps: taps.collect(),
         })
     }
 
-    /// Where the taps lie, from an output's first one on.
-    fn taps(&self) -> Vec<usize> {
-        let [_, rows, columns] = self.g.kernel;
-        let [_, down, along] = self.g.dilation;
-        (0..rows * columns)
-            .map(|k| k / columns * down * self.width + k % columns * along)
-            .collect()
-    }
-
-    /// Elements of the line of outputs.
-    fn len(&self) -> usize {
-        self.outputs[1] * self.width
-    }
-
-    /// Elements of the line of inputs, with as many behind it as taps of outputs reach that are left out.
+    /// Elements of the planes of all phases.
     fn inputs(&self) -> usize {
-        (self.height + 1) * self.width
+        self.plane * self.g.stride[1] * self.g.stride[2]
     }
 
     /// Writes `y = bias + weight * x`; `weight` is `[channels, 1, kernel]`, contiguous, and has no infinity or NaN, which zeros around
@@ -75,31 +90,34 @@ impl<'a> Line<'a> {
         bias: Option<&[T]>,
         y: &mut SlabMut<'_, T>,
     ) {
-        let taps = self.taps();
+        let most = self.rows * self.width;
         let mut room = Room::new();
-        let mut scratch = room.numbers(self.inputs() + self.len());
-        let (line, sums) = (scratch.take(self.inputs()), scratch.take(self.len()));
+        let mut scratch = room.numbers(self.inputs() + most);
+        let (line, sums) = (scratch.take(self.inputs()), scratch.take(most));
         line.fill(T::zero());
-        let [planes, rows, columns] = y.extent;
-        for n in 0..y.batch {
-            for c in 0..self.g.groups {
-                for plane in 0..planes {
-                    self.read(x, [n, c, plane], line);
-                    vectorized(Values {
-                        line,
-                        taps: &taps,
-                        weights: &weight[c * taps.len()..][..taps.len()],
-                        start: bias.map_or(T::zero(), |bias| bias[c]),
-                        sums,
-                    });
-                    for row in 0..rows {
-                        let at = y.start(n, c).wrapping_add_signed(y.within([plane, row, 0]));
-                        y.data[at..at + columns]
-                            .copy_from_slice(&sums[row * self.width..][..columns]);
-                    }
+        let (columns, step) = (y.extent[2], y.step[2]);
+        self.for_each_block(y.batch, y.extent, |[n, c, plane], rows| {
+            self.read(x, [n, c, plane], rows.start, line);
+            let sums = &mut sums[..rows.len() * self.width];
+            vectorized(Values {
+                line,
+                taps: &self.taps,
+                weights: &weight[c * self.taps.len()..][..self.taps.len()],
+                start: bias.map_or(T::zero(), |bias| bias[c]),
+                sums,
+            });
+            for (row, sums) in rows.zip(sums.chunks_exact(self.width)) {
+                let within = y.within([plane, row, 0]);
+                let at = y.start(n, c).wrapping_add_signed(within);
+                if step == 1 {
+                    y.data[at..at + columns].copy_from_slice(&sums[..columns]);
+                    continue;
+                }
+                for (i, sum) in sums[..columns].iter().enumerate() {
+                    y.data[at.wrapping_add_signed(i as isize * step)] = *sum;
                 }
             }
-        }
+        });
     }
 
     /// Adds to `totals`, `[channels, kernel]`, the gradient with respect to the weight; at most `flush` products are summed in the element
@@ -111,30 +129,44 @@ impl<'a> Line<'a> {
         totals: &mut [f64],
         flush: usize,
     ) {
-        let taps = self.taps();
+        let (most, count) = (self.rows * self.width, self.taps.len());
         let mut room = Room::new();
-        let mut scratch = room.numbers(self.inputs() + self.len());
-        let (line, outputs) = (scratch.take(self.inputs()), scratch.take(self.len()));
+        let mut scratch = room.numbers(self.inputs() + most);
+        let (line, outputs) = (scratch.take(self.inputs()), scratch.take(most));
         line.fill(T::zero());
         outputs.fill(T::zero());
-        let [planes, rows, columns] = dy.extent;
-        for n in 0..dy.batch {
+        let columns = dy.extent[2];
+        self.for_each_block(dy.batch, dy.extent, |[n, c, plane], rows| {
+            self.read(x, [n, c, plane], rows.start, line);
+            let outputs = &mut outputs[..rows.len() * self.width];
+            for (row, to) in rows.zip(outputs.chunks_exact_mut(self.width)) {
+                let within = plane as isize * dy.step[0] + row as isize * dy.step[1];
+                let at = dy.start(n, c).wrapping_add_signed(within);
+                read_row(dy.data, at, dy.step[2], &mut to[..columns]);
+            }
+            for first in (0..outputs.len()).step_by(flush) {
+                vectorized(Weights {
+                    line: &line[first..],
+                    outputs: &outputs[first..][..flush.min(outputs.len() - first)],
+                    taps: &self.taps,
+                    totals: &mut totals[c * count..][..count],
+                });
+            }
+        });
+    }
+
+    /// Visits the rows of outputs that are one line, with the number of their sample, channel and plane.
+    fn for_each_block(
+        &self,
+        batch: usize,
+        [planes, rows, _]: [usize; 3],
+        mut visit: impl FnMut([usize; 3], Range<usize>),
+    ) {
+        for n in 0..batch {
             for c in 0..self.g.groups {
                 for plane in 0..planes {
-                    self.read(x, [n, c, plane], line);
-                    for row in 0..rows {
-                        let within = plane as isize * dy.step[0] + row as isize * dy.step[1];
-                        let at = dy.start(n, c).wrapping_add_signed(within);
-                        outputs[row * self.width..][..columns]
-                            .copy_from_slice(&dy.data[at..at + columns]);
-                    }
-                    for first in (0..outputs.len()).step_by(flush) {
-                        vectorized(Weights {
-                            line: &line[first..],
-                            outputs: &outputs[first..][..flush.min(outputs.len() - first)],
-                            taps: &taps,
-                            totals: &mut totals[c * taps.len()..][..taps.len()],
-                        });
+                    for first in (0..rows).step_by(self.rows) {
+                        visit([n, c, plane], first..rows.min(first + self.rows));
                     }
                 }
             }
@@ -143,48 +175,92 @@ impl<'a> Line<'a> {
 
     /// Whether there is no infinity or NaN in what it reads.
     pub(super) fn reads_finite<T: Real>(&self, x: &Slab<'_, T>) -> bool {
-        let shape = [x.batch, self.g.groups, x.extent[0], x.extent[1]];
-        let steps = [x.outer[0], x.outer[1], x.step[0], x.step[1]];
+        let [planes, rows, columns] = x.extent;
+        let shape = [x.batch, self.g.groups, planes, rows, columns];
+        let steps = [x.outer[0], x.outer[1], x.step[0], x.step[1], x.step[2]];
         let mut are_finite = true;
-        for_each_row(&shape, [&steps], [x.offset], |[at], rows, [down]| {
-            for row in 0..rows as isize {
-                let at = at.wrapping_add_signed(row * down);
-                let row = x.data[at..at + x.extent[2]].iter();
-                are_finite &= row.fold(true, |all, x| all & x.is_finite());
-            }
+        for_each_row(&shape, [&steps], [x.offset], |[at], run, [step]| {
+            are_finite &= match step {
+                1 => (x.data[at..at + run].iter()).fold(true, |all, x| all & x.is_finite()),
+                _ => {
+                    (0..run as isize).all(|i| x.data[at.wrapping_add_signed(i * step)].is_finite())
+                }
+            };
         });
         are_finite
     }
 
-    /// Writes what windows of a plane's outputs reach to a line, whose zeros around it are there already.
-    fn read<T: Real>(&self, x: &Slab<'_, T>, [n, c, plane]: [usize; 3], line: &mut [T]) {
-        let plane = self.g.input(0, plane, 0);
-        let is_there = (0..x.extent[0] as isize).contains(&plane);
-        let columns = inside(self.g.origin[2], self.width, x.extent[2]);
-        if columns.is_empty() {
-            return;
-        }
-        for row in inside(self.g.origin[1], self.height, x.extent[1]) {
-            let to = &mut line[row * self.width..][columns.clone()];
-            if !is_there {
-                to.fill(T::zero());
+    /// Writes what windows of the rows of outputs from `first` on reach. Beside it lines have zeros.
+    fn read<T: Real>(
+        &self,
+        x: &Slab<'_, T>,
+        [n, c, plane]: [usize; 3],
+        first: usize,
+        line: &mut [T],
+    ) {
+        let g = self.g;
+        let depth = g.input(0, plane, 0);
+        let is_there = (0..x.extent[0] as isize).contains(&depth);
+        let start = x.start(n, c).wrapping_add_signed(depth * x.step[0]);
+        let phases = (0..g.stride[1]).flat_map(|h| (0..g.stride[2]).map(move |w| (h, w)));
+        for ((h, w), line) in phases.zip(line.chunks_exact_mut(self.plane)) {
+            // Inputs of this phase, from the first row and column that a window reads.
+            let (top, left) = (h as isize + g.input(1, first, 0), w as isize + g.origin[2]);
+            let inside = inside(left, self.width, g.stride[2], x.extent[2]);
+            if inside.is_empty() {
                 continue;
             }
-            let [row, column] = [(1, row), (2, columns.start)]
-                .map(|(d, at)| (at as isize + self.g.origin[d]) * x.step[d]);
-            let within = plane * x.step[0] + row + column;
-            let from = x.start(n, c).wrapping_add_signed(within);
-            to.copy_from_slice(&x.data[from..from + columns.len()]);
+            let column = left + (inside.start * g.stride[2]) as isize;
+            let step = g.stride[2] as isize * x.step[2];
+            // The last row is behind what windows reach.
+            let rows = self.plane / self.width - 1;
+            for (row, to) in line.chunks_exact_mut(self.width).take(rows).enumerate() {
+                let to = &mut to[inside.clone()];
+                let row = top + (row * g.stride[1]) as isize;
+                if !is_there || !(0..x.extent[1] as isize).contains(&row) {
+                    to.fill(T::zero());
+                    continue;
+                }
+                let within = row * x.step[1] + column * x.step[2];
+                read_row(x.data, start.wrapping_add_signed(within), step, to);
+            }
         }
     }
 }
 
-/// Which of the `reached` indices that begin at `origin` are among `extent`.
-fn inside(origin: isize, reached: usize, extent: usize) -> Range<usize> {
-    let end = reached as isize;
-    let low = (-origin).clamp(0, end);
-    let high = (extent as isize - origin).clamp(low, end);
-    low as usize..high as usize
+/// Which of `count` indices, `step` apart from `origin` on, are among `extent`.
+fn inside(origin: isize, count: usize, step: usize, extent: usize) -> Range<usize> {
+    let before = |end: isize| (end - origin).max(0).cast_unsigned().div_ceil(step);
+    let high = before(extent as isize).min(count);
+    before(0).min(high)..high
+}
+
+/// Reads elements so far apart.
+fn read_row<T: Copy>(data: &[T], at: usize, step: isize, to: &mut [T]) {
+    match step {
+        1 => to.copy_from_slice(&data[at..at + to.len()]),
+        // Of pairs the compiler makes vectors.
+        2 => {
+            let Some((last, to)) = to.split_last_mut() else {
+                return;
+            };
+            *last = data[at + 2 * to.len()];
+            for (to, [from, _]) in to.iter_mut().zip(pulp::as_arrays::<2, T>(&data[at..]).0) {
+                *to = *from;
+            }
+        }
+        3.. => {
+            let from = data[at..].iter().step_by(step.cast_unsigned());
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = *from;
+            }
+        }
+        _ => {
+            for (i, to) in to.iter_mut().enumerate() {
+                *to = data[at.wrapping_add_signed(i as isize * step)];
+            }
+        }
+    }
 }
 
 /// The outputs of a line.

@@ -2,7 +2,6 @@
 
 use super::direct::{dot_tile, splats, tile};
 use super::lift::{Geometry, Slab, SlabMut};
-use super::line::Line;
 use crate::Real;
 use crate::arrays::{each, numbered};
 use crate::exp::fused;
@@ -137,11 +136,6 @@ pub(super) fn correlate<T: Real>(
     y: &mut SlabMut<'_, T>,
     g: &Geometry,
 ) {
-    if let Some(line) = Line::of(g, y.extent)
-        && weight.iter().all(|w| w.is_finite())
-    {
-        return line.correlate(x, weight, bias, y);
-    }
     for_each_channel(x, y.extent, g, |read, [n, c], runs, inner| {
         let weight = &weight[c * g.volume()..][..g.volume()];
         for run in runs {
@@ -357,11 +351,6 @@ pub(super) fn weight_grad<T: Real>(
     flush: usize,
     g: &Geometry,
 ) {
-    if let Some(line) = Line::of(g, dy.extent)
-        && line.reads_finite(x)
-    {
-        return line.weight_grad(x, dy, totals, flush);
-    }
     let together = (flush / dy.extent[2]).max(1);
     for_each_channel(x, dy.extent, g, |read, [n, c], runs, inner| {
         let totals = &mut totals[c * g.volume()..][..g.volume()];

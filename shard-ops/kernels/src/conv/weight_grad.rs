@@ -9,6 +9,7 @@ use super::beside::{self, LongLine};
 use super::direct::{dot_tile, weight_tile};
 use super::im2col;
 use super::lift::{Geometry, Slab};
+use super::line::Line;
 use super::lone;
 use super::pack::{Ahead, Block, How, Order, Packing};
 use super::pairs::{self, PARTS};
@@ -51,6 +52,12 @@ pub(super) fn weight_grad<T: Real>(
     };
     if is_empty {
         row_major(dw, |to| to.fill(T::zero()));
+    } else if let Some(line) = Line::of(g, dy.extent)
+        && line.reads_finite(x)
+    {
+        row_major(dw, |to| {
+            rounded(to, |totals| line.weight_grad(x, dy, totals, FLUSH));
+        });
     } else if is_copied {
         row_major(dw, |to| {
             rounded(to, |totals| apart::weight_grad(x, dy, totals, FLUSH, g));
