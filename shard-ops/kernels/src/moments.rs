@@ -2,7 +2,8 @@
 //!
 //! Each block takes a corrected two-pass sum (the mean, then deviations from it), and blocks are merged by the formula of Chan,
 //! Golub and LeVeque in f64, so that neither a large mean nor many elements cost digits. The few blocks whose squares `f32` cannot hold,
-//! as they are too large or too small, are taken once more in f64: what becomes of a cell does not depend on where it is cut.
+//! as they are too large or too small, are taken once more in f64: what becomes of a cell does not depend on where it is cut. So are those
+//! whose squares no type holds: with an infinite element the mean is infinite and M2 is NaN; if all are finite, the mean is and M2 is infinite.
 
 use super::pointwise::vectorized;
 use super::reduce::{BLOCK, COLUMNS, LANES, Split, by_lanes, sum_of_lanes};
@@ -145,9 +146,27 @@ fn merge(state: &mut [f64; 3], [count, mean, m2]: [f64; 3]) {
     }
     let total = state[0] + count;
     let delta = mean - state[1];
+    if !delta.is_finite() {
+        *state = merge_far(*state, [count, mean, m2]);
+        return;
+    }
     state[2] += m2 + delta * delta * (state[0] * count / total);
     state[1] += delta * (count / total);
     state[0] = total;
+}
+
+/// [`merge`] of means whose difference is not finite: they are not, or are as large as numbers get.
+#[cold]
+#[inline(never)]
+fn merge_far(state: [f64; 3], [count, mean, m2]: [f64; 3]) -> [f64; 3] {
+    let total = state[0] + count;
+    let all = state[1] * (state[0] / total) + mean * (count / total);
+    let apart = if all.is_finite() {
+        f64::INFINITY
+    } else {
+        f64::NAN
+    };
+    [total, all, state[2] + m2 + apart]
 }
 
 /// (count, mean, M2) of elements side by side.
@@ -212,25 +231,28 @@ fn of_block<T: Real, S: Simd>(simd: S, x: &[T]) -> (f64, f64) {
     let guess = guess(simd, x);
     let (off, squares) = deviations(simd, x, guess);
     if is_lost(squares) {
-        return again(x, squares);
+        return again(x);
     }
     corrected(x.len() as f64, guess.wide(), off.wide(), squares.wide())
 }
 
 /// Whether a sum of squares may have lost what makes it up: some were too large for the type, or all so small that the type has few
-/// digits for them, or none. Of f64 there is nothing wider.
+/// digits for them, or none. For small ones there is nothing wider than f64.
 #[inline(always)]
 fn is_lost<T: Real>(squares: T) -> bool {
-    let kept = squares >= T::min_positive_value() / T::epsilon() && squares < T::infinity();
-    size_of::<T>() < size_of::<f64>() && !kept
+    let least = match size_of::<T>() < size_of::<f64>() {
+        true => T::min_positive_value() / T::epsilon(),
+        false => T::zero(),
+    };
+    !(squares >= least && squares < T::infinity())
 }
 
 /// Mean and M2 of a block whose squares are lost.
 #[cold]
 #[inline(never)]
-fn again<T: Real>(x: &[T], squares: T) -> (f64, f64) {
+fn again<T: Real>(x: &[T]) -> (f64, f64) {
     // Most such blocks are all zeros.
-    match squares.is_finite() && !vectorized(Differs(x)) {
+    match x[0].is_finite() && !vectorized(Differs(x)) {
         true => (x[0].wide(), 0.0),
         false => in_double(x),
     }
@@ -258,12 +280,31 @@ impl<T: Real> WithSimd for Differs<'_, T> {
 /// Mean and M2 of a block, computed in f64.
 fn in_double<T: Real>(x: &[T]) -> (f64, f64) {
     let n = x.len() as f64;
-    let mean = x.iter().fold(0.0, |sum, x| sum + x.wide()) / n;
+    let mut mean = x.iter().fold(0.0, |sum, x| sum + x.wide()) / n;
+    if !mean.is_finite() {
+        // Their sum may be too large where they are not.
+        mean = x.iter().fold(0.0, |sum, x| sum + x.wide() / n);
+    }
     let (off, squares) = x.iter().fold((0.0, 0.0), |(off, squares), x| {
         let d = x.wide() - mean;
         (off + d, squares + d * d)
     });
-    corrected(n, mean, off, squares)
+    match (mean.is_finite(), squares.is_finite()) {
+        (true, true) => corrected(n, mean, off, squares),
+        (true, false) if off.is_finite() => (mean + off / n, f64::INFINITY),
+        (true, false) => (mean, f64::INFINITY),
+        (false, _) => (mean, f64::NAN),
+    }
+}
+
+/// The sum of squares of elements with these moments. Of those with infinities, whose M2 is NaN, it is infinite unless `has_nan`.
+#[inline(always)]
+pub fn about_zero([count, mean, m2]: [f64; 3], has_nan: impl FnOnce() -> bool) -> f64 {
+    let squares = m2 + count * mean * mean;
+    if squares.is_nan() && !has_nan() {
+        return f64::INFINITY;
+    }
+    squares
 }
 
 /// The mean of a block, rounded.
@@ -351,12 +392,18 @@ impl<T: Real> ColumnBlock<'_, T> {
         let differs = vectorized(ColumnsDiffer(self));
         let mut room = [T::zero(); ROWS];
         for j in 0..self.width {
-            if is_lost(squares[j]) && (!squares[j].is_finite() || differs[j]) {
-                for (r, to) in room[..self.rows].iter_mut().enumerate() {
-                    *to = self.row(r)[j];
-                }
-                (mean[j], m2[j]) = in_double(&room[..self.rows]);
+            if !is_lost(squares[j]) {
+                continue;
             }
+            let first = self.row(0)[j];
+            if first.is_finite() && !differs[j] {
+                (mean[j], m2[j]) = (first.wide(), 0.0);
+                continue;
+            }
+            for (r, to) in room[..self.rows].iter_mut().enumerate() {
+                *to = self.row(r)[j];
+            }
+            (mean[j], m2[j]) = in_double(&room[..self.rows]);
         }
     }
 }

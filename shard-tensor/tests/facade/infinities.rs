@@ -180,6 +180,22 @@ fn spreads_whose_squares_are_beyond_f32() {
     assert_alike!(units, [0.0, 2.0, 2e-20, 4e-20]);
 }
 
+/// Values from PyTorch; its mean of a line in which numbers follow an infinity is NaN, but that of `mean` is not.
+#[test]
+fn means_and_roots_of_lines_with_infinities_are_numbers_where_they_can_be() {
+    let mean = |line: &[f32]| on_one_and_three(line, |x| Ok(x.var_mean(0, 1.0, false)?.1));
+    assert_alike!(mean(&[1.0, INF]), [INF]);
+    assert_alike!(mean(&[1.0, -INF, 2.0, -INF]), [-INF]);
+    assert_alike!(mean(&[1.0, -INF, 2.0, INF]), [NAN]);
+    let var = |line: &[f32]| on_one_and_three(line, |x| x.var(0, 0.0, false));
+    assert_alike!(var(&[1.0, INF, 2.0, 3.0]), [NAN]);
+    assert_alike!(var(&[INF]), [NAN]);
+    let units = |line: &[f32]| on_one_and_three(line, |x| x.rms_norm(1, None, None));
+    assert_alike!(units(&[1.0, INF, -2.0, 3.0]), [0.0, NAN, 0.0, 0.0]);
+    assert_alike!(units(&[INF, 1.0, -INF]), [NAN, 0.0, NAN]);
+    assert_alike!(units(&[INF, 1.0, NAN]), [NAN; 3]);
+}
+
 #[test]
 fn gradients_where_logarithms_and_variances_are_cut_are_those_of_torch() {
     let none = LossReduction::None;

@@ -260,6 +260,12 @@ macro_rules! wide_float {
                     return [nb, mean_b, m2_b];
                 }
                 let (delta, count) = (mean_b - mean, n + nb);
+                if !delta.is_finite() {
+                    // Means that are not finite, or as large as numbers get.
+                    let all = mean * (n / count) + mean_b * (nb / count);
+                    let apart = if all.is_finite() { Self::INFINITY } else { Self::NAN };
+                    return [count, all, m2 + m2_b + apart];
+                }
                 [count, mean + delta * (nb / count), m2 + m2_b + delta * delta * (n * nb / count)]
             }
 

@@ -4,7 +4,7 @@
 use super::{Along, CellSums, InputGrad, Normalised, Scale, WeightSums};
 use crate::Real;
 use crate::compiled::compiled;
-use crate::moments::of_run;
+use crate::moments::{about_zero, of_run};
 use crate::pointwise::vectorized;
 use crate::prefetch::{AHEAD, prefetch};
 use crate::reduce::BLOCK;
@@ -131,10 +131,11 @@ impl<T: Real> Forward<'_, T> {
             for array in [x, &*out] {
                 prefetch(array, AHEAD, cell.min(BLOCK));
             }
-            let [count, mean, m2] = of_run(simd, x);
+            let found = of_run(simd, x);
+            let has_nan = || x.iter().any(|x| x.is_nan());
             *to = match cells.about_zero {
-                true => [count, 0.0, m2 + count * mean * mean],
-                false => [count, mean, m2],
+                true => [found[0], 0.0, about_zero(found, has_nan)],
+                false => found,
             };
             let scale = Scale::of(*to, cells.eps);
             let runs = x.chunks_exact(len).zip(out.chunks_exact_mut(len));

@@ -160,3 +160,68 @@ fn squares_beyond_the_type_are_those_of_double_precision() {
     );
     assert!(nothing_known.m2[0].is_nan());
 }
+
+/// No type holds these squares, and infinities have no deviations.
+#[test]
+fn means_stay_where_squares_are_beyond_double_precision() {
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    // Values from PyTorch, but for those whose sum overflows there.
+    let lines: [(&[f64], f64, f64); 8] = [
+        (&[1e160, 3e160, -1e160, 1e160], 1e160, inf),
+        (&[1.7e308, 1.7e308, -1.7e308, 0.0], 0.425e308, inf),
+        (&[1e300; 4], 1e300, 0.0),
+        (&[1.0, inf, 2.0, 3.0], inf, nan),
+        (&[-inf, 1.0, -inf, 2.0], -inf, nan),
+        (&[-inf, 1.0, inf, 2.0], nan, nan),
+        (&[1.0, nan, inf, 2.0], nan, nan),
+        (&[inf], inf, nan),
+    ];
+    let same = |g: f64, e: f64| g == e || g.is_nan() && e.is_nan() || (g - e).abs() <= 1e-12 * e;
+    for (line, mean, m2) in lines {
+        let of = |x: &[f64]| moments(&View::contiguous(x, &[x.len()]), &[0], None);
+        let check = |found: &Moments, cell: usize| {
+            let (a, b) = (found.mean[cell], found.m2[cell]);
+            assert!(same(a, mean) && same(b, m2), "{line:?}: {a} {b}");
+        };
+        check(&of(line), 0);
+        // Side by side, over several blocks, and cut.
+        let columns: Vec<f64> = line.iter().flat_map(|x| [*x, 5.0, *x]).collect();
+        let found = moments(&View::contiguous(&columns, &[line.len(), 3]), &[0], None);
+        check(&found, 0);
+        check(&found, 2);
+        assert_eq!((found.mean[1], found.m2[1]), (5.0, 0.0));
+        let many: Vec<f64> = line
+            .iter()
+            .cycle()
+            .take(line.len() * 5000)
+            .copied()
+            .collect();
+        check(&of(&many), 0);
+        for cut in 0..line.len() {
+            let mut found = of(&line[..cut]);
+            found.merge(&of(&line[cut..]));
+            check(&found, 0);
+        }
+        let narrow: Vec<f32> = line.iter().map(|x| *x as f32).collect();
+        if !mean.is_finite() {
+            check(
+                &moments(&View::contiguous(&narrow, &[narrow.len()]), &[0], None),
+                0,
+            );
+        }
+    }
+}
+
+#[test]
+fn squares_about_zero_of_infinities_are_infinite() {
+    let of = |x: &[f64]| {
+        let found = moments(&View::contiguous(x, &[x.len()]), &[0], None);
+        let has_nan = || x.iter().any(|x| x.is_nan());
+        about_zero([found.count[0], found.mean[0], found.m2[0]], has_nan)
+    };
+    assert!((of(&[3.0, -4.0]) - 25.0).abs() < 1e-12);
+    assert_eq!(of(&[1.0, f64::INFINITY, 2.0]), f64::INFINITY);
+    assert_eq!(of(&[f64::NEG_INFINITY, f64::INFINITY]), f64::INFINITY);
+    assert_eq!(of(&[1e200, 1.0]), f64::INFINITY);
+    assert!(of(&[f64::INFINITY, f64::NAN]).is_nan());
+}

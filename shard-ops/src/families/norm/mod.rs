@@ -26,11 +26,12 @@ use crate::{
 };
 use shard_comm::{DType, Monoid};
 use shard_kernels::Real;
-use shard_kernels::moments::{Groups, moments};
+use shard_kernels::moments::{Groups, about_zero, moments};
 use shard_kernels::normalise::{self as kernels, Along, Scale};
 use shard_kernels::unary::Unary;
 use shard_spec::{Dims, ReduceOp};
 use smallvec::smallvec;
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 /// Normalises each group of channels of each sample: `x` is (N, C, spatial...), `weight` and `bias` are (C).
@@ -87,6 +88,9 @@ pub fn instance_norm(
 }
 
 /// Normalises over the last `dims` dims: `weight` and `bias` have their shape.
+///
+/// Where squares of deviations are beyond `f64`, the variance is infinite and what is divided by its root is 0, in all normalisations; in
+/// PyTorch some have NaN there.
 ///
 /// # Collective
 /// All members of the mesh. Communicates three numbers per row if normalised dims are sharded.
@@ -492,11 +496,18 @@ impl Op for MomentsOp {
                     moments(&x, &dims, None)
                 }
             };
+            // Squares are those of the last dims.
+            let all = LazyCell::new(|| flat(&x));
+            let has_nan = |c: usize| {
+                let len = all.len() / found.count.len();
+                all[c * len..][..len].iter().any(|x| x.is_nan())
+            };
             let mut out = call.output::<f64>(0);
             let cells = found.count.iter().zip(&found.mean).zip(&found.m2);
-            for (to, ((&count, &mean), &m2)) in out.data_mut().chunks_exact_mut(3).zip(cells) {
+            let to = out.data_mut().chunks_exact_mut(3);
+            for (c, (to, ((&count, &mean), &m2))) in to.zip(cells).enumerate() {
                 to.copy_from_slice(&match self.squares {
-                    true => [count, 0.0, m2 + count * mean * mean],
+                    true => [count, 0.0, about_zero([count, mean, m2], || has_nan(c))],
                     false => [count, mean, m2],
                 });
             }

@@ -22,6 +22,12 @@ DEVICE Moments pooled(Moments s, Moments t) {
     if (t.count == 0) return s;
     if (s.count == 0) return t;
     const f64 d = t.mean - s.mean, n = s.count + t.count;
+    if (d - d != 0) {
+        // Means that are not finite, or as large as numbers get.
+        const f64 mean = s.mean * (s.count / n) + t.mean * (t.count / n);
+        Moments far = {n, mean, s.squares + t.squares + (mean - mean == 0 ? d * d : d - d)};
+        return far;
+    }
     Moments all = {n, s.mean + d * (t.count / n), s.squares + t.squares + d * d * (s.count * t.count / n)};
     return all;
 }
@@ -61,6 +67,12 @@ BLOCK_KERNEL(moments, Norm) {
             f64 sum = 0;
             for (i64 i = from + member(); i < to; i += members()) sum += (f64)READ(x, element_of(p, cell, i));
             mean = to > from ? team_sum(sum) / count : 0;
+            if (mean - mean != 0) {
+                // The sum may be too large where the mean is not.
+                sum = 0;
+                for (i64 i = from + member(); i < to; i += members()) sum += (f64)READ(x, element_of(p, cell, i)) / count;
+                mean = team_sum(sum);
+            }
         }
         Sums found = {0, 0};
         for (i64 i = from + member(); i < to; i += members()) {
@@ -71,7 +83,7 @@ BLOCK_KERNEL(moments, Norm) {
         found = over_team(found, [](Sums s, Sums t) { return both(s, t); });
         if (member() == 0) {
             // Corrects for the rounding of the mean, after which the deviations do not quite sum to zero.
-            const f64 squares = to > from ? found.a - (p.about_zero ? 0 : found.b * found.b / count) : 0;
+            const f64 squares = p.about_zero || found.a - found.a != 0 ? found.a : to > from ? found.a - found.b * found.b / count : 0;
             const Moments all = {count, mean, squares};
             (p.parts > 1 ? &AT(found, Moments, item) : &AT(y, Moments, cell))[0] = all;
         }

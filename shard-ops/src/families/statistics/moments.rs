@@ -48,7 +48,8 @@ pub fn std(
     cast(exec, &root, x.dtype())
 }
 
-/// The [variance](var) and the mean, of one reduction.
+/// The [variance](var) and the mean, of one reduction. With an infinite element the variance is NaN and the mean is that infinity,
+/// wherever it stands; PyTorch's mean is NaN if numbers follow it.
 ///
 /// # Collective
 /// As [`var`].

@@ -10,11 +10,18 @@ DEVICE bool no_number(W a) { return a != a; }
 #define WIDTH 3
 struct State { W a, b, c; };
 DEVICE State nothing() { State s = {0, 0, 0}; return s; }
-template <class X> DEVICE State lift(X x, i64) { State s = {1, (W)x, 0}; return s; }
+// Infinity has no deviation from itself.
+template <class X> DEVICE State lift(X x, i64) { State s = {1, (W)x, (W)x - (W)x}; return s; }
 DEVICE State join(State s, State t) {
     if (t.a == 0) return s;
     if (s.a == 0) return t;
     const W d = t.b - s.b, n = s.a + t.a;
+    if (d - d != 0) {
+        // Means that are not finite, or as large as numbers get.
+        const W all = s.b * (s.a / n) + t.b * (t.a / n);
+        State r = {n, all, s.c + t.c + (all - all == 0 ? d * d : d - d)};
+        return r;
+    }
     State r = {n, s.b + d * (t.a / n), s.c + t.c + d * d * (s.a * t.a / n)};
     return r;
 }

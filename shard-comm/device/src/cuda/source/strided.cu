@@ -154,6 +154,14 @@ DEVICE void combine(W* a, const W* b) {
     if (b[0] == 0) return;
     if (a[0] == 0) { a[0] = b[0]; a[1] = b[1]; a[2] = b[2]; return; }
     W delta = b[1] - a[1], count = a[0] + b[0];
+    if (delta - delta != 0) {
+        // Means that are not finite, or as large as numbers get.
+        W all = a[1] * (a[0] / count) + b[1] * (b[0] / count);
+        a[2] = a[2] + b[2] + (all - all == 0 ? delta * delta : delta - delta);
+        a[1] = all;
+        a[0] = count;
+        return;
+    }
     a[1] = a[1] + delta * (b[0] / count);
     a[2] = a[2] + b[2] + delta * delta * (a[0] * b[0] / count);
     a[0] = count;
