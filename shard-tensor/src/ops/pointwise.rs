@@ -4,7 +4,7 @@ use super::Branch;
 use crate::{Dim, Result, ShardTensor};
 use shard_comm::{Calling, DType};
 use shard_kernels::unary::Unary;
-use shard_ops::elementwise as ops;
+use shard_ops::{Value, elementwise as ops};
 
 /// A method for each row of the table.
 macro_rules! methods {
@@ -95,8 +95,8 @@ impl ShardTensor {
     /// As [`floor_div`](Self::floor_div); for a number that the type cannot hold.
     #[track_caller]
     pub fn floor_div_scalar(&self, value: f64) -> Result<Self> {
-        let _call = Calling::of("floor_div_scalar");
-        self.floor_div(&self.number(value)?)
+        let number = |x: &Value| ops::number("floor_div_scalar", x, value);
+        self.run(|exec, x| ops::floor_div(exec, x, &number(x)?))
     }
 
     /// [`remainder`](Self::remainder) of the division by a number.
@@ -108,8 +108,8 @@ impl ShardTensor {
     /// As [`floor_div_scalar`](Self::floor_div_scalar).
     #[track_caller]
     pub fn remainder_scalar(&self, value: f64) -> Result<Self> {
-        let _call = Calling::of("remainder_scalar");
-        self.remainder(&self.number(value)?)
+        let number = |x: &Value| ops::number("remainder_scalar", x, value);
+        self.run(|exec, x| ops::remainder(exec, x, &number(x)?))
     }
 
     /// A number as a tensor of the same type on the same mesh.
@@ -161,6 +161,7 @@ macro_rules! binaries {
             /// communicator reports.
             #[track_caller]
             pub fn $name(&self, other: &Self) -> Result<Self> {
+                let _call = Calling::of(stringify!($name));
                 self.run2(other, ops::$name)
             }
         )*}

@@ -72,6 +72,40 @@ fn an_error_names_the_method_once() {
     }
 }
 
+/// Ops that are made of others, and what they look up first.
+#[test]
+fn an_error_of_a_step_begins_with_the_method() {
+    let told = launch(2, |ctx| {
+        let x = ctx.mesh_of(2)?.with_dtype(DType::I64).arange(4, shard(0))?;
+        let floats = x.to(DType::F32)?;
+        let points = floats.unsqueeze(1)?;
+        let errors = [
+            floats.fmax(&x),
+            floats.heaviside(&x),
+            x.floor_div_scalar(0.5),
+            x.remainder_scalar(0.5),
+            x.index(0, &[&x.add_scalar(2.0)?]),
+            points.farthest_points_by_cloud(&x, 3, 2),
+        ];
+        Ok(errors.map(|error| error.unwrap_err().to_string()))
+    });
+    let begins = [
+        "fmax: ",
+        "heaviside: ",
+        "floor_div_scalar: ",
+        "remainder_scalar: ",
+        "index on rank 1: ",
+        "farthest_points_by_cloud: farthest_points on rank 1: ",
+    ];
+    for (text, begins) in told
+        .unwrap()
+        .iter()
+        .flat_map(|told| told.iter().zip(begins))
+    {
+        assert!(text.starts_with(begins), "{text}");
+    }
+}
+
 #[test]
 fn an_op_of_two_results_is_refused_where_it_should_have_one() {
     let told = launch(2, |ctx| {

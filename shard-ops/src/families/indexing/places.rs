@@ -64,7 +64,7 @@ impl Places {
                 true => index.detach(),
                 false => expand(exec, &index.detach(), &shape)?,
             };
-            let at = Resolve::apply(exec, &index, n)?;
+            let at = Resolve::apply(exec, op, &index, n)?;
             numbers = Some(match numbers {
                 None => at,
                 Some(before) => add(exec, &mul_scalar(exec, &before, n as f64)?, &at)?,

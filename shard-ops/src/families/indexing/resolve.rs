@@ -13,31 +13,37 @@ use std::sync::Arc;
 /// Indices of a dim as those from the start, `i64`: inputs are a table of that extent, which is not read, and the indices. What is out of
 /// range is found as in any other op that looks up rows.
 #[derive(Clone, Copy, Debug)]
-pub struct Resolve;
-
-const NAME: &str = "resolve_indices";
+pub struct Resolve {
+    /// The op it is done for, for messages.
+    name: &'static str,
+}
 
 impl Resolve {
-    /// Indices of a dim of `n`.
-    pub(crate) fn apply(exec: &dyn Exec, index: &Value, n: usize) -> Result<Value> {
+    /// Indices of a dim of `n`, for an op of this name.
+    pub(crate) fn apply(
+        exec: &dyn Exec,
+        name: &'static str,
+        index: &Value,
+        n: usize,
+    ) -> Result<Value> {
         let layout = Layout::replicated(index.layout().mesh(), &[n]);
         let cx = index.array().cx();
-        let dim = Array::from_parts(cx, &layout, None, DType::Bool).in_op(NAME)?;
-        exec.apply1(Arc::new(Self), &[&dim.into(), &index.detach()])
+        let dim = Array::from_parts(cx, &layout, None, DType::Bool).in_op(name)?;
+        exec.apply1(Arc::new(Self { name }), &[&dim.into(), &index.detach()])
     }
 }
 
 impl Op for Resolve {
     fn name(&self) -> &'static str {
-        NAME
+        self.name
     }
 
     fn key(&self) -> u128 {
-        key_of(NAME, &())
+        key_of("resolve_indices", &self.name)
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let mut rule = Rule::builder(NAME, inputs).any_order();
+        let mut rule = Rule::builder(self.name, inputs).any_order();
         let factor = rule.factor(inputs[0].shape[0]);
         let dims: Vec<Access> = (inputs[1].shape.iter())
             .map(|&n| Access::factor(rule.factor(n)))

@@ -103,7 +103,7 @@ pub fn farthest_points_by_cloud(
     let points = &single(exec, points)?;
     check(points, count, None)?;
     one_id_each(NAME, [points, ids])?;
-    let ids = Resolve::apply(exec, ids, clouds)?;
+    let ids = Resolve::apply(exec, NAME, ids, clouds)?;
     sampled(exec, points, Some(ids), clouds, None, count, ring)
 }
 
