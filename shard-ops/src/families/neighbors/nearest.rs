@@ -19,7 +19,7 @@ use smallvec::smallvec;
 use std::sync::Arc;
 
 /// The `k` points `[points, dim]` nearest to every query `[queries, dim]`: their Euclidean distances `[queries, k]`, ascending,
-/// and their indices, `i64`. Among equal distances the lower index comes first. Only the distances can be differentiated, to
+/// and their indices, `i64`. Among equal distances the lower index comes first, and NaN is the largest. Only the distances can be differentiated, to
 /// any order; the distance of a point to itself has gradient zero.
 ///
 /// # Collective
