@@ -1,6 +1,6 @@
 //! Placements as a user writes them, and the layouts they mean.
 
-use crate::{Error, Result};
+use crate::{Dim, Error, Result};
 use shard_spec::{DeviceMesh, DimSharding, Layout, Partition, Placement, ReduceOp};
 
 /// What one mesh axis does with a tensor, and, if it shards a dim, how large the parts are.
@@ -14,12 +14,21 @@ use shard_spec::{DeviceMesh, DimSharding, Layout, Partition, Placement, ReduceOp
 /// let uneven = shard(0).sizes([62, 0, 38]);     // these sizes
 /// let weighted = shard(0).weights([1.0, 2.0]);  // in proportion
 /// let causal = shard(1).zigzag();               // equal work under a causal mask
-/// # let _ = (by_chunk, even, uneven, weighted, causal, replicate());
+/// let features = shard(-1);                     // the last dim, whichever it is
+/// # let _ = (by_chunk, even, uneven, weighted, causal, features, replicate());
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct AxisPlacement {
-    placement: Placement,
+    what: What,
     split: Split,
+}
+
+/// A [`Placement`] of a tensor whose dims are not counted yet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum What {
+    Shard(Dim),
+    Replicate,
+    Partial(ReduceOp),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -32,9 +41,20 @@ enum Split {
     BlockCyclic(usize),
 }
 
-/// Shards a dim along a mesh axis, by chunk unless one of the methods says otherwise.
-pub fn shard(dim: usize) -> AxisPlacement {
-    Placement::Shard(dim).into()
+/// Shards a dim along a mesh axis, by chunk unless one of the methods says otherwise. Below 0 it counts from the end, whatever the tensor:
+/// -1 is the last.
+///
+/// ```
+/// use shard_tensor::{launch, shard};
+/// let laid = launch(2, |ctx| Ok(ctx.mesh_of(2)?.ones([3, 4, 5], shard(-1))?.layout().to_string()))?;
+/// assert_eq!(laid[0], "S(2)");
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+pub fn shard(dim: impl Into<Dim>) -> AxisPlacement {
+    AxisPlacement {
+        what: What::Shard(dim.into()),
+        split: Split::Chunk,
+    }
 }
 
 /// Holds copies along a mesh axis; where it stands alone, along every axis of any mesh.
@@ -102,9 +122,16 @@ impl AxisPlacement {
         }
     }
 
-    /// The placement without its sizes.
-    pub fn placement(&self) -> Placement {
-        self.placement
+    /// The placement without its sizes, for a tensor of so many dims.
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) for a dim before the first. One behind the last is left to who makes a layout of it.
+    pub fn placement(&self, ndim: usize) -> Result<Placement> {
+        Ok(match self.what {
+            What::Shard(dim) => Placement::Shard(dim.of("placements", ndim)?),
+            What::Replicate => Placement::Replicate,
+            What::Partial(op) => Placement::Partial(op),
+        })
     }
 
     /// How `n` indices divide over `parts` ranks.
@@ -124,14 +151,14 @@ impl AxisPlacement {
 pub(crate) fn with_axis(layout: &Layout, axis: usize, placement: &AxisPlacement) -> Result<Layout> {
     let free = without_axis(layout, axis)?;
     let parts = layout.mesh().axis_size(axis);
-    match placement.placement {
+    match placement.placement(layout.ndim())? {
         Placement::Replicate => Ok(free),
         Placement::Partial(op) => Ok(free.with_partial(&[axis], op)?),
         Placement::Shard(dim) => {
             if dim >= free.ndim() {
                 // The same error as everywhere else.
                 let mut all = free.placements().to_vec();
-                all[axis] = placement.placement;
+                all[axis] = Placement::Shard(dim);
                 return Ok(Layout::new(free.mesh(), free.shape(), &all)?);
             }
             divided_further(&free, dim, axis, |size| placement.partition(size, parts))
@@ -179,8 +206,13 @@ fn without_axis(layout: &Layout, axis: usize) -> Result<Layout> {
 
 impl From<Placement> for AxisPlacement {
     fn from(placement: Placement) -> Self {
+        let what = match placement {
+            Placement::Shard(dim) => What::Shard(dim.into()),
+            Placement::Replicate => What::Replicate,
+            Placement::Partial(op) => What::Partial(op),
+        };
         Self {
-            placement,
+            what,
             split: Split::Chunk,
         }
     }
@@ -235,7 +267,7 @@ impl Placements {
             Form::InOrder(axes) => axes.clone(),
             Form::ByName(named) => in_mesh_order(mesh, named)?,
         };
-        let placements: Vec<Placement> = axes.iter().map(AxisPlacement::placement).collect();
+        let placements = resolved(&axes, shape.len())?;
         // Validates the count, the dims and the mixture of partial axes, and is the answer if all go by chunk.
         let by_chunk = Layout::new(mesh, shape, &placements)?;
         if axes.iter().all(|a| a.split == Split::Chunk) {
@@ -258,23 +290,18 @@ impl Placements {
         Ok(builder.build()?)
     }
 
-    /// The placements alone, for callers that learn the sizes from the ranks.
-    pub(crate) fn plain(&self, mesh: &DeviceMesh) -> Result<Vec<Placement>> {
+    /// The placements alone, for callers that learn the sizes from the ranks, and count the dims with these: see [`resolved`].
+    pub(crate) fn plain(&self, mesh: &DeviceMesh) -> Result<Vec<AxisPlacement>> {
         let axes = match &self.0 {
-            Form::Layout(layout) => return Ok(layout.placements().to_vec()),
+            Form::Layout(layout) => {
+                return Ok(layout.placements().iter().map(|&p| p.into()).collect());
+            }
             Form::InOrder(axes) => axes.clone(),
             Form::ByName(named) => in_mesh_order(mesh, named)?,
         };
         if axes.len() != mesh.ndim() {
             // The same error as everywhere else.
-            Layout::new(
-                mesh,
-                &[],
-                &axes
-                    .iter()
-                    .map(AxisPlacement::placement)
-                    .collect::<Vec<_>>(),
-            )?;
+            Layout::new(mesh, &[], &vec![Placement::Replicate; axes.len()])?;
         }
         if axes.iter().any(|a| a.split != Split::Chunk) {
             return Err(Error::argument(
@@ -284,8 +311,13 @@ impl Placements {
                 "the ranks tell the sizes; drop them from the placements, or state the global shape",
             ));
         }
-        Ok(axes.iter().map(AxisPlacement::placement).collect())
+        Ok(axes)
     }
+}
+
+/// Placements of a tensor of so many dims.
+pub(crate) fn resolved(axes: &[AxisPlacement], ndim: usize) -> Result<Vec<Placement>> {
+    axes.iter().map(|axis| axis.placement(ndim)).collect()
 }
 
 /// The flat partition of one dim over the axes that shard it, the first the major one.
@@ -374,8 +406,8 @@ fn by_name<S: Into<String>, A: Into<AxisPlacement>>(
 /// [`Placements::replicated`].
 impl From<AxisPlacement> for Placements {
     fn from(axis: AxisPlacement) -> Self {
-        match axis.placement {
-            Placement::Replicate => Self::replicated(),
+        match axis.what {
+            What::Replicate => Self::replicated(),
             _ => in_order([axis]),
         }
     }

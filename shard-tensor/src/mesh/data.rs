@@ -1,6 +1,7 @@
 //! Tensors from data that ranks have.
 
 use super::Mesh;
+use crate::placements::resolved;
 use crate::{Error, Placements, Result, Shape, ShardTensor};
 use ndarray::{ArrayBase, ArrayViewD, Axis, CowArray, Data, Dimension, Slice};
 use shard_comm::Calling;
@@ -216,6 +217,8 @@ impl Mesh {
     pub(crate) fn infer(&self, mine: &[usize], placements: &Placements) -> Result<Layout> {
         let placements = placements.plain(self.mesh())?;
         let shapes = self.all_shapes(mine)?;
+        // All have as many dims.
+        let placements = resolved(&placements, mine.len())?;
         let mut shape = Dims::new();
         let mut shardings = Vec::new();
         for dim in 0..mine.len() {

@@ -1,7 +1,7 @@
 //! Plans of parallelism by the names of parameters.
 
 use super::place::{Place, divided, present, split};
-use crate::{Error, Result, ShardTensor};
+use crate::{Dim, Error, Result, ShardTensor};
 
 /// How the parameters of a model are divided over named mesh axes, by patterns of their names.
 ///
@@ -39,7 +39,7 @@ struct Rule {
 #[derive(Clone, Debug)]
 enum What {
     Replicate,
-    Shard(String, usize),
+    Shard(String, Dim),
     /// Parts are whole units of so many features.
     Colwise(String, usize),
     Rowwise(String, usize),
@@ -58,10 +58,10 @@ impl Plan {
         self.rule(pattern, What::Replicate)
     }
 
-    /// Divides a dim over an axis; activations follow.
+    /// Divides a dim over an axis; activations follow. Below 0 it counts from the last dim, -1.
     #[must_use]
-    pub fn shard(self, pattern: &str, axis: &str, dim: usize) -> Self {
-        self.rule(pattern, What::Shard(axis.to_owned(), dim))
+    pub fn shard(self, pattern: &str, axis: &str, dim: impl Into<Dim>) -> Self {
+        self.rule(pattern, What::Shard(axis.to_owned(), dim.into()))
     }
 
     /// Divides the outputs of linear layers over an axis: weight and bias by their first dim. Inputs that are whole along it do not
@@ -189,7 +189,7 @@ impl What {
                 let used_as = own.clone();
                 Ok(Place { own, used_as })
             }
-            Self::Shard(axis, dim) => everywhere(axis, *dim, 1),
+            Self::Shard(axis, dim) => everywhere(axis, dim.of(op, own.ndim())?, 1),
             Self::Colwise(axis, unit) => everywhere(axis, 0, *unit),
             Self::Rowwise(axis, unit) if own.ndim() > 1 => everywhere(axis, 1, *unit),
             // A bias is added once, to the sum.

@@ -92,6 +92,7 @@ impl Chance {
                 (1, ..) | (_, 0, _) => replicate(),
                 (.., 0) => shard(dim % ndim).even(),
                 (.., 1) => shard(dim % ndim).striped(),
+                (.., 2) => shard(-1 - (dim % ndim) as isize),
                 _ => shard(dim % ndim),
             }
         };
@@ -113,12 +114,15 @@ impl Chance {
         };
         let x = if placements.iter().any(is_sum) {
             // Four terms of each, of which ranks along an axis that is to be summed have some.
-            let behind = |p: &AxisPlacement| match p.placement() {
-                Placement::Partial(_) => shard(0),
-                Placement::Shard(dim) => shard(dim + 1),
-                Placement::Replicate => replicate(),
+            let behind = |p: &AxisPlacement| {
+                Ok(match p.placement(shape.len())? {
+                    Placement::Partial(_) => shard(0),
+                    Placement::Shard(dim) => shard(dim + 1),
+                    Placement::Replicate => replicate(),
+                })
             };
-            let lying: Vec<AxisPlacement> = placements.iter().map(behind).collect();
+            let lying = placements.iter().map(behind);
+            let lying = lying.collect::<Result<Vec<AxisPlacement>>>()?;
             let term = |index: &[usize]| element(&index[1..]) * [0.5, 0.5, 1.0, -1.0][index[0]];
             mesh.from_fn([&[4], shape].concat(), lying, term)?
                 .sum([0], false)?
@@ -196,7 +200,7 @@ impl Chance {
 }
 
 fn is_sum(placement: &AxisPlacement) -> bool {
-    matches!(placement.placement(), Placement::Partial(_))
+    *placement == partial(ReduceOp::Sum)
 }
 
 fn mixed(mut bits: u64) -> u64 {

@@ -2,11 +2,11 @@
 
 use crate::common::read;
 use shard_comm::CommError;
-use shard_tensor::nn::{self, Module};
+use shard_tensor::nn::{self, ModelExt, Module, Plan};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
-    ConvTranspose, DType, Error, ErrorClass, GradCheck, Launch, Placement, Placements, ReduceOp,
-    Result, ShardTensor, launch, partial, replicate, shard,
+    ConvTranspose, DType, Error, ErrorClass, GradCheck, Launch, LocalSizes, Placement, Placements,
+    ReduceOp, Result, ShardTensor, launch, partial, replicate, shard,
 };
 use std::collections::BTreeMap;
 
@@ -49,6 +49,44 @@ fn placements_are_taken_in_any_form() {
             .map(|_| ())
             .map_err(|e| assert!(e.to_string().contains('2')))
             .unwrap_err();
+        Ok(())
+    });
+    checked.unwrap();
+}
+
+#[test]
+fn placements_count_dims_from_the_end() {
+    let checked = launch(4, |ctx| {
+        let grid = ctx.mesh([("h", 2), ("w", 2)])?;
+        let laid = |x: &ShardTensor| x.layout().to_string();
+        let x = grid.ones([4, 3, 5], [shard(-3), shard(-1).sizes([4, 1])])?;
+        assert_eq!(laid(&x), "S(0) S(2)[4,1]");
+        assert_eq!(laid(&x.redistribute_axis("w", shard(-2))?), "S(0) S(1)");
+        assert_eq!(laid(&x.redistribute([("h", shard(-2))])?), "S(1) R");
+        // The same placement is another dim of another tensor, and the same of all ranks whose sizes are asked for.
+        let last = [shard(-1), replicate()];
+        assert_eq!(laid(&grid.ones(6, &last)?), "S(0) R");
+        let piece = ndarray::Array2::<f32>::ones((3, 1 + ctx.rank() / 2));
+        let x = grid.from_local(&piece, &last, LocalSizes::Infer)?;
+        assert_eq!((x.shape(), laid(&x).as_str()), (&[3, 3][..], "S(1)[1,2] R"));
+        let linear = nn::Linear::new(&grid, 4, 6)?;
+        let linear = linear.distribute(&Plan::new().shard("weight", "w", -1))?;
+        assert_eq!(laid(&linear.weight), "R S(1)");
+        let beyond = [
+            grid.ones([4, 3], [shard(-3), replicate()]),
+            grid.from_local(&piece, [shard(-3), replicate()], LocalSizes::Infer),
+            x.redistribute([("h", shard(-3))]),
+            x.redistribute_axis("w", shard(-3)),
+            (nn::Linear::new(&grid, 4, 6)?)
+                .distribute(&Plan::new().shard("weight", "w", -3))
+                .map(|linear| linear.weight),
+        ];
+        let beyond = beyond.map(|made| made.map(drop).unwrap_err());
+        for error in &beyond {
+            assert_eq!(error.class(), ErrorClass::Uniform);
+            let text = error.to_string();
+            assert!(text.contains("from -2 on, got dim -3"), "{text}");
+        }
         Ok(())
     });
     checked.unwrap();

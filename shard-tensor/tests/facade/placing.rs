@@ -176,7 +176,7 @@ fn what_a_plan_cannot_do_is_said_of_the_parameter_and_the_line() {
 }
 
 fn replicate_all() -> [shard_tensor::Placement; 3] {
-    [replicate().placement(); 3]
+    [shard_tensor::Placement::Replicate; 3]
 }
 
 #[test]
