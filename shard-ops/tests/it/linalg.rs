@@ -1,8 +1,7 @@
 //! Factors of matrices, and solutions with them.
 
 use crate::applied::validated;
-use crate::ranks::on_ranks;
-use shard_comm::ErrorClass;
+use crate::ranks::{on_ranks, received, whole};
 use shard_ops::linalg::{
     cholesky, det, eigh, inv, lstsq, lu, matrix_exp, matrix_power, pinv, qr, slogdet, solve,
     solve_triangular, svd,
@@ -92,42 +91,59 @@ fn factors_of_any_matrix_have_the_slopes_of_their_vjps() {
     }
 }
 
+/// Those in pieces are brought together, a share of the batch for each rank if there is one; those that are not are left where they are.
 #[test]
-fn matrices_in_pieces_are_refused_on_all_ranks_with_the_fix_and_batches_are_not() {
+fn matrices_in_pieces_have_one_ranks_factors_and_whole_ones_do_not_move() {
     let pseudo: Of = |e, x| pinv(e, x, None).map(|found| vec![found]);
     let below: Of = |e, x| matrix_power(e, x, -1).map(|found| vec![found]);
-    let all: [Of; 11] = [
-        inv, cholesky, qr, lu, svd, eigh, det, slogdet, matrix_exp, pseudo, below,
+    let solved: Of = |e, x| solve(e, x, x).map(|found| vec![found]);
+    let triangle: Of = |e, x| solve_triangular(e, x, x, true, false).map(|found| vec![found]);
+    let least: Of = |e, x| lstsq(e, x, x).map(|found| vec![found]);
+    let all: [Of; 14] = [
+        inv, cholesky, qr, lu, svd, eigh, det, slogdet, matrix_exp, pseudo, below, solved,
+        triangle, least,
     ];
-    let told = on_ranks(&[2], |cx, engine| {
-        let of = |placed: &str| {
-            let layout = Layout::parse(cx.mesh(), &[3, 4, 4], placed).unwrap();
-            let entry = |i: &[usize]| if i[1] == i[2] { 2.0 } else { 0.25 };
+    on_ranks(&[2, 2], |cx, engine| {
+        let of = |shape: &[usize], placed: &str| {
+            let layout = Layout::parse(cx.mesh(), shape, placed).unwrap();
+            let entry = |i: &[usize]| {
+                let [.., row, column] = i else {
+                    return 1.0;
+                };
+                2.0 / (1 + row.abs_diff(*column)) as f64
+                    + if row == column { i[0] as f64 } else { 0.0 }
+            };
             Value::new(Array::from_fn::<f64>(cx, &layout, entry).unwrap())
         };
-        let before = cx.world().ledger().snapshot();
-        let mut told = Vec::new();
-        for placed in ["S(1)", "S(2)"] {
-            let x = of(placed);
-            let errors = all.iter().map(|f| f(engine, &x).unwrap_err());
-            let solved = [
-                solve(engine, &x, &of("R")),
-                solve(engine, &of("R"), &x),
-                solve_triangular(engine, &x, &of("R"), true, false),
-                lstsq(engine, &of("R"), &x),
-            ];
-            for error in errors.chain(solved.map(Result::unwrap_err)) {
-                assert_eq!(error.class(), ErrorClass::Uniform);
-                told.push(error.to_string());
+        let batch = ["S(1) R", "R S(2)", "S(0)[1,2] S(2)", "S(2)[4,0] S(1)[1,3]"];
+        let alone = ["S(0) R", "S(0) S(1)", "R S(1)[1,3]"];
+        for (i, f) in all.iter().enumerate() {
+            for (shape, layouts) in [(&[3, 4, 4][..], &batch[..]), (&[4, 4], &alone)] {
+                let expected: Vec<_> = f(engine, &of(shape, "R R")).unwrap();
+                for placed in layouts {
+                    let found = f(engine, &of(shape, placed)).unwrap();
+                    for (found, expected) in found.iter().zip(&expected) {
+                        let (found, expected) = (whole(engine, found), whole(engine, expected));
+                        let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
+                        assert!(found.iter().zip(&expected).all(near), "{i} of {placed}");
+                    }
+                }
             }
+            let x = of(&[3, 4, 4], "S(0)[1,2] R");
+            assert_eq!(received(cx, || drop(f(engine, &x).unwrap())), 0, "{i}");
         }
-        assert!(all.iter().all(|f| f(engine, &of("S(0)[1,2]")).is_ok()));
-        assert_eq!(cx.world().ledger().since(&before).bytes, 0);
-        told
+        // Each rank along the axis has a share of the batch, or of the columns.
+        let laid = |value: &Value| value.layout().to_string();
+        let inverse = &inv(engine, &of(&[3, 4, 4], "S(1) R")).unwrap()[0];
+        assert_eq!(laid(inverse), "S(0) R");
+        let (a, b) = (of(&[4, 4], "R R"), of(&[4, 4], "S(1)[1,3] R"));
+        let mut x = None;
+        assert_eq!(received(cx, || x = solve(engine, &a, &b).ok()), 0);
+        assert_eq!(laid(&x.unwrap()), "S(1)[1,3] R");
+        let x = solve_triangular(engine, &a, &of(&[4, 4], "R S(0)"), true, false).unwrap();
+        assert_eq!(laid(&x), "R S(1)");
+        // A vector is one column, which nobody divides.
+        let x = solve(engine, &a, &of(&[4], "S(0) R")).unwrap();
+        assert_eq!(laid(&x), "R R");
     });
-    assert_eq!(told[0], told[1]);
-    assert!(
-        told[0].iter().all(|error| error.contains("redistribute")),
-        "{told:?}"
-    );
 }

@@ -5,8 +5,9 @@ use shard_comm::Calling;
 use shard_ops::linalg::{self as ops, MatrixNorm};
 use shard_ops::{Exec, OpError, Value};
 
-/// Linear algebra, with the feature `linalg`. Matrices are the last two dims; each is whole on every rank that has it, and mesh axes
-/// may divide batch dims. Computed in double precision. What does not exist is NaN: the factor
+/// Linear algebra, with the feature `linalg`. Matrices are the last two dims. Each is computed by one rank, or by all that need the result:
+/// where mesh axes divide the matrices themselves, whole ones are brought together, and the axes divide the largest batch dim instead, or
+/// nothing where there is none. Computed in double precision. What does not exist is NaN: the factor
 /// of a matrix that is not positive definite, those of one with elements that are infinite or NaN, or the gradient of the logarithm of a determinant
 /// of 0.
 impl ShardTensor {
@@ -14,11 +15,11 @@ impl ShardTensor {
     /// pivot of 0, and very large where rounding hides it.
     ///
     /// # Collective
-    /// All members of the mesh. No communication; a partial tensor is reduced first.
+    /// All members of the mesh. No communication where mesh axes divide batch dims alone, or nothing; matrices in pieces are exchanged for
+    /// whole ones, a share of the batch for each rank, or all of it. A partial tensor is reduced first.
     ///
     /// # Errors
-    /// For a sharded dim of the matrices, which must be redistributed first; for matrices that are not square, and types other than
-    /// `f32` and `f64`.
+    /// For matrices that are not square, and types other than `f32` and `f64`.
     ///
     /// ```
     /// use shard_tensor::{launch, shard};
@@ -39,7 +40,8 @@ impl ShardTensor {
     /// The matrices `X` with `A X = B`, for this tensor as `A`, `[.., n, n]`, and `B` `[.., n, k]`, or `[.., n]`, with equal batch dims.
     ///
     /// # Collective
-    /// All members of the mesh. Communicates only to align batch dims.
+    /// All members of the mesh. Communicates only to align batch dims, and as [`inv`](Self::inv) for matrices in pieces. The columns of `B`
+    /// may be sharded: those of `X` then are as well.
     ///
     /// # Errors
     /// As [`inv`](Self::inv); for shapes that do not belong together, and types that differ.
@@ -264,7 +266,7 @@ impl ShardTensor {
     }
 
     /// The powers of square matrices; negative ones are those of the [inverse](Self::inv), and power 0 has ones on the diagonal. Other
-    /// powers than negative ones do not need whole matrices.
+    /// powers than negative ones leave matrices in pieces where they are.
     ///
     /// # Collective
     /// All members of the mesh. As [`matmul`](Self::matmul) of a matrix by itself, at most twice the logarithm of the exponent times; as
@@ -292,7 +294,7 @@ impl ShardTensor {
     }
 
     /// The norms of matrices, the last two dims, which disappear, or stay with extent 1 if `keepdim`. Those that are made of singular
-    /// values (nuclear, 2 and -2) need whole matrices; others do not. Of matrices without elements norms are 0. That of vectors is
+    /// values (nuclear, 2 and -2) bring whole matrices together; others do not. Of matrices without elements norms are 0. That of vectors is
     /// [`norm`](Self::norm).
     ///
     /// ```

@@ -222,7 +222,7 @@ fn least_squares(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
         let r = made.swap_remove(1);
         Ok::<_, OpError>((made.swap_remove(0), r))
     };
-    columns(OP, exec, a, b, &|b| {
+    columns(exec, a, b, &|b| {
         let fits = match (a.shape(), b.shape()) {
             ([batch @ .., m, _], [others @ .., rows, _]) => m == rows && batch == others,
             _ => false,

@@ -1,4 +1,5 @@
-//! Linear algebra of batches of matrices. A matrix is whole on every rank that has it; mesh axes may divide batch dims.
+//! Linear algebra of batches of matrices. A matrix is whole where it is computed with: mesh axes that divide it divide a batch dim
+//! instead, or nothing, and those of columns that are solved for stay.
 //!
 //! What does not exist is NaN, on every rank alike; the inverse of a singular matrix holds infinities or NaN.
 
@@ -28,13 +29,12 @@ macro_rules! factors {
         /// Matrices are the last two dims.
         ///
         /// # Collective
-        /// All members of the mesh. No communication; a partial operand is reduced first.
+        /// All members of the mesh. No communication for whole matrices; those in pieces are exchanged for whole ones, which the ranks
+        /// divide among themselves if there is a batch, and all have otherwise. A partial operand is reduced first.
         ///
         /// # Errors
-        /// A sharded dim of the matrices; fewer than two dims, or matrices that are not square where they must be; a type that is
-        /// not f32 or f64.
+        /// Fewer than two dims, or matrices that are not square where they must be; a type that is not f32 or f64.
         pub fn $name(exec: &dyn Exec, x: &Value) -> Result<Vec<Value>> {
-            whole(stringify!($name), x)?;
             apply(exec, Factors::$kind, x)
         }
     )*};
@@ -65,12 +65,13 @@ factors! {
 /// `X` with `A X = B`; `b` is `[.., n, k]`, or a vector for each matrix if it has a dim less than `a`. Batch dims must be equal.
 ///
 /// # Collective
-/// All members of the mesh. No communication but to align the batch dims of the operands.
+/// All members of the mesh. No communication but to align the batch dims of the operands, and to bring whole matrices together; the
+/// columns of `b` may be sharded.
 ///
 /// # Errors
-/// A sharded dim of the matrices; shapes that do not belong together; types that differ or are not f32 or f64.
+/// Shapes that do not belong together; types that differ or are not f32 or f64.
 pub fn solve(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
-    columns("solve", exec, a, b, &|b| apply_solve(exec, a, b))
+    columns(exec, a, b, &|b| apply_solve(exec, a, b))
 }
 
 /// [`solve`] with a triangle of each matrix, of which nothing else is read, and with `unit` not the diagonal, where ones are taken.
@@ -88,43 +89,23 @@ pub fn solve_triangular(
     unit: bool,
 ) -> Result<Value> {
     let triangle = Some(Triangle { upper, unit });
-    columns("solve_triangular", exec, a, b, &|b| {
+    columns(exec, a, b, &|b| {
         exec.apply1(Arc::new(SolveFor { triangle }), &[a, b])
     })
 }
 
 /// What `f` makes of right-hand sides as columns, of which a vector for each matrix is one.
 fn columns(
-    op: &'static str,
     exec: &dyn Exec,
     a: &Value,
     b: &Value,
     f: &dyn Fn(&Value) -> Result<Value>,
 ) -> Result<Value> {
-    whole(op, a)?;
     if b.ndim() + 1 != a.ndim() {
-        whole(op, b)?;
         return f(b);
     }
-    let columns = unsqueeze(exec, b, b.ndim())?;
-    whole(op, &columns)?;
-    let x = f(&columns)?;
+    let x = f(&unsqueeze(exec, b, b.ndim())?)?;
     reshape(exec, &x, &x.shape()[..x.ndim() - 1])
-}
-
-/// Refuses matrices in pieces.
-fn whole(op: &'static str, x: &Value) -> Result<()> {
-    let n = x.ndim();
-    let cut = (n.saturating_sub(2)..n).find(|&d| x.layout().sharding(d).is_some());
-    match cut {
-        None => Ok(()),
-        Some(d) => Err(OpError::Shape {
-            op,
-            problem: format!("dim {d} of the matrices is sharded: {}", x.layout()),
-            shapes: vec![x.shape().to_vec()],
-            fix: "redistribute it first, so that mesh axes divide batch dims alone or nothing",
-        }),
-    }
 }
 
 fn apply(exec: &dyn Exec, kind: Factors, x: &Value) -> Result<Vec<Value>> {
@@ -159,10 +140,21 @@ fn misfit(op: &'static str, problem: &str, inputs: &[Meta]) -> OpError {
 
 /// Batch dims as factors, and the others whole.
 fn dims(batch: &[usize], own: usize) -> Vec<Access> {
+    divided_instead(batch, own, None)
+}
+
+/// Batch dims as factors, and the others whole: axes that shard them shard the factor instead.
+fn divided_instead(batch: &[usize], own: usize, instead: Option<usize>) -> Vec<Access> {
     let factors = batch.iter().map(|&f| Access::factor(f));
-    factors
-        .chain(std::iter::repeat_n(Access::WHOLE, own))
-        .collect()
+    let whole = Access::Whole { instead };
+    factors.chain(std::iter::repeat_n(whole, own)).collect()
+}
+
+/// The factor of the largest batch dim, which divides the work best.
+fn largest(batch: &[usize], factors: &[usize]) -> Option<usize> {
+    // Of equal ones the first.
+    let dims = batch.iter().zip(factors).rev();
+    dims.max_by_key(|(n, _)| **n).map(|(_, f)| *f)
 }
 
 impl Op for Decompose {
@@ -213,7 +205,7 @@ impl Op for Decompose {
             Factors::Slogdet => vec![vec![], vec![]],
         };
         let mut rule = rule
-            .input(dims(&factors, 2))
+            .input(divided_instead(&factors, 2, largest(batch, &factors)))
             .flops(*m as f64 * *n as f64 * k as f64);
         for own in made {
             let shape: Dims = batch.iter().chain(&own).copied().collect();
@@ -274,10 +266,19 @@ impl Op for SolveFor {
         let batch = shape.len() - 2;
         let mut rule = Rule::builder(self.name(), inputs).any_order();
         let factors: Vec<usize> = shape[..batch].iter().map(|&n| rule.factor(n)).collect();
-        let n = shape[batch];
-        rule.input(dims(&factors, 2))
-            .input(dims(&factors, 2))
-            .output(dims(&factors, 2), shape, dtype)
+        let (n, k) = (shape[batch], shape[batch + 1]);
+        let columns = rule.factor(k);
+        let of_batch = largest(&shape[..batch], &factors);
+        // Columns are solved for one by one. A single one is not divided.
+        let instead = of_batch.or((k > 1).then_some(columns));
+        let sides = |rows: Access| {
+            let mut sides = dims(&factors, 0);
+            sides.extend([rows, Access::factor(columns)]);
+            sides
+        };
+        rule.input(divided_instead(&factors, 2, of_batch))
+            .input(sides(Access::Whole { instead }))
+            .output(sides(Access::WHOLE), shape, dtype)
             .flops((n as f64).powi(3))
             .linearity(Linearity::Each(smallvec![1]))
             .build()

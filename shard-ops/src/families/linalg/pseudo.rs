@@ -1,7 +1,7 @@
 //! Pseudo-inverses.
 
 use super::gradient::turned;
-use super::{dims, misfit, whole};
+use super::{dims, divided_instead, largest, misfit};
 use crate::families::elementwise::{add, sub};
 use crate::families::matmul::product;
 use crate::families::types::float_types;
@@ -25,7 +25,6 @@ use std::sync::Arc;
 /// # Errors
 /// As [`inv`](fn@super::inv), of matrices of any extents; an `rtol` below 0, or NaN.
 pub fn pinv(exec: &dyn Exec, x: &Value, rtol: Option<f64>) -> Result<Value> {
-    whole(NAME, x)?;
     let larger = x.shape().iter().rev().take(2).max().copied();
     let step = match x.dtype() {
         DType::F64 => f64::EPSILON,
@@ -71,7 +70,7 @@ impl Op for PseudoInverse {
         let mut rule = Rule::builder(NAME, inputs).any_order();
         let factors: Vec<usize> = batch.iter().map(|&n| rule.factor(n)).collect();
         let shape: Dims = batch.iter().chain([n, m]).copied().collect();
-        rule.input(dims(&factors, 2))
+        rule.input(divided_instead(&factors, 2, largest(batch, &factors)))
             .output(dims(&factors, 2), shape, dtype)
             .flops(*m as f64 * *n as f64 * *m.min(n) as f64)
             .linearity(Linearity::None)
