@@ -2,12 +2,13 @@
 
 use crate::local::into_autograd;
 use crate::{Context, Error, Result, ShardTensor};
-use shard_comm::{Calling, DType, Monoid, Scalar, Strided};
+use shard_comm::{Calling, Communicator, DType, Monoid, Scalar, Strided};
 use shard_ops::Value;
 use shard_ops::elementwise::mul_scalar;
 use shard_ops::optimize::power_sum;
 use shard_spec::Placement;
 use std::fmt;
+use std::rc::Rc;
 
 /// The gradients of one backward pass, by parameter.
 ///
@@ -103,10 +104,8 @@ impl Gradients {
         let all = self.inner.all()?;
         let ctx = self.ctx.clone();
         let named = move |(i, (name, value)): (usize, (Option<_>, _))| {
-            let name = name.map_or_else(
-                || format!("unnamed.{i}"),
-                |name: std::rc::Rc<str>| name.to_string(),
-            );
+            let name =
+                name.map_or_else(|| format!("unnamed.{i}"), |name: Rc<str>| name.to_string());
             (name, ShardTensor::new(&ctx, value))
         };
         Ok(all.into_iter().enumerate().map(named))
@@ -338,8 +337,21 @@ pub(crate) fn over_ranks(ctx: &Context, terms: &[(Value, Value)], how: Monoid) -
             device.copy(term, &Strided::contiguous(&[1]), &mut mine, &place)?;
         }
     }
-    let all = ctx.world().all_reduce(&mine.freeze(), how)?;
+    let all = group_of(ctx, terms).all_reduce(&mine.freeze(), how)?;
     Ok(device.download_vec::<f64>(&all)?)
+}
+
+/// All ranks, as the mesh of these values where they have one in common: it compares what the ranks did before.
+fn group_of<'a>(ctx: &'a Context, terms: &'a [(Value, Value)]) -> &'a Rc<dyn Communicator> {
+    let (mut all, world) = (terms.iter().map(|(of, _)| of.array().cx()), ctx.world());
+    let Some(cx) = all.next() else {
+        return world;
+    };
+    let axes: Vec<usize> = (0..cx.mesh().ndim()).collect();
+    match cx.mesh().size() == world.size() && all.all(|other| Rc::ptr_eq(cx, other)) {
+        true => cx.along(&axes).unwrap_or(world),
+        false => world,
+    }
 }
 
 /// How sums of powers of an order, or largest magnitudes, are taken together.

@@ -3,7 +3,7 @@
 use shard_comm::Communicator;
 use shard_spec::DeviceMesh;
 use shard_tensor::nn::{LayerNorm, Linear, ModelExt, Module, Rotary};
-use shard_tensor::optim::{AdamW, Optimizer, Sgd};
+use shard_tensor::optim::{AdamW, Lbfgs, Optimizer, Sgd};
 use shard_tensor::{
     ClassLoss, Context, Conv, DType, DeviceKind, Error, ErrorClass, GradAs, KernelPolicy, Launch,
     LocalSizes, Mesh, Placements, Result, ShardTensor, checkpoint, launch, replicate, shard,
@@ -53,6 +53,31 @@ fn tensors_of_one_rank_that_are_swapped_are_found_where_they_go() {
         first.sub(&second)?.sum_all()?.item().map(drop)
     });
     assert!(text.contains("rank 0 called to_mesh"), "{text}");
+}
+
+/// How often a loss is asked for depends on them, so nothing may be asked before they are compared.
+#[test]
+fn options_of_lbfgs_that_differ_are_found_before_ranks_part() {
+    type Options = fn(Lbfgs) -> Lbfgs;
+    let all: [Options; 5] = [
+        |lbfgs| lbfgs.iterations(1),
+        |lbfgs| lbfgs.evaluations(2),
+        |lbfgs| lbfgs.history(1),
+        |lbfgs| lbfgs.tolerances(1e3, 1e-9),
+        Lbfgs::strong_wolfe,
+    ];
+    for options in all {
+        let text = told(|ctx, mesh| {
+            let w = mesh.full([3], 2.0, replicate())?.requires_grad()?;
+            let lbfgs = Lbfgs::new(vec![("w".to_owned(), w.clone())], 0.1)?;
+            let mut lbfgs = match ctx.rank() {
+                0 => lbfgs,
+                _ => options(lbfgs),
+            };
+            lbfgs.step(|| w.square()?.sum_all()).map(drop)
+        });
+        assert!(text.contains("Lbfgs"), "{text}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::gradients::{joined, over_ranks, total};
 use crate::nn::Parameters;
 use crate::{Context, Error, Number, Result, ShardTensor, State, Stateful};
 use search::{Point, strong_wolfe};
-use shard_comm::{Calling, DType, Monoid};
+use shard_comm::{Call, Calling, DType, Monoid};
 use shard_ops::optimize::power_sum;
 use std::collections::BTreeSet;
 
@@ -180,6 +180,8 @@ impl Lbfgs {
         check_rate(self.rate)?;
         for (name, parameter) in &self.parameters {
             check_in_use("step", "the optimizer", name, parameter)?;
+            let value = parameter.value();
+            value.array().cx().record(self.told());
         }
         let (first, mut gradient) = self.evaluated(closure)?;
         let Some((_, one)) = self.parameters.first() else {
@@ -236,6 +238,17 @@ impl Lbfgs {
             }
         }
         Ok(first)
+    }
+
+    /// What decides how often a step asks for the loss, for the histories of meshes: ranks that differ in it would not meet again.
+    fn told(&self) -> Call<'static> {
+        let numbers = [self.rate, self.gradient_tolerance, self.change_tolerance];
+        let counts = [self.iterations, self.history];
+        let most = self.evaluations.map_or(-1, |n| n as i128);
+        let call = Call::new("Lbfgs").with(most as u128);
+        let call = counts.iter().fold(call, |call, &n| call.with(n as u128));
+        let call = call.with(self.has_search.into());
+        (numbers.iter()).fold(call, |call, number| call.with(number.to_bits().into()))
     }
 
     /// The length of a step, or of the first one that a search tries. The first direction is the gradient's, whose size says nothing.
