@@ -289,9 +289,26 @@ impl Context {
 
     /// Runs `f` without recording: its results have no gradient.
     ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let scores = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.ones([6], shard(0))?.requires_grad()?;
+    ///     ctx.no_grad(|| {
+    ///         let y = x.exp()?;
+    ///         assert!(!y.is_tracked());
+    ///         y.mean_all()?.item()
+    ///     })
+    /// })?;
+    /// assert!((scores[0] - 1_f64.exp()).abs() < 1e-6);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What `f` returns.
+    ///
     /// # Collective
     /// All ranks must agree on what is recorded.
-    pub fn no_grad<T>(&self, f: impl FnOnce() -> T) -> T {
+    pub fn no_grad<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         self.0.tape.no_grad(f)
     }
 
@@ -310,9 +327,12 @@ impl Context {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     ///
+    /// # Errors
+    /// What `f` returns.
+    ///
     /// # Collective
     /// All ranks must agree on what is recorded.
-    pub fn enable_grad<T>(&self, f: impl FnOnce() -> T) -> T {
+    pub fn enable_grad<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         self.0.tape.enable_grad(f)
     }
 
