@@ -76,14 +76,18 @@ impl Error {
         Self::Custom(text.to_string().into())
     }
 
-    /// An error of another library, or a text, to be returned from a launch.
+    /// An error of another library, or a text, to be returned from a launch. Errors of files, of numbers in texts, of shapes of arrays, and
+    /// `Box<dyn Error + Send + Sync>` need no call: `?` makes them such.
     ///
     /// ```
-    /// use shard_tensor::{Error, Result};
-    /// fn level(text: &str) -> Result<f64> {
-    ///     text.parse().map_err(Error::other)
+    /// use shard_tensor::{Error, Result, ndarray::Array2};
+    /// fn rows(text: &str, numbers: Vec<f32>) -> Result<Array2<f32>> {
+    ///     let rows = text.parse()?;
+    ///     Ok(Array2::from_shape_vec((rows, 2), numbers)?)
     /// }
-    /// assert_eq!(level("high").unwrap_err().to_string(), "invalid float literal");
+    /// assert_eq!(rows("two", vec![]).unwrap_err().to_string(), "invalid digit found in string");
+    /// assert!(rows("2", vec![1.0]).unwrap_err().to_string().contains("shape"));
+    /// assert_eq!(Error::other("a text").to_string(), "a text");
     /// ```
     pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Other(error.into().into())
@@ -173,10 +177,24 @@ impl From<DeviceError> for Error {
     }
 }
 
-impl From<std::io::Error> for Error {
-    fn from(error: std::io::Error) -> Self {
-        Self::other(error)
-    }
+/// What programs meet on the way to tensors: files, texts, and arrays.
+macro_rules! others {
+    ($($error:ty)*) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Self::other(error)
+            }
+        }
+    )*};
+}
+
+others! {
+    std::io::Error
+    std::num::ParseFloatError
+    std::num::ParseIntError
+    std::num::TryFromIntError
+    ndarray::ShapeError
+    Box<dyn std::error::Error + Send + Sync>
 }
 
 impl From<LaunchError> for Error {
