@@ -673,7 +673,8 @@ impl ShardTensor {
     /// gradient's place. The gradient has the layout of this tensor. A parameter keeps its hooks whatever value it is
     /// given.
     ///
-    /// A hook that holds its own tensor keeps it alive until it is removed, or the [launch](crate::launch) ends.
+    /// A hook that holds its own tensor keeps it alive until it is removed, or the [launch](crate::launch) ends. What it computes is recorded
+    /// where the pass is; in others it may begin a pass of its own on what it computes inside [`enable_grad`](Context::enable_grad).
     ///
     /// # Collective
     /// All ranks of the program, with the same hook.

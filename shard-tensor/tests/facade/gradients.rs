@@ -332,3 +332,28 @@ fn singular_vectors_of_a_singular_matrix_have_gradients() {
         assert!((108.0 * found - expected).abs() < 1e-8, "{found}");
     }
 }
+
+/// What it computes is not recorded, unless it says so, and it is told what to do.
+#[test]
+fn a_hook_may_begin_a_pass_of_its_own() {
+    let found = Launch::new(2).dtype(DType::F64).run(|ctx| {
+        let x = ctx.mesh_of(2)?.full([4], 3.0, shard(0))?.requires_grad()?;
+        let (copy, told) = (x.detach().requires_grad()?, Rc::new(RefCell::new(None)));
+        let (heard, inner) = (told.clone(), ctx.clone());
+        let hook = x.on_gradient(move |_| {
+            let cubes = || copy.square()?.mul(&copy)?.sum_all();
+            let silent = cubes()?.backward().map(drop).unwrap_err();
+            heard.replace(Some(silent.to_string()));
+            let slope = inner.enable_grad(cubes)?.grad1(&copy, false)?;
+            Ok(Some(slope))
+        })?;
+        let slope = x.sum_all()?.grad1(&x, false)?;
+        hook.remove();
+        Ok((read(&slope)?, told.take()))
+    });
+    for (slope, told) in found.unwrap() {
+        assert_eq!(slope, [27.0; 4]);
+        let told = told.unwrap();
+        assert!(told.contains("inside of enable_grad"), "{told}");
+    }
+}
