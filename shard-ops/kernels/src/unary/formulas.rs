@@ -461,6 +461,34 @@ trait Parts: Math {
         sum + sign * series
     }
 
+    /// A derivative of the modified Bessel function of the first kind of order `n`, up to the third of orders 0 and 1; each is a mean of
+    /// the functions of the orders beside.
+    fn bessel(n: i32, order: i32, x: f64) -> f64 {
+        let size = x.abs();
+        if size > 800.0 {
+            return odd(n + order, x, f64::INFINITY);
+        }
+        // In two steps: the exponential overflows before the function does.
+        let half = (0.5 * size).exp();
+        odd(n + order, x, bessel_slope(n, order, size) * half * half)
+    }
+
+    /// As [`bessel`](Self::bessel) of `e^-|x|` times the function. At 0 the derivative of the magnitude counts as 0.
+    fn scaled_bessel(n: i32, order: i32, x: f64) -> f64 {
+        let size = x.abs();
+        if size >= BESSEL_FAR {
+            return odd(n + order, x, bessel_far(n, order, size));
+        }
+        let sign: f64 = if size == 0.0 { 0.0 } else { -1.0 };
+        // Products of derivatives of both: (-1)^(order - j) times the choices of j.
+        let (mut sum, mut choices) = (0.0, 1.0);
+        for j in 0..=order {
+            sum += choices * sign.powi(order - j) * bessel_slope(n, j, size);
+            choices *= f64::from(order - j) / f64::from(j + 1);
+        }
+        odd(n + order, x, sum)
+    }
+
     /// Parts of `sin(πx) / (πx)`; near 0 by its series.
     #[inline(always)]
     fn sinc_parts(x: f64) -> [f64; 4] {
@@ -500,6 +528,57 @@ trait Parts: Math {
 }
 
 impl<M: Math> Parts for M {}
+
+/// From where on the asymptotic series of Bessel functions is exact.
+const BESSEL_FAR: f64 = 25.0;
+
+/// What a function of a magnitude is at `x`, if it is odd or even as a number is.
+fn odd(number: i32, x: f64, of_size: f64) -> f64 {
+    if number % 2 == 1 && x < 0.0 {
+        -of_size
+    } else {
+        of_size
+    }
+}
+
+/// `e^-x` times a derivative of the modified Bessel function of order `n`, of `x` from 0 on: a mean of those of other orders, whose sign
+/// does not matter.
+fn bessel_slope(n: i32, order: i32, x: f64) -> f64 {
+    let (mut sum, mut choices) = (0.0, 1.0);
+    for i in 0..=order {
+        sum += choices * bessel_near_or_far((n - order + 2 * i).abs(), x);
+        choices *= f64::from(order - i) / f64::from(i + 1);
+    }
+    sum / f64::from(1 << order)
+}
+
+/// `e^-x` times the function, by its series in powers of `x`, all of one sign, or for large `x` of its inverse.
+fn bessel_near_or_far(n: i32, x: f64) -> f64 {
+    if x >= BESSEL_FAR {
+        return bessel_far(n, 0, x);
+    }
+    let half = 0.5 * x;
+    let mut term: f64 = (1..=n).map(|i| half / f64::from(i)).product();
+    let mut sum = term;
+    for k in 1..60 {
+        term *= half * half / f64::from(k * (k + n));
+        sum += term;
+    }
+    sum * (-x).exp()
+}
+
+/// A derivative of `e^-x` times the function, term by term of its asymptotic series.
+fn bessel_far(n: i32, order: i32, x: f64) -> f64 {
+    use core::f64::consts::TAU;
+    let (mut term, mut sum) = (1.0, 0.0);
+    for k in 0..30 {
+        // The power is -k - ½, and one less with each derivative.
+        let slope: f64 = (0..order).map(|i| -f64::from(k + i) - 0.5).product();
+        sum += slope * term;
+        term *= f64::from((2 * k + 1) * (2 * k + 1) - 4 * n * n) / (f64::from(8 * (k + 1)) * x);
+    }
+    sum / ((TAU * x).sqrt() * x.powi(order))
+}
 
 /// A derivative of `π cot(πx)`.
 fn cotangent_slope(order: i32, x: f64) -> f64 {

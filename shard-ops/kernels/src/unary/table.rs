@@ -415,6 +415,34 @@ macro_rules! unary_table {
                 2 => s[2];
                 3 => s[3];
             }
+            /// The modified Bessel function of the first kind of order 0.
+            i0: I0 {
+                0 => M::bessel(0, 0, x);
+                1 => M::bessel(0, 1, x);
+                2 => M::bessel(0, 2, x);
+                3 => M::bessel(0, 3, x);
+            }
+            /// `e^-|x|` times the modified Bessel function of the first kind of order 0; derivative 0 at 0, where it has a kink.
+            i0e: I0e {
+                0 => M::scaled_bessel(0, 0, x);
+                1 => M::scaled_bessel(0, 1, x);
+                2 => M::scaled_bessel(0, 2, x);
+                3 => M::scaled_bessel(0, 3, x);
+            }
+            /// The modified Bessel function of the first kind of order 1.
+            i1: I1 {
+                0 => M::bessel(1, 0, x);
+                1 => M::bessel(1, 1, x);
+                2 => M::bessel(1, 2, x);
+                3 => M::bessel(1, 3, x);
+            }
+            /// `e^-|x|` times the modified Bessel function of the first kind of order 1.
+            i1e: I1e {
+                0 => M::scaled_bessel(1, 0, x);
+                1 => M::scaled_bessel(1, 1, x);
+                2 => M::scaled_bessel(1, 2, x);
+                3 => M::scaled_bessel(1, 3, x);
+            }
             /// `x²`
             square: Square {
                 0 => x * x;

@@ -356,6 +356,22 @@ fn values_match_the_documented_forms() {
             std::f64::consts::FRAC_2_PI,
             -0.212_206_590_789_193_78,
         ),
+        (Unary::I0, 1.063_483_370_741_323_4, 1.646_723_189_772_890_7),
+        (
+            Unary::I0e,
+            0.645_035_270_449_150_1,
+            0.367_433_609_054_158_34,
+        ),
+        (
+            Unary::I1,
+            0.257_894_305_390_896_36,
+            -0.981_666_428_577_907_9,
+        ),
+        (
+            Unary::I1e,
+            0.156_420_803_184_871_73,
+            -0.219_039_387_420_925_74,
+        ),
         (Unary::Softshrink { lambd: 0.2 }, 0.3, -1.3),
         (Unary::Frac, 0.5, -0.5),
         (
@@ -411,6 +427,46 @@ fn gamma_functions_and_sinc_are_pytorchs_at_their_poles() {
         }
     }
     assert_eq!(one::<f64>(Unary::Sinc, 1, 0.0), 0.0);
+}
+
+/// By both series, of both signs, at 0, and where only the scaled ones are numbers.
+#[test]
+fn bessel_functions_are_scipys_everywhere() {
+    let at = |op, x| one::<f64>(op, 0, x);
+    for (op, x, expected) in [
+        (Unary::I0, 30.0, 781_672_297_823.977_5),
+        (Unary::I0e, 30.0, 0.073_145_946_482_237_3),
+        (Unary::I1, 30.0, 768_532_038_938.956_9),
+        (Unary::I1e, 30.0, 0.071_916_330_598_647_55),
+        (Unary::I0e, -712.0, 0.014_953_620_962_177_634),
+        (Unary::I1e, -712.0, -0.014_943_116_131_474_008),
+        (Unary::I0, 0.0, 1.0),
+        (Unary::I0e, 0.0, 1.0),
+        (Unary::I1, 0.0, 0.0),
+        (Unary::I1e, 0.0, 0.0),
+        (Unary::I0e, f64::INFINITY, 0.0),
+    ] {
+        let got = at(op, x);
+        let off = (got - expected).abs();
+        assert!(off <= 2e-15 * expected.abs(), "{op:?} at {x}: {got}");
+    }
+    assert_eq!(at(Unary::I0, f64::NEG_INFINITY), f64::INFINITY);
+    assert_eq!(at(Unary::I1, f64::NEG_INFINITY), f64::NEG_INFINITY);
+    // The exponential overflows before.
+    assert!((at(Unary::I0, 712.0).ln() - 712.0 - at(Unary::I0e, 712.0).ln()).abs() < 1e-12);
+    for op in [Unary::I0, Unary::I0e, Unary::I1, Unary::I1e] {
+        assert!(at(op, f64::NAN).is_nan(), "{op:?}");
+        for order in 0..=3 {
+            let [below, above] = [25.0 - 1e-9, 25.0].map(|x| one::<f64>(op, order, x));
+            let off = (below - above).abs();
+            assert!(off < 1e-8 * above.abs(), "{op:?} {order}: {below} {above}");
+            // Magnitudes are even; derivatives of one are odd.
+            let odd = (order + usize::from(matches!(op, Unary::I1 | Unary::I1e))) % 2 == 1;
+            let (left, right) = (one::<f64>(op, order, -1.7), one::<f64>(op, order, 1.7));
+            assert_eq!(left, if odd { -right } else { right }, "{op:?} {order}");
+        }
+    }
+    assert_eq!(one::<f64>(Unary::I0e, 1, 0.0), 0.0);
 }
 
 #[test]

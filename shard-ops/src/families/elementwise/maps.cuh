@@ -121,3 +121,57 @@ DEVICE Parts sinc_parts(T x) {
     }
     return {s, pi * d1, pi * pi * d2, pi * pi * pi * d3};
 }
+// What a function of a magnitude is at x, if it is odd or even as a number is.
+DEVICE f64 odd(int number, f64 x, f64 of_size) { return number % 2 == 1 && x < 0 ? -of_size : of_size; }
+// A derivative of e^-x times the modified Bessel function of order n, term by term of its asymptotic series, which is exact from 25 on.
+DEVICE f64 bessel_far(int n, int order, f64 x) {
+    f64 term = 1, sum = 0;
+    for (int k = 0; k < 30; k++) {
+        f64 slope = 1;
+        for (int i = 0; i < order; i++) slope *= -(k + i) - 0.5;
+        sum += slope * term;
+        term *= f64((2 * k + 1) * (2 * k + 1) - 4 * n * n) / (8.0 * (k + 1) * x);
+    }
+    return sum * falling_power(x, order) / sqrt(6.28318530717958647693 * x);
+}
+// e^-x times the function of x from 0 on.
+DEVICE f64 bessel_near_or_far(int n, f64 x) {
+    if (x >= 25) return bessel_far(n, 0, x);
+    const f64 half = 0.5 * x;
+    f64 term = 1;
+    for (int i = 1; i <= n; i++) term *= half / i;
+    f64 sum = term;
+    for (int k = 1; k < 60; k++) {
+        term *= half * half / (k * (k + n));
+        sum += term;
+    }
+    return sum * exp(-x);
+}
+// e^-x times a derivative of it: a mean of the functions of the orders beside.
+DEVICE f64 bessel_slope(int n, int order, f64 x) {
+    f64 sum = 0, choices = 1;
+    for (int i = 0; i <= order; i++) {
+        const int beside = n - order + 2 * i;
+        sum += choices * bessel_near_or_far(beside < 0 ? -beside : beside, x);
+        choices *= f64(order - i) / (i + 1);
+    }
+    return sum / (1 << order);
+}
+// A derivative of the modified Bessel function.
+DEVICE f64 bessel(int n, int order, f64 x) {
+    const f64 size = fabs(x), half = exp(0.5 * size);
+    if (size > 800) return odd(n + order, x, exp(size));
+    return odd(n + order, x, bessel_slope(n, order, size) * half * half);
+}
+// A derivative of e^-|x| times it; at 0 that of the magnitude counts as 0.
+DEVICE f64 scaled_bessel(int n, int order, f64 x) {
+    const f64 size = fabs(x);
+    if (size >= 25) return odd(n + order, x, bessel_far(n, order, size));
+    f64 sum = 0, choices = 1;
+    for (int j = 0; j <= order; j++) {
+        const f64 sign = j == order ? 1 : size == 0 ? 0 : (order - j) % 2 == 1 ? -1 : 1;
+        sum += choices * sign * bessel_slope(n, j, size);
+        choices *= f64(order - j) / (j + 1);
+    }
+    return odd(n + order, x, sum);
+}
