@@ -29,6 +29,17 @@ tg = torch.tensor([2, 0, 3, 3, 1])
 case("multi_margin_loss", lambda x: F.multi_margin_loss(x, tg, p=1, margin=0.7, reduction="none"), [5, 4])
 case("multi_margin_loss of squares, weighted", lambda x: F.multi_margin_loss(x, tg, p=2, margin=1.0, weight=torch.linspace(0.5, 2, 4)), [5, 4])
 case("multilabel_soft_margin_loss", lambda x, t: F.multilabel_soft_margin_loss(x, t*t, weight=torch.linspace(0.5, 2, 4), reduction="none"), [5, 4], [5, 4])
+own = torch.tensor([[3, 0, -1, 1], [-1, 2, 0, 1], [2, 1, 0, 3], [1, -1, 1, -1], [0, 0, 2, -1]])
+case("multilabel_margin_loss", lambda x: F.multilabel_margin_loss(3*x, own, reduction="none"), [5, 4])
+case("multilabel_margin_loss of a sample", lambda x: F.multilabel_margin_loss(x, own[0]), [4])
+def mode(x):
+    value, at = torch.mode(torch.cat([x, x[:, 2:4]], 1), 1)
+    return value + at
+
+
+case("mode", mode, [4, 5])
+for name in ("i0", "i0e", "i1", "i1e"):
+    case(name, lambda x, name=name: getattr(torch.special, name)(x * 4.3), [5, 2])
 case("pairwise_distance", lambda x, y: F.pairwise_distance(x, y), [5, 3], [5, 3])
 case("pairwise_distance of magnitudes", lambda x, y: F.pairwise_distance(x, y, p=1, keepdim=True), [5, 3], [3])
 case("pdist", lambda x: F.pdist(x), [5, 3])

@@ -537,6 +537,18 @@ impl ShardTensor {
         self.two_along("median", dim, sort::median)
     }
 
+    /// The most frequent element of a dim, of several the smallest, and its last index, without the dim. Each NaN is another number.
+    ///
+    /// # Collective
+    /// As [`sort`](Self::sort) and [`gather`](Self::gather) of an element per line; where the dim is sharded, a number per line and part.
+    ///
+    /// # Errors
+    /// As [`median`](Self::median).
+    #[track_caller]
+    pub fn mode(&self, dim: impl Into<Dim>) -> Result<(Self, Self)> {
+        self.two_along("mode", dim, sort::mode)
+    }
+
     /// Of which of the intervals between ascending `boundaries` each element is: [`searchsorted`](Self::searchsorted) the other way round.
     ///
     /// # Collective

@@ -419,6 +419,36 @@ impl ShardTensor {
         })
     }
 
+    /// Of scores `[batch, classes]`, or `[classes]`, how far classes that are none of a sample's come to each of its own: the sum over all
+    /// pairs of `max(0, 1 - own + other)`, divided by the number of classes; reduced. Targets are integers of the same shape: a sample's own
+    /// classes, and a number below 0 behind them, if they are not all.
+    ///
+    /// ```
+    /// use shard_tensor::{LossReduction, launch, ndarray::array, shard};
+    /// let loss = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let scores = mesh.distribute(&array![[0.1_f64, 0.2, 0.4, 0.8]], shard(1))?;
+    ///     let own = mesh.distribute(&array![[3_i64, 0, -1, 1]], shard(1))?;
+    ///     scores.multilabel_margin_loss(&own, LossReduction::Mean)?.item()
+    /// })?;
+    /// assert!((loss[0] - (0.4 + 0.6 + 1.1 + 1.3) / 4.0).abs() < 1e-12);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`multi_margin_loss`](Self::multi_margin_loss), with as many targets as scores. A rank holds the square of the scores of each of
+    /// its samples meanwhile.
+    ///
+    /// # Errors
+    /// If shapes are not equal, for targets that are no integers; on all ranks, for targets that are no class.
+    #[track_caller]
+    pub fn multilabel_margin_loss(&self, target: &Self, reduction: LossReduction) -> Result<Self> {
+        let _call = Calling::of("multilabel_margin_loss");
+        self.run2(target, |exec, x, t| {
+            ops::multilabel_margin_loss(exec, x, t, reduction)
+        })
+    }
+
     /// Of scores and targets `[batch, classes]`, in which each class is a question of its own, the mean of
     /// [`binary_cross_entropy_with_logits`](Self::binary_cross_entropy_with_logits) over classes, times their weights, `[classes]`;
     /// reduced.

@@ -2,7 +2,7 @@
 
 use crate::common::close;
 use crate::optimizing::numbers;
-use ndarray::arr1;
+use ndarray::{arr1, arr2};
 use serde_json::Value;
 #[cfg(feature = "linalg")]
 use shard_tensor::MatrixNorm;
@@ -51,6 +51,19 @@ fn classes(x: &ShardTensor) -> Result<ShardTensor> {
         .distribute(&arr1(&[2_i64, 0, 3, 3, 1]), [("first", shard(0))])
 }
 
+/// The own classes of five samples: some, none, all, one, and one twice.
+const OWN: [[i64; 4]; 5] = [
+    [3, 0, -1, 1],
+    [-1, 2, 0, 1],
+    [2, 1, 0, 3],
+    [1, -1, 1, -1],
+    [0, 0, 2, -1],
+];
+
+fn own(x: &ShardTensor) -> Result<ShardTensor> {
+    x.mesh().distribute(&arr2(&OWN), [("first", shard(0))])
+}
+
 /// How often each of seven observations was seen.
 fn counted(x: &ShardTensor) -> Result<ShardTensor> {
     x.mesh()
@@ -84,23 +97,20 @@ fn three(x: &ShardTensor) -> Result<ShardTensor> {
 }
 
 /// Whole; sharded by the first dim in parts that are even, uneven and empty; by the last one; and by both.
-fn layouts(shape: &[usize], batches: bool) -> Vec<(Vec<usize>, Placements)> {
-    let (n, last) = (shape[0], shape.len() - 1);
-    let mut all: Vec<(Vec<usize>, Placements)> = vec![
+fn layouts(shape: &[usize]) -> Vec<(Vec<usize>, Placements)> {
+    let n = shape[0];
+    vec![
         (vec![1], replicate().into()),
         (vec![3], shard(0).into()),
         (vec![3], shard(0).sizes([n - 1, 0, 1]).into()),
         (vec![8], shard(0).into()),
-    ];
-    if !batches {
-        all.push((vec![3], shard(last).into()));
-        all.push((vec![2, 2], [shard(0), shard(last)].into()));
-    }
-    all
+        (vec![3], shard(-1).into()),
+        (vec![2, 2], [shard(0), shard(-1)].into()),
+    ]
 }
 
 /// What the op gives of waves, and the gradients of the sum of its elements times a cosine, under all layouts.
-fn check(cases: &[Case], batches: bool) {
+fn check(cases: &[Case]) {
     let (fixture, mut failed) = (fixture(), Vec::new());
     for &(name, op) in cases {
         let expected = &fixture[name];
@@ -110,7 +120,7 @@ fn check(cases: &[Case], batches: bool) {
         let y = numbers(&expected["y"]);
         let gradients = expected["gradients"].as_array().unwrap().iter();
         let gradients: Vec<Vec<f64>> = gradients.map(numbers).collect();
-        for (at, (axes, _)) in layouts(&shapes[0], batches).iter().enumerate() {
+        for (at, (axes, _)) in layouts(&shapes[0]).iter().enumerate() {
             let what = format!("{name}, {at}");
             let launch = Launch::new(axes.iter().product()).dtype(DType::F64);
             let checked = launch.run(|ctx| {
@@ -118,7 +128,7 @@ fn check(cases: &[Case], batches: bool) {
                 let inputs = shapes
                     .iter()
                     .enumerate()
-                    .map(|(k, shape)| wave(&mesh, shape, k, &layouts(shape, batches)[at].1));
+                    .map(|(k, shape)| wave(&mesh, shape, k, &layouts(shape)[at].1));
                 let inputs = inputs.collect::<Result<Vec<_>>>()?;
                 let found = op(&inputs)?;
                 close(&what, &found, &y)?;
@@ -157,7 +167,7 @@ fn cosine(like: &ShardTensor) -> Result<ShardTensor> {
         })
 }
 
-const OPS: [Case; 38] = [
+const OPS: [Case; 45] = [
     ("soft_margin_loss", |x| {
         x[0].soft_margin_loss(&signs(&x[0])?, LossReduction::Mean)
     }),
@@ -168,6 +178,23 @@ const OPS: [Case; 38] = [
         let weight = x[0].mesh().linspace(0.5, 2.0, 4, [("first", shard(0))])?;
         x[0].multi_margin_loss(&classes(&x[0])?, 2, 1.0, Some(&weight), LossReduction::Mean)
     }),
+    ("multilabel_margin_loss", |x| {
+        let scores = x[0].mul_scalar(3.0)?;
+        scores.multilabel_margin_loss(&own(&x[0])?, LossReduction::None)
+    }),
+    ("multilabel_margin_loss of a sample", |x| {
+        let own = x[0].mesh().distribute(&arr1(&OWN[0]), replicate())?;
+        x[0].multilabel_margin_loss(&own, LossReduction::Mean)
+    }),
+    ("mode", |x| {
+        let again = ShardTensor::cat(&[&x[0], &x[0].narrow(1, 2..4)?], 1)?;
+        let (value, at) = again.mode(-1)?;
+        value.add(&at.to(DType::F64)?)
+    }),
+    ("i0", |x| x[0].mul_scalar(4.3)?.i0()),
+    ("i0e", |x| x[0].mul_scalar(4.3)?.i0e()),
+    ("i1", |x| x[0].mul_scalar(4.3)?.i1()),
+    ("i1e", |x| x[0].mul_scalar(4.3)?.i1e()),
     ("multilabel_soft_margin_loss", |x| {
         let weight = x[0].mesh().linspace(0.5, 2.0, 4, [("first", shard(0))])?;
         let share = x[1].square()?;
@@ -280,7 +307,7 @@ const OPS: [Case; 38] = [
 
 #[test]
 fn ops_are_pytorchs_wherever_their_operands_lie() {
-    check(&OPS, false);
+    check(&OPS);
 }
 
 #[cfg(feature = "linalg")]
@@ -327,8 +354,8 @@ const ALGEBRA: [Case; 23] = [
 
 #[cfg(feature = "linalg")]
 #[test]
-fn matrices_are_pytorchs_wherever_their_batch_lies() {
-    check(&ALGEBRA, true);
+fn matrices_are_pytorchs_wherever_they_lie() {
+    check(&ALGEBRA);
 }
 
 #[cfg(feature = "linalg")]

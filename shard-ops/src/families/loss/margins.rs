@@ -3,15 +3,17 @@
 use super::classes::{check_weight, class_dim, unfit};
 use super::{LossReduction, binary_cross_entropy_with_logits, reduced};
 use crate::families::elementwise::{
-    add, add_scalar, cast, div, eq, masked_fill, minimum, mul, mul_scalar, ne, neg, number, sub,
-    unary,
+    add, add_scalar, cast, div, div_scalar, eq, logical_or, lt, masked_fill, minimum, mul,
+    mul_scalar, ne, neg, number, sub, unary,
 };
 use crate::families::full::{in_full, in_full_with, sums};
 use crate::families::indexing::pick;
 use crate::families::one_hot::is_class;
 use crate::families::pairwise::pairwise_distance;
-use crate::families::reduce::{mean, sum};
+use crate::families::reduce::{any, mean, sum};
+use crate::families::scan::cumsum;
 use crate::families::shape::unsqueeze;
+use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value};
 use shard_comm::DType;
 use shard_kernels::unary::Unary;
@@ -236,6 +238,53 @@ pub fn multilabel_soft_margin_loss(
         let none = LossReduction::None;
         let each = binary_cross_entropy_with_logits(exec, x, target, weight, None, none)?;
         reduced(exec, mean(exec, &each, &[dim], false)?, None, reduction)
+    })
+}
+
+/// How far classes of scores `[classes]` or `[batch, classes]` that are none of a sample's come to each of its own: the sum over all
+/// pairs of `max(0, 1 - x[own] + x[other])`, divided by the number of classes. Targets are of the shape of the scores, the sample's own
+/// classes first, of which the first number below 0 is the end. A class that is named twice counts twice.
+///
+/// # Collective
+/// As [`multi_margin_loss`], with as many targets as scores. A rank holds the square of its scores of a sample meanwhile.
+///
+/// # Errors
+/// Shapes that are not equal, targets that are no integers; on all ranks, targets that are no class.
+pub fn multilabel_margin_loss(
+    exec: &dyn Exec,
+    x: &Value,
+    target: &Value,
+    reduction: LossReduction,
+) -> Result<Value> {
+    const NAME: &str = "multilabel_margin_loss";
+    in_full(exec, [x], |[x]| {
+        let [x] = &sums(exec, [x])?;
+        let dim = last_dim(NAME, x)?;
+        if x.ndim() > 2 || target.shape() != x.shape() || !is_whole(target.dtype()) {
+            let fix = "give scores of [batch, classes], and integers of the same shape";
+            return Err(unfit(NAME, "targets do not fit".into(), x, target, fix));
+        }
+        let classes = x.shape()[dim];
+        let target = cast(exec, &target.detach(), DType::I64)?;
+        let zero = number(NAME, &target, 0.0)?;
+        let ends = cast(exec, &lt(exec, &target, &zero)?, DType::I64)?;
+        let after = ne(exec, &cumsum(exec, &ends, dim)?, &zero)?;
+        let target = masked_fill(exec, &target, &after, 0.0)?;
+        // Own classes as rows, and all as columns.
+        let after = unsqueeze(exec, &after, dim + 1)?;
+        let own = masked_fill(exec, &is_class(exec, NAME, &target, classes)?, &after, 0.0)?;
+        let own = unsqueeze(exec, &any(exec, &own, &[dim], false)?, dim)?;
+        let right = unsqueeze(exec, &pick(exec, x, dim, &target)?, dim + 1)?;
+        let above = sub(exec, &unsqueeze(exec, x, dim)?, &right)?;
+        let errors = not_below_zero(exec, &add_scalar(exec, &above, 1.0)?)?;
+        let errors = masked_fill(exec, &errors, &logical_or(exec, &own, &after)?, 0.0)?;
+        let total = sum(exec, &errors, &[dim, dim + 1], false)?;
+        reduced(
+            exec,
+            div_scalar(exec, &total, classes as f64)?,
+            None,
+            reduction,
+        )
     })
 }
 

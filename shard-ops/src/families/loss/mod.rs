@@ -16,7 +16,7 @@ pub use self::likelihoods::{
 };
 pub use self::margins::{
     cosine_embedding_loss, hinge_embedding_loss, margin_ranking_loss, multi_margin_loss,
-    multilabel_soft_margin_loss, soft_margin_loss, triplet_margin_loss,
+    multilabel_margin_loss, multilabel_soft_margin_loss, soft_margin_loss, triplet_margin_loss,
 };
 
 use super::elementwise::{div_scalar, mul, mul_scalar};

@@ -7,8 +7,10 @@
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod merge;
+mod mode;
 
 use self::merge::MergeRuns;
+pub use self::mode::mode;
 use super::index;
 use super::indexing::{gather, ungather, with_foldable};
 use super::shape::{extent, squeeze};
