@@ -671,9 +671,21 @@ fn ranges_of_several_dims_are_replaced_wherever_both_lie() {
         let mut slopes = found[1].indexed_iter();
         assert!(slopes.all(|(at, &x)| (x != 0.0) == from([at[0], at[1]]).is_none()));
     }
+    // A number is put in the type of the table.
+    let found = same_on_all_layouts(|x, _, _, _| x.slices_assign(s![1..;3, -2..], -7));
+    let is_put = |at: [usize; 2]| at[0] % 3 == 1 && at[1] > 1;
+    for (at, &x) in found[0].indexed_iter() {
+        let own = number(&[at[0], at[1]]);
+        let expected = if is_put([at[0], at[1]]) { -7.0 } else { own };
+        assert_eq!(x, expected, "{at:?}");
+    }
+    let mut slopes = found[1].indexed_iter();
+    assert!(slopes.all(|(at, &x)| (x == 0.0) == is_put([at[0], at[1]])));
     let refused = Launch::new(2).run(|ctx| {
         let mesh = ctx.mesh_of(2)?;
         let x = mesh.ones([4, 2], shard(0))?;
+        let whole = x.to(DType::I64)?;
+        assert!(whole.slices_assign(s![0, ..], 0.5).is_err());
         let other = mesh.with_dtype(DType::F64).zeros([2], shard(0))?;
         for (i, wrong) in [
             x.slices_assign(s![.., ..], &other),

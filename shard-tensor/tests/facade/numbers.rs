@@ -457,6 +457,50 @@ fn angles_have_gradients_at_the_origin() {
     }
 }
 
+/// Also of integers, whose other end stays where it is; NaN stays.
+#[test]
+fn bounds_from_one_side_leave_the_other() {
+    let x = [
+        NAN,
+        f64::NEG_INFINITY,
+        -3.0,
+        -1.0,
+        0.5,
+        2.0,
+        2.5,
+        f64::INFINITY,
+        7.0,
+    ];
+    type Bound = fn(&ShardTensor) -> Result<ShardTensor>;
+    let cases: [(Bound, [f64; 9]); 2] = [
+        (
+            |x| x.clamp_min(-1.0),
+            [NAN, -1.0, -1.0, -1.0, 0.5, 2.0, 2.5, f64::INFINITY, 7.0],
+        ),
+        (
+            |x| x.clamp_max(2.0),
+            [NAN, f64::NEG_INFINITY, -3.0, -1.0, 0.5, 2.0, 2.0, 2.0, 2.0],
+        ),
+    ];
+    let texts = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?.with_dtype(DType::F64);
+        for (bound, expected) in &cases {
+            let found = bound(&mesh.from_fn(9, shard(0), |i| x[i[0]])?)?;
+            let same = |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan());
+            let found = numbers(&found)?;
+            assert!(found.iter().zip(expected).all(same), "{found:?}");
+        }
+        let ends = [i64::MIN, -4, 3, i64::MAX];
+        let whole = mesh.distribute(&ndarray::arr1(&ends), shard(0))?;
+        let found = [whole.clamp_min(-2.0)?, whole.clamp_max(2.0)?];
+        let [low, high] = [found[0].to_array::<i64>()?, found[1].to_array::<i64>()?];
+        assert_eq!(low.as_slice().unwrap(), [-2, -2, 3, i64::MAX]);
+        assert_eq!(high.as_slice().unwrap(), [i64::MIN, -4, 2, 2]);
+        Ok(())
+    });
+    texts.unwrap();
+}
+
 /// PyTorch's values and gradients; where `x` is at a bound, the two share the gradient.
 #[test]
 fn bounds_may_be_tensors() {
