@@ -3,6 +3,9 @@
 //! Parameters are replicated on the mesh they are made on and initialised as PyTorch does it, from the context's
 //! random numbers: the same on any mesh. [`ModelExt::place`], [`ModelExt::fully_sharded`] and [`ModelExt::distribute`] lay them
 //! elsewhere. Names are PyTorch's, so that its weights [load](load_state_with).
+//!
+//! Layers are written with the module, `nn::Linear`, `nn::Conv`, as PyTorch's are, and not imported all at once: some share their names with
+//! the options of their ops, as [`Conv`] with [`crate::Conv`].
 
 mod attention;
 mod buffer;
