@@ -12,30 +12,16 @@ use crate::{ExchangePlan, Monoid};
 /// The plans that a rank used last, so that a collective repeated with the same counts need not be planned again.
 #[derive(Debug, Default)]
 pub struct PlanCache {
-    entries: RefCell<VecDeque<(PlanKey, Arc<ExchangePlan>)>>,
-    /// The index of the plan that was found last.
-    last: Cell<usize>,
-    staged: RefCell<VecDeque<(PlanKey, Arc<[Step]>)>>,
-}
-
-#[derive(PartialEq, Debug)]
-struct PlanKey {
-    name: &'static str,
-    op: Option<Monoid>,
-    a: SmallVec<[usize; 2]>,
-    b: SmallVec<[usize; 2]>,
+    plans: Latest<ExchangePlan>,
+    steps: Latest<[Step]>,
 }
 
 impl PlanCache {
-    /// How many plans are kept.
-    const CAPACITY: usize = 32;
-
     /// An empty cache.
     pub fn new() -> Self {
         Self::default()
     }
 
-    // A short list compared word by word is faster than hashing the counts.
     pub(crate) fn get(
         &self,
         name: &'static str,
@@ -44,23 +30,7 @@ impl PlanCache {
         b: &[usize],
         build: impl FnOnce() -> ExchangePlan,
     ) -> Arc<ExchangePlan> {
-        let entries = self.entries.borrow();
-        let is_it = |key: &PlanKey| {
-            is(key.name, name) && key.op == op && same(&key.a, a) && same(&key.b, b)
-        };
-        // The plan that was asked for last is mostly asked for again.
-        let last = self.last.get();
-        if let Some((key, plan)) = entries.get(last)
-            && is_it(key)
-        {
-            return Arc::clone(plan);
-        }
-        if let Some(at) = entries.iter().position(|(key, _)| is_it(key)) {
-            self.last.set(at);
-            return Arc::clone(&entries[at].1);
-        }
-        drop(entries);
-        self.keep(name, op, a, b, build)
+        (self.plans).get(name, op, a, b, || Arc::new(build()))
     }
 
     /// The steps of a collective in stages; none if it is to be one of plans without stages.
@@ -72,23 +42,68 @@ impl PlanCache {
         b: &[usize],
         build: impl FnOnce() -> Vec<Step>,
     ) -> Arc<[Step]> {
-        let mut staged = self.staged.borrow_mut();
-        let known = staged.iter().find(|(key, _)| {
+        (self.steps).get(name, op, a, b, || build().into())
+    }
+}
+
+/// What was made last for collectives, the latest first.
+#[derive(Debug)]
+struct Latest<T: ?Sized> {
+    entries: RefCell<VecDeque<(PlanKey, Arc<T>)>>,
+    /// The index of the entry that was found last.
+    last: Cell<usize>,
+}
+
+#[derive(PartialEq, Debug)]
+struct PlanKey {
+    name: &'static str,
+    op: Option<Monoid>,
+    a: SmallVec<[usize; 2]>,
+    b: SmallVec<[usize; 2]>,
+}
+
+impl<T: ?Sized> Default for Latest<T> {
+    fn default() -> Self {
+        Self {
+            entries: RefCell::default(),
+            last: Cell::default(),
+        }
+    }
+}
+
+impl<T: ?Sized> Latest<T> {
+    /// How many entries are kept.
+    const CAPACITY: usize = 32;
+
+    // A short list compared word by word is faster than hashing the counts.
+    fn get(
+        &self,
+        name: &'static str,
+        op: Option<Monoid>,
+        a: &[usize],
+        b: &[usize],
+        build: impl FnOnce() -> Arc<T>,
+    ) -> Arc<T> {
+        let entries = self.entries.borrow();
+        let is_it = |key: &PlanKey| {
             is(key.name, name) && key.op == op && same(&key.a, a) && same(&key.b, b)
-        });
-        if let Some((_, steps)) = known {
-            return Arc::clone(steps);
+        };
+        // What was asked for last is mostly asked for again.
+        let last = self.last.get();
+        if let Some((key, found)) = entries.get(last)
+            && is_it(key)
+        {
+            return Arc::clone(found);
         }
-        let steps: Arc<[Step]> = build().into();
-        if staged.len() == Self::CAPACITY {
-            staged.pop_back();
+        if let Some(at) = entries.iter().position(|(key, _)| is_it(key)) {
+            self.last.set(at);
+            return Arc::clone(&entries[at].1);
         }
-        let (a, b) = (a.into(), b.into());
-        staged.push_front((PlanKey { name, op, a, b }, Arc::clone(&steps)));
-        steps
+        drop(entries);
+        self.keep(name, op, a, b, build)
     }
 
-    /// Makes a plan and keeps it.
+    /// Makes an entry and keeps it.
     ///
     /// A function of its own, because a plan is large: calls that find their plan should not reserve stack for one.
     #[cold]
@@ -99,24 +114,17 @@ impl PlanCache {
         op: Option<Monoid>,
         a: &[usize],
         b: &[usize],
-        build: impl FnOnce() -> ExchangePlan,
-    ) -> Arc<ExchangePlan> {
-        let plan = Arc::new(build());
+        build: impl FnOnce() -> Arc<T>,
+    ) -> Arc<T> {
+        let made = build();
         let mut entries = self.entries.borrow_mut();
         if entries.len() == Self::CAPACITY {
             entries.pop_back();
         }
-        entries.push_front((
-            PlanKey {
-                name,
-                op,
-                a: a.into(),
-                b: b.into(),
-            },
-            Arc::clone(&plan),
-        ));
+        let (a, b) = (a.into(), b.into());
+        entries.push_front((PlanKey { name, op, a, b }, Arc::clone(&made)));
         self.last.set(0);
-        plan
+        made
     }
 }
 
@@ -144,7 +152,7 @@ mod tests {
         for n in 1..100 {
             get(n);
         }
-        assert_eq!(cache.entries.borrow().len(), PlanCache::CAPACITY);
+        assert_eq!(cache.plans.entries.borrow().len(), 32);
         assert!(!Arc::ptr_eq(&first, &get(0)));
     }
 }
