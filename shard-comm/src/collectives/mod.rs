@@ -51,10 +51,8 @@ impl dyn Communicator + '_ {
         dst: BufferMut,
         status: Result<(), AgreedError>,
     ) -> Result<Buffer> {
-        let (plan, site) = (Arc::clone(plan), Location::caller());
-        let mut request = Request::exchange(plan, sources, Target::Write(dst), site);
-        request.status = status.map_err(Box::new);
-        self.call_for(request)
+        let site = Location::caller();
+        self.call_for(exchange_of(plan, sources, dst, status, site))
     }
 
     /// [`exchange`](#method.exchange) without waiting.
@@ -72,16 +70,8 @@ impl dyn Communicator + '_ {
         dst: BufferMut,
         status: Result<(), AgreedError>,
     ) -> Result<Handle> {
-        let request = Request::exchange(
-            Arc::clone(plan),
-            sources,
-            Target::Write(dst),
-            Location::caller(),
-        );
-        self.noted(self.post(Request {
-            status: status.map_err(Box::new),
-            ..request
-        }))
+        let site = Location::caller();
+        self.noted(self.post(exchange_of(plan, sources, dst, status, site)))
     }
 
     /// Returns when every rank of the group has called it.
@@ -301,6 +291,20 @@ impl dyn Communicator + '_ {
             (true, data) => Ok(data),
             (false, _) => Ok(None),
         }
+    }
+}
+
+fn exchange_of(
+    plan: &Arc<ExchangePlan>,
+    sources: &[Buffer],
+    dst: BufferMut,
+    status: Result<(), AgreedError>,
+    site: Site,
+) -> Request {
+    let request = Request::exchange(Arc::clone(plan), sources, Target::Write(dst), site);
+    Request {
+        status: status.map_err(Box::new),
+        ..request
     }
 }
 

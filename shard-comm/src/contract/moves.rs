@@ -5,7 +5,7 @@ use std::sync::Arc;
 use shard_spec::{Dims, Strides};
 
 use super::{count_cases, read, upload, value, values};
-use crate::{CommError, Communicator, DType, ExchangePlan, Monoid, Piece, Scalar};
+use crate::{CommError, Communicator, DType, ExchangePlan, Handle, Monoid, Piece, Scalar};
 
 /// `all_gather_v` against a plain concatenation.
 pub fn all_gather(comm: &dyn Communicator) {
@@ -152,100 +152,93 @@ pub fn rings(comm: &dyn Communicator) {
     assert!(comm.send_recv(ranks, &mine, me, DType::F64, 0).is_err());
 }
 
-/// An exchange whose pieces transpose, flip, broadcast and overlap, from two sources per rank, copied and folded.
+/// An exchange whose pieces transpose, flip, broadcast and overlap, from two sources per rank, copied and folded; waited for at once,
+/// and while another is in flight.
 pub fn exchange_with_strides(comm: &dyn Communicator) {
-    let (ranks, me) = (comm.size(), comm.rank());
-    let sources = |rank: usize| [values(rank, 24), values(rank + 100, 24)];
-    // Every reader reads three pieces from every owner. `wide` steps keep destinations apart; otherwise they overlap.
-    let piece =
-        |owner: usize, reader: usize, kind: usize, wide: usize| -> (Piece, Vec<(usize, usize)>) {
-            let (shape, src_offset, src_strides): (&[usize], usize, &[isize]) = match kind {
-                0 => (&[3, 4], (owner + reader) % 3, &[1, 5]),
-                1 => (&[2, 3], 20, &[-7, -2]),
-                _ => (&[2, 2], 5, &[0, 1]),
-            };
-            let dst_offset = owner * wide + kind * 4;
-            let dst_strides: &[isize] = if kind == 1 { &[1, 2] } else { &[4, 1] };
-            let mut pairs = Vec::new();
-            for i in 0..shape[0] as isize {
-                for j in 0..shape[1] as isize {
-                    let s = src_offset as isize + i * src_strides[0] + j * src_strides[1];
-                    let d = dst_offset as isize + i * dst_strides[0] + j * dst_strides[1];
-                    pairs.push((s as usize, d as usize));
-                }
-            }
-            let piece = Piece {
-                peer: owner,
-                source: kind % 2,
-                shape: Dims::from(shape),
-                src_offset,
-                src_strides: Strides::from(src_strides),
-                dst_offset,
-                dst_strides: Strides::from(dst_strides),
-            };
-            (piece, pairs)
-        };
+    // `wide` steps keep destinations apart; otherwise they overlap.
     for (wide, fold) in [
         (30, None),
         (5, None),
         (5, Some(Monoid::SUM)),
         (0, Some(Monoid::MAX)),
     ] {
+        let (ranks, me) = (comm.size(), comm.rank());
         let len = ranks * wide + 40;
-        let pieces = |owner, reader| (0..3).map(move |kind| piece(owner, reader, kind, wide));
-        let recv = (0..ranks)
-            .flat_map(|owner| pieces(owner, me))
-            .map(|p| p.0)
-            .collect();
-        let send = (0..ranks)
-            .flat_map(|reader| {
-                pieces(me, reader).map(move |p| Piece {
-                    peer: reader,
-                    ..p.0
-                })
+        let recv = (0..ranks).flat_map(|owner| strided_pieces(owner, me, wide));
+        let recv: Vec<Piece> = recv.collect();
+        let send = (0..ranks).flat_map(|reader| {
+            strided_pieces(me, reader, wide).map(move |piece| Piece {
+                peer: reader,
+                ..piece
             })
-            .collect();
+        });
         let fill = fold.is_none().then_some(Scalar::I64(-5));
-        let plan = Arc::new(ExchangePlan::new(
-            "strided",
-            wide as u128,
-            recv,
-            send,
-            fold,
-            fill,
-        ));
-        let mut expected = vec![
-            if fold == Some(Monoid::MAX) {
-                f64::NEG_INFINITY
-            } else {
-                0.0
-            };
-            len
-        ];
-        if fill.is_some() {
-            expected.fill(-5.0);
-        }
-        for owner in 0..ranks {
-            let theirs = sources(owner);
-            for (piece, pairs) in pieces(owner, me) {
-                for (s, d) in pairs {
-                    let new = theirs[piece.source][s];
-                    expected[d] = match fold {
-                        None => new,
-                        Some(Monoid::MAX) => expected[d].max(new),
-                        Some(_) => expected[d] + new,
-                    };
-                }
-            }
-        }
-        let mine = sources(me).map(|v| upload(comm, &v));
-        let dst = comm
-            .device()
-            .alloc(DType::F64, len)
-            .expect("a small buffer");
-        let got = comm.exchange(&plan, &mine, dst, Ok(())).expect("exchange");
+        let expected = strided_result(&recv, fold, len);
+        let (recv, send) = (recv.into_iter().collect(), send.collect());
+        let plan = ExchangePlan::new("strided", wide as u128, recv, send, fold, fill);
+        let plan = Arc::new(plan);
+        let mine = strided_sources(me).map(|v| upload(comm, &v));
+        let dst = || comm.device().alloc(DType::F64, len);
+        let dst = || dst().expect("a small buffer");
+        let started = comm.start_exchange(&plan, &mine, dst(), Ok(()));
+        let got = comm.exchange(&plan, &mine, dst(), Ok(()));
+        let got = got.expect("exchange");
         assert_eq!(read(&got), expected, "step {wide}, fold {fold:?}");
+        let got = started.and_then(Handle::wait).expect("start_exchange");
+        assert_eq!(read(&got), expected, "step {wide}, fold {fold:?}, started");
     }
+}
+
+/// What a rank gives to read.
+fn strided_sources(rank: usize) -> [Vec<f64>; 2] {
+    [values(rank, 24), values(rank + 100, 24)]
+}
+
+/// The three pieces that every reader reads from every owner, the destinations of two owners `wide` elements apart.
+fn strided_pieces(owner: usize, reader: usize, wide: usize) -> impl Iterator<Item = Piece> {
+    (0..3).map(move |kind| {
+        let (shape, src_offset, src_strides): (&[usize], usize, &[isize]) = match kind {
+            0 => (&[3, 4], (owner + reader) % 3, &[1, 5]),
+            1 => (&[2, 3], 20, &[-7, -2]),
+            _ => (&[2, 2], 5, &[0, 1]),
+        };
+        let dst_strides: &[isize] = if kind == 1 { &[1, 2] } else { &[4, 1] };
+        Piece {
+            peer: owner,
+            source: kind % 2,
+            shape: Dims::from(shape),
+            src_offset,
+            src_strides: Strides::from(src_strides),
+            dst_offset: owner * wide + kind * 4,
+            dst_strides: Strides::from(dst_strides),
+        }
+    })
+}
+
+/// What comes of pieces that are read one element after the other.
+fn strided_result(recv: &[Piece], fold: Option<Monoid>, len: usize) -> Vec<f64> {
+    let before = match fold {
+        None => -5.0,
+        Some(Monoid::MAX) => f64::NEG_INFINITY,
+        Some(_) => 0.0,
+    };
+    let mut result = vec![before; len];
+    for piece in recv {
+        let theirs = &strided_sources(piece.peer)[piece.source];
+        for (i, j) in (0..piece.shape[0]).flat_map(|i| (0..piece.shape[1]).map(move |j| (i, j))) {
+            let at = |offset: usize, strides: &[isize]| {
+                (offset as isize + i as isize * strides[0] + j as isize * strides[1]) as usize
+            };
+            let new = theirs[at(piece.src_offset, &piece.src_strides)];
+            let old = &mut result[at(piece.dst_offset, &piece.dst_strides)];
+            *old = match fold {
+                None => new,
+                Some(Monoid::MAX) => old.max(new),
+                Some(_) => *old + new,
+            };
+        }
+    }
+    result
 }
 
 /// An exchange whose pieces leave gaps, so that the gaps are filled, and nothing else is.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use shard_comm::local::{Binding, LocalOptions, run, run_with, tickets};
+use shard_comm::local::{Binding, LocalOptions, run, run_with, tickets, tickets_with};
 use shard_comm::{
     AgreedError, Buffer, CommError, Communicator, DType, DeviceKind, ErrorClass, ExchangePlan,
     LaunchError, Mismatch, Monoid, Piece, Pieces, Scalar,
@@ -426,6 +426,31 @@ fn a_rank_can_give_up() {
             }
         );
     }
+}
+
+#[test]
+fn tickets_are_for_the_devices_that_options_name_and_refused_where_they_are_too_many() {
+    let options = LocalOptions {
+        device: DeviceKind::Test,
+        ..LocalOptions::default()
+    };
+    let all = tickets_with(2, &options).unwrap();
+    let threads: Vec<_> = (all.into_iter().enumerate())
+        .map(|(rank, ticket)| {
+            assert_eq!(ticket.rank(), rank);
+            std::thread::spawn(move || {
+                let comm = ticket.claim();
+                let sum = comm.all_reduce(&floats(&comm, 3), Monoid::SUM).unwrap();
+                (comm.device().kind(), sum.to_vec::<f64>().unwrap())
+            })
+        })
+        .collect();
+    for thread in threads {
+        let (kind, sum) = thread.join().unwrap();
+        assert_eq!((kind, &sum[..]), (DeviceKind::Test, &[2.0, 2.0, 2.0][..]));
+    }
+    let error = tickets_with(usize::MAX, &options).unwrap_err();
+    assert!(matches!(error, LaunchError::TooMany { .. }), "{error}");
 }
 
 #[test]
