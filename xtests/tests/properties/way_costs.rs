@@ -1,9 +1,9 @@
 //! What the ways to serve sharded keys are said to cost is what they cost: bytes, and memory, forward and backward.
 
-use shard_comm::DType;
+use shard_comm::{DType, LinkCost};
 use shard_ops::attention::{Attention, Causal, attention};
 use shard_ops::testing::place;
-use shard_ops::{Engine, EngineOptions, FoldBy, Op, Strategy, Value, WayCost};
+use shard_ops::{Engine, EngineOptions, FoldBy, Op, Rule, Strategy, Value, WayCost};
 use shard_redistribute::{Array, CostModel};
 use shard_spec::{DeviceMesh, Layout};
 use std::sync::Arc;
@@ -14,8 +14,11 @@ use xtests::properties;
 use xtests::properties::Property;
 use xtests::validate::Capture;
 
-pub(super) const ALL: &[Property] =
-    properties![bytes_are_those_of_the_ledger, memory_is_what_was_said,];
+pub(super) const ALL: &[Property] = properties![
+    bytes_are_those_of_the_ledger,
+    memory_is_what_was_said,
+    slack_is_time_for_memory,
+];
 
 const WAYS: [FoldBy; 4] = [FoldBy::Ring, FoldBy::Gather, FoldBy::Split, FoldBy::Heads];
 
@@ -87,21 +90,27 @@ struct Found {
     said: WayCost,
 }
 
+impl Applied {
+    /// Its rule, and how its operands lie where queries and keys are divided so.
+    fn divided(&self, mesh: &DeviceMesh, [q, k]: [&str; 2]) -> (Rule, Vec<Layout>) {
+        let layout = |(t, along): &(Tensor, Along)| {
+            let text = if *along == Along::Keys { k } else { q };
+            Layout::parse(mesh, &t.shape, text).unwrap()
+        };
+        let meta = |(t, _): &(Tensor, Along)| shard_ops::Meta {
+            shape: t.shape.iter().copied().collect(),
+            dtype: DType::F64,
+        };
+        let metas: Vec<_> = self.inputs.iter().map(meta).collect();
+        let layouts = self.inputs.iter().map(layout).collect();
+        (self.op.rule(&metas).unwrap(), layouts)
+    }
+}
+
 /// Runs an op by a way on every rank, with queries and keys divided so. Partial sums are then reduced to where the keys are.
 fn measured(applied: &Applied, way: FoldBy, ranks: usize, [q, k]: [&str; 2]) -> Found {
     let mesh = DeviceMesh::new(&[ranks]).unwrap();
-    let layout = |(t, along): &(Tensor, Along)| {
-        let text = if *along == Along::Keys { k } else { q };
-        Layout::parse(&mesh, &t.shape, text).unwrap()
-    };
-    let layouts: Vec<Layout> = applied.inputs.iter().map(layout).collect();
-    let metas: Vec<_> = (applied.inputs.iter())
-        .map(|(t, _)| shard_ops::Meta {
-            shape: t.shape.iter().copied().collect(),
-            dtype: DType::F64,
-        })
-        .collect();
-    let rule = applied.op.rule(&metas).unwrap();
+    let (rule, layouts) = applied.divided(&mesh, [q, k]);
     let strategy = |rank| {
         let layouts: Vec<&Layout> = layouts.iter().collect();
         Strategy::new(&rule, &layouts, rank, &CostModel::default()).unwrap()
@@ -193,6 +202,34 @@ fn memory_is_what_was_said() {
                 assert!(peak <= most && 2 * peak > said.held, "{what}");
             }
         }
+    }
+}
+
+/// The fastest way is taken, or of those that the model's slack lets pass the one that holds least.
+fn slack_is_time_for_memory() {
+    let mesh = DeviceMesh::new(&[4]).unwrap();
+    for op in captured(FoldBy::Auto, [24, 48], false) {
+        let (rule, layouts) = op.divided(&mesh, ["S(2)", "S(2)"]);
+        let layouts: Vec<&Layout> = layouts.iter().collect();
+        let taken = |slack: f64| {
+            // Each message of a ring takes its time.
+            let model = CostModel::network(LinkCost::new(1e-3, 1e9)).with_slack(slack);
+            let strategy = Strategy::new(&rule, &layouts, 0, &model).unwrap();
+            let all = strategy.ways().to_vec();
+            // Heads may be brought together in more than one dim.
+            let ways = all.iter().filter(|cost| Some(cost.way) == strategy.way());
+            (ways.copied().collect::<Vec<_>>(), all)
+        };
+        let least = |ways: &[WayCost]| {
+            let seconds = ways.iter().map(|cost| cost.seconds);
+            let held = ways.iter().map(|cost| cost.held).min();
+            (seconds.fold(f64::INFINITY, f64::min), held)
+        };
+        let ((fastest, all), (smallest, _)) = (taken(1.0), taken(f64::INFINITY));
+        assert_eq!(least(&fastest).0, least(&all).0);
+        assert_eq!(least(&smallest).1, least(&all).1);
+        let what = format!("{smallest:?} besides {fastest:?}");
+        assert!(least(&smallest).1 < least(&fastest).1, "{what}");
     }
 }
 
