@@ -152,70 +152,14 @@ impl Op {
     pub(super) fn advance(&self, rank: &Rank) -> Result<()> {
         let state = &mut *self.state.borrow_mut();
         while state.result.is_none() {
-            let ready = match &mut state.step {
-                Step::Held(..) => !rank.is_held(&self.tags),
-                Step::Records(records) => records.advance(rank, &self.tags)?,
-                Step::Sizes(all_gather, _)
-                | Step::Details(all_gather)
-                | Step::Sums(all_gather, _)
-                | Step::Verdicts(all_gather, _) => all_gather.advance(rank.world(), &self.tags)?,
-                Step::Sending(sending) => sending.is_told(&self.tags, state.records.as_ref()),
-                Step::Moving(moving) => moving.is_there()?,
-                Step::Done => true,
-            };
-            if !ready {
+            if !self.is_ready(rank, state)? {
                 return Ok(());
             }
             match std::mem::replace(&mut state.step, Step::Done) {
-                Step::Held(mut request, wires) => {
-                    let begun = Begun::new(rank, &self.tags, &mut request, &wires)?;
-                    let dropped = state.dropped;
-                    *state = State::new(*request, begun);
-                    state.dropped = dropped;
-                }
-                Step::Records(records) => {
-                    let accord = records.accord(&self.tags);
-                    if state.status.is_ok() && accord.agrees {
-                        if accord.summed {
-                            let sums = sums::tell(rank.world(), &self.tags, state.sums.as_ref())?;
-                            state.step = Step::Sums(sums, Some(records));
-                        } else {
-                            self.move_on(rank, state, records)?;
-                        }
-                    } else {
-                        let details = self.details(state).to_bytes()?;
-                        let size = (details.len() as u64).to_le_bytes();
-                        let sizes = AllGather::new(rank.world(), &self.tags, Phase::Sizes, &size)?;
-                        state.step = Step::Sizes(sizes, details);
-                    }
-                }
-                Step::Sizes(sizes, mut details) => {
-                    let size = |r| {
-                        let mut word = [0; 8];
-                        word.copy_from_slice(sizes.record(&self.tags, r));
-                        u64::from_le_bytes(word) as usize
-                    };
-                    details.resize((0..self.ranks()).map(size).max().unwrap_or(0), 0);
-                    let all = AllGather::new(rank.world(), &self.tags, Phase::Details, &details)?;
-                    state.step = Step::Details(all);
-                }
-                Step::Details(all) => {
-                    // If several operations are out of step, all ranks must report the first.
-                    if rank.has_earlier(&self.tags) {
-                        state.step = Step::Details(all);
-                        return Ok(());
-                    }
-                    let all = (0..self.ranks())
-                        .map(|r| Details::from_bytes(all.record(&self.tags, r)))
-                        .collect::<Result<Vec<_>>>()?;
-                    state.statuses = all.iter().map(Details::status).collect();
-                    let mut error = disagreement(self.tags.sequence, &self.tags.members, &all);
-                    if error.class() == ErrorClass::Failure {
-                        rank.hear(error.clone());
-                        error = rank.failure().unwrap_or(error);
-                    }
-                    state.result = Some(Err(error));
-                }
+                Step::Held(request, wires) => self.begin(rank, state, *request, &wires)?,
+                Step::Records(records) => self.compared(rank, state, records)?,
+                Step::Sizes(sizes, details) => self.tell_details(rank, state, &sizes, details)?,
+                Step::Details(all) => self.disagree(rank, state, &all)?,
                 Step::Sums(peer_sums, records) => {
                     state.peer_sums = Some(peer_sums);
                     match records {
@@ -243,6 +187,90 @@ impl Op {
         }
         // Others write there again.
         state.records = None;
+        Ok(())
+    }
+
+    /// Whether the step that the operation is at can be taken.
+    fn is_ready(&self, rank: &Rank, state: &mut State) -> Result<bool> {
+        Ok(match &mut state.step {
+            Step::Held(..) => !rank.is_held(&self.tags),
+            Step::Records(records) => records.advance(rank, &self.tags)?,
+            Step::Sizes(all_gather, _)
+            | Step::Sums(all_gather, _)
+            | Step::Verdicts(all_gather, _) => all_gather.advance(rank.world(), &self.tags)?,
+            // If several operations are out of step, all ranks must report the first.
+            Step::Details(all_gather) => {
+                all_gather.advance(rank.world(), &self.tags)? && !rank.has_earlier(&self.tags)
+            }
+            Step::Sending(sending) => sending.is_told(&self.tags, state.records.as_ref()),
+            Step::Moving(moving) => moving.is_there()?,
+            Step::Done => true,
+        })
+    }
+
+    /// Begins an operation that others held.
+    fn begin(
+        &self,
+        rank: &Rank,
+        state: &mut State,
+        mut request: Request,
+        wires: &Rc<WireCache>,
+    ) -> Result<()> {
+        let begun = Begun::new(rank, &self.tags, &mut request, wires)?;
+        let dropped = state.dropped;
+        *state = State::new(request, begun);
+        state.dropped = dropped;
+        Ok(())
+    }
+
+    /// Goes on to the elements if the records of all ranks agree, and to the details if they do not.
+    fn compared(&self, rank: &Rank, state: &mut State, records: Records) -> Result<()> {
+        let accord = records.accord(&self.tags);
+        if state.status.is_err() || !accord.agrees {
+            let details = self.details(state).to_bytes()?;
+            let size = (details.len() as u64).to_le_bytes();
+            let sizes = AllGather::new(rank.world(), &self.tags, Phase::Sizes, &size)?;
+            state.step = Step::Sizes(sizes, details);
+        } else if accord.summed {
+            let sums = sums::tell(rank.world(), &self.tags, state.sums.as_ref())?;
+            state.step = Step::Sums(sums, Some(records));
+        } else {
+            self.move_on(rank, state, records)?;
+        }
+        Ok(())
+    }
+
+    /// Tells all ranks this one's details, as long as the longest.
+    fn tell_details(
+        &self,
+        rank: &Rank,
+        state: &mut State,
+        sizes: &AllGather,
+        mut details: Vec<u8>,
+    ) -> Result<()> {
+        let size = |r| {
+            let mut word = [0; 8];
+            word.copy_from_slice(sizes.record(&self.tags, r));
+            u64::from_le_bytes(word) as usize
+        };
+        details.resize((0..self.ranks()).map(size).max().unwrap_or(0), 0);
+        let all = AllGather::new(rank.world(), &self.tags, Phase::Details, &details)?;
+        state.step = Step::Details(all);
+        Ok(())
+    }
+
+    /// Ends with the error that the details of all ranks come to.
+    fn disagree(&self, rank: &Rank, state: &mut State, all: &AllGather) -> Result<()> {
+        let all = (0..self.ranks())
+            .map(|r| Details::from_bytes(all.record(&self.tags, r)))
+            .collect::<Result<Vec<_>>>()?;
+        state.statuses = all.iter().map(Details::status).collect();
+        let mut error = disagreement(self.tags.sequence, &self.tags.members, &all);
+        if error.class() == ErrorClass::Failure {
+            rank.hear(error.clone());
+            error = rank.failure().unwrap_or(error);
+        }
+        state.result = Some(Err(error));
         Ok(())
     }
 

@@ -80,42 +80,8 @@ pub(super) fn record<'a>(
     wires: &[Rc<Wire>],
     carriage: Carriage,
 ) -> Result<Record<'a>> {
-    let mut print = Fingerprint::new();
-    print.word(tags.sequence);
-    // What an operation has of these, and then those that it has: most have few.
-    let Request {
-        guard,
-        argument,
-        past,
-        ..
-    } = request;
-    let has = [guard.turn.is_some(), argument.is_some(), past.is_some()];
-    let has = has.iter().fold(0, |word, &has| word << 1 | u64::from(has));
-    print.word(has << 8 | request.dtype.map_or(0, |t| t as u64 + 1));
-    if let Some(turn) = guard.turn {
-        print.word(turn);
-    }
-    if let Some((name, value)) = *argument {
-        print.text(name);
-        print.wide(value);
-    }
-    if let Some(past) = past {
-        print.word(past.print());
-    }
-    let mut balance = [0_u64; 2];
-    for (at, wire) in wires.iter().enumerate() {
-        print.print(wire.print);
-        // Each exchange has a weight of its own, so that an imbalance in one cannot be cancelled by another.
-        for (sum, part) in balance.iter_mut().zip(wire.balance) {
-            *sum = sum.wrapping_add(part.wrapping_mul(2 * at as u64 + 1));
-        }
-    }
-    if request.status.is_err() {
-        // Differs from everybody's, so that all ranks exchange the details.
-        print.word(!(tags.index as u64));
-        print.text("error");
-    }
-    let ([a, b], [c, d]) = (print.done(), balance);
+    let [a, b] = print_of(tags, request, wires);
+    let [c, d] = balance_of(wires);
     let mut header = [a, b, c, d, 0, 0];
     header[SUMMED / 8] |= byte(SUMMED, u8::from(request.guard.sums.is_some()));
     let (mut along, mut laid) = (None, None);
@@ -140,6 +106,53 @@ pub(super) fn record<'a>(
         source: along,
         laid,
     })
+}
+
+/// The fingerprint of what must be equal on all ranks.
+fn print_of(tags: &Tags, request: &Request, wires: &[Rc<Wire>]) -> [u64; 2] {
+    let mut print = Fingerprint::new();
+    print.word(tags.sequence);
+    // What an operation has of these, and then those that it has: most have few.
+    let Request {
+        guard,
+        argument,
+        past,
+        ..
+    } = request;
+    let has = [guard.turn.is_some(), argument.is_some(), past.is_some()];
+    let has = has.iter().fold(0, |word, &has| word << 1 | u64::from(has));
+    print.word(has << 8 | request.dtype.map_or(0, |t| t as u64 + 1));
+    if let Some(turn) = guard.turn {
+        print.word(turn);
+    }
+    if let Some((name, value)) = *argument {
+        print.text(name);
+        print.wide(value);
+    }
+    if let Some(past) = past {
+        print.word(past.print());
+    }
+    for wire in wires {
+        print.print(wire.print);
+    }
+    if request.status.is_err() {
+        // Differs from everybody's, so that all ranks exchange the details.
+        print.word(!(tags.index as u64));
+        print.text("error");
+    }
+    print.done()
+}
+
+/// What all ranks' sum to zero of, where what each sends is what the others expect.
+fn balance_of(wires: &[Rc<Wire>]) -> [u64; 2] {
+    let mut balance = [0_u64; 2];
+    for (at, wire) in wires.iter().enumerate() {
+        // Each exchange has a weight of its own, so that an imbalance in one cannot be cancelled by another.
+        for (sum, part) in balance.iter_mut().zip(wire.balance) {
+            *sum = sum.wrapping_add(part.wrapping_mul(2 * at as u64 + 1));
+        }
+    }
+    balance
 }
 
 /// The most bytes that travel with the record of a rank whose source has `len` elements.

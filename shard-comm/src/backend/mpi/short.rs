@@ -11,7 +11,7 @@ use super::records::{Brought, Records};
 use super::tags::Tags;
 use super::wire::{Wire, WireCache};
 use crate::plan::Collisions;
-use crate::{Buffer, BufferMut, DType, ExchangePlan, PieceRef, Result, kernel};
+use crate::{Buffer, BufferMut, DType, ExchangePlan, Monoid, PieceRef, Result, kernel};
 use crate::{Request, Stage, Target};
 
 /// An operation that has begun: its record is under way, and nothing else.
@@ -113,8 +113,7 @@ pub(super) fn run<'a>(
     if plan.fill.is_some() || overlap == Collisions::Mixed || !plan.covers(dst.len()) {
         return Ok(false);
     }
-    // Bytes, and the place of the first of their elements in the source.
-    let mut sources: SmallVec<[(&[u8], usize); 8]> = SmallVec::new();
+    let mut sources: SmallVec<[Lying<'_>; 8]> = SmallVec::new();
     for traffic in plan.incoming() {
         let found = match &own {
             [own] if traffic.peer == me => Some((own.as_bytes()?, 0)),
@@ -136,31 +135,41 @@ pub(super) fn run<'a>(
         }
         sources.push((bytes, start / size));
     }
-    let source = |peer: usize| {
-        let at = plan.incoming().iter().position(|t| t.peer == peer);
-        at.map_or((&[][..], 0), |at| sources[at])
-    };
     let written = dst.as_mut_bytes()?;
     if copies {
         for piece in plan.recv.iter() {
-            let (bytes, start) = source(piece.peer);
+            let (bytes, start) = lying(plan, &sources, piece.peer);
             let (mut from, to) = (piece.src_view(), piece.dst_view());
             from.offset -= start;
             kernel::copy(dtype, bytes, &from, dtype, written, &to);
         }
     } else if let Some(op) = plan.fold {
-        for stack in plan.stacks() {
-            let pieces = || stack.iter().filter_map(|&at| plan.recv.get(at));
-            let term = |piece: PieceRef<'_>| {
-                let (bytes, start) = source(piece.peer);
-                (bytes, piece.src_offset - start)
-            };
-            let terms: SmallVec<[_; 8]> = pieces().map(term).collect();
-            if let Some(first) = pieces().next() {
-                let to = first.dst_view();
-                kernel::reduce(op, dtype, &terms, first.src_strides, written, &to);
-            }
-        }
+        fold(plan, op, dtype, &sources, written);
     }
     Ok(true)
+}
+
+/// Bytes of a source, and the place of the first of their elements in it.
+type Lying<'a> = (&'a [u8], usize);
+
+/// What is here of a peer's source, of one for each peer in the plan's order.
+fn lying<'a>(plan: &ExchangePlan, sources: &[Lying<'a>], peer: usize) -> Lying<'a> {
+    let at = plan.incoming().iter().position(|t| t.peer == peer);
+    at.map_or((&[][..], 0), |at| sources[at])
+}
+
+/// Combines the pieces that come to the same place, stack by stack.
+fn fold(plan: &ExchangePlan, op: Monoid, dtype: DType, sources: &[Lying<'_>], written: &mut [u8]) {
+    for stack in plan.stacks() {
+        let pieces = || stack.iter().filter_map(|&at| plan.recv.get(at));
+        let term = |piece: PieceRef<'_>| {
+            let (bytes, start) = lying(plan, sources, piece.peer);
+            (bytes, piece.src_offset - start)
+        };
+        let terms: SmallVec<[_; 8]> = pieces().map(term).collect();
+        if let Some(first) = pieces().next() {
+            let to = first.dst_view();
+            kernel::reduce(op, dtype, &terms, first.src_strides, written, &to);
+        }
+    }
 }

@@ -57,102 +57,47 @@ impl Memory {
         size: usize,
         shape: impl FnOnce(usize, usize) -> Option<(usize, usize)>,
     ) -> Result<Option<Self>> {
-        let mut segments = vec![ptr::null_mut(); size].into_boxed_slice();
-        // SAFETY: constants of the library.
-        let (mut near, mut window) = unsafe { (ffi::RSMPI_COMM_NULL, ffi::RSMPI_WIN_NULL) };
-        let (mut number, mut made) = (0, 0);
-        let (here, bytes, cores);
-        let mut base: *mut u8 = ptr::null_mut();
-        // SAFETY: all processes make these calls, in this order. Pointers are to variables of the right types. A window is only
-        // used if every process of the node has got it.
+        let (mut near, here) = neighbours(comm)?;
+        let opened = match here {
+            0 | 1 => None,
+            _ => Self::open_among(near, here, me, size, shape)?,
+        };
+        // SAFETY: the communicator was made above, and all processes of the node come here, or fail.
+        unsafe { ffi::MPI_Comm_free(&raw mut near) };
+        Ok(opened)
+    }
+
+    /// The segments of the processes of a node, `here` of them. All of them call this.
+    fn open_among(
+        near: ffi::MPI_Comm,
+        here: usize,
+        me: usize,
+        size: usize,
+        shape: impl FnOnce(usize, usize) -> Option<(usize, usize)>,
+    ) -> Result<Option<Self>> {
+        let cores = cores_of(near)?;
+        // An MPI that finds too little room for a window may leave some of the processes waiting for ever.
+        let Some((bytes, zeros)) = shape(here, free_of(near)?) else {
+            return Ok(None);
+        };
+        let Some(made) = Allocated::new(near, here, bytes, zeros)? else {
+            return Ok(None);
+        };
+        let segments = made.segments(near, me, size)?;
+        // SAFETY: the part that begins with zeros lies in this process' own segment, which begins at a multiple of 8. Pages of a new window
+        // are zeros, but MPI does not say so. No process reads before all have written. All processes of the node meet.
         unsafe {
-            let (kind, info) = (ffi::RSMPI_COMM_TYPE_SHARED, ffi::RSMPI_INFO_NULL);
-            check(
-                ffi::MPI_Comm_split_type(comm, kind, 0, info, &raw mut near),
-                "MPI_Comm_split_type",
-            )?;
-            check(
-                ffi::MPI_Comm_set_errhandler(near, ffi::RSMPI_ERRORS_RETURN),
-                "MPI_Comm_set_errhandler",
-            )?;
-            check(ffi::MPI_Comm_size(near, &raw mut number), "MPI_Comm_size")?;
-            here = usize::try_from(number).unwrap_or(0);
-            if here < 2 {
-                ffi::MPI_Comm_free(&raw mut near);
-                return Ok(None);
-            }
-            cores = cores_of(near)?;
-            // An MPI that finds too little room for a window may leave some of the processes waiting for ever.
-            let Some((length, zeros)) = shape(here, free_of(near)?) else {
-                ffi::MPI_Comm_free(&raw mut near);
-                return Ok(None);
-            };
-            bytes = length;
-            // MPI aligns segments to words; a record of one line must not lie on two.
-            let code = ffi::MPI_Win_allocate_shared(
-                (bytes + LINE) as ffi::MPI_Aint,
-                1,
-                info,
-                near,
-                (&raw mut base).cast(),
-                &raw mut window,
-            );
-            let found = match code == ffi::MPI_SUCCESS as c_int && !base.is_null() {
-                true => found(window, here, bytes + LINE),
-                false => None,
-            };
-            let shift = base.addr().next_multiple_of(LINE) - base.addr();
-            let base = base.wrapping_add(shift);
-            let found = found.filter(|_| populate(base, 0, zeros));
-            let mine = i32::from(found.is_some());
-            check(
-                ffi::MPI_Allreduce(
-                    (&raw const mine).cast(),
-                    (&raw mut made).cast(),
-                    1,
-                    ffi::RSMPI_INT32_T,
-                    ffi::RSMPI_MIN,
-                    near,
-                ),
-                "MPI_Allreduce",
-            )?;
-            let Some(found) = found.filter(|_| made > 0) else {
-                return Ok(None);
-            };
-            // Who has a segment, and where the first line in it begins.
-            let mut told = vec![[0_i32; 2]; here];
-            let own = [me as i32, shift as i32];
-            check(
-                ffi::MPI_Allgather(
-                    own.as_ptr().cast(),
-                    2,
-                    ffi::RSMPI_INT32_T,
-                    told.as_mut_ptr().cast(),
-                    2,
-                    ffi::RSMPI_INT32_T,
-                    near,
-                ),
-                "MPI_Allgather",
-            )?;
-            for (told, segment) in told.into_iter().zip(found) {
-                let [rank, shift] = told.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-                if let Some(known) = segments.get_mut(rank) {
-                    *known = segment.wrapping_add(shift.min(LINE));
-                }
-            }
-            // Pages of a new window are zeros, but MPI does not say so. No process reads before all have written.
             for at in (0..zeros).step_by(8) {
-                AtomicU64::from_ptr(base.add(at).cast()).store(0, Ordering::Relaxed);
+                AtomicU64::from_ptr(made.base.add(at).cast()).store(0, Ordering::Relaxed);
             }
             check(ffi::MPI_Barrier(near), "MPI_Barrier")?;
-            ffi::MPI_Comm_free(&raw mut near);
         }
         Ok(Some(Self {
             segments,
             bytes,
             me,
             crowded: (1..here).contains(&cores),
-            window,
+            window: made.window,
             _thread: PhantomData,
         }))
     }
@@ -293,6 +238,95 @@ impl Memory {
         let from = self.at(process, at, len);
         // SAFETY: the bytes lie in the segment, and nobody writes to them now.
         unsafe { std::slice::from_raw_parts(from, len) }
+    }
+}
+
+/// The processes of this node, and how many they are. All processes of the job call this.
+fn neighbours(comm: ffi::MPI_Comm) -> Result<(ffi::MPI_Comm, usize)> {
+    let mut number = 0;
+    // SAFETY: all processes make these calls, in this order. Pointers are to variables of the right types.
+    let near = unsafe {
+        let (kind, info) = (ffi::RSMPI_COMM_TYPE_SHARED, ffi::RSMPI_INFO_NULL);
+        let mut near = ffi::RSMPI_COMM_NULL;
+        let code = ffi::MPI_Comm_split_type(comm, kind, 0, info, &raw mut near);
+        check(code, "MPI_Comm_split_type")?;
+        let code = ffi::MPI_Comm_set_errhandler(near, ffi::RSMPI_ERRORS_RETURN);
+        check(code, "MPI_Comm_set_errhandler")?;
+        check(ffi::MPI_Comm_size(near, &raw mut number), "MPI_Comm_size")?;
+        near
+    };
+    Ok((near, usize::try_from(number).unwrap_or(0)))
+}
+
+/// A window that every process of a node has got.
+struct Allocated {
+    window: ffi::MPI_Win,
+    /// The first line of this process' segment, and how far it is from where MPI had the segment begin.
+    base: *mut u8,
+    shift: usize,
+    /// Where MPI had the segments begin, by the numbers of processes on this node.
+    found: Vec<*mut u8>,
+}
+
+impl Allocated {
+    /// Segments of so many bytes; none if some process of the node has not got its own. All of them call this.
+    fn new(near: ffi::MPI_Comm, here: usize, bytes: usize, zeros: usize) -> Result<Option<Self>> {
+        let mut start: *mut u8 = ptr::null_mut();
+        // SAFETY: all processes of the node make these calls, in this order. Pointers are to variables of the right types. A window is
+        // only used if every process of the node has got it.
+        unsafe {
+            let mut window = ffi::RSMPI_WIN_NULL;
+            // MPI aligns segments to words; a record of one line must not lie on two.
+            let code = ffi::MPI_Win_allocate_shared(
+                (bytes + LINE) as ffi::MPI_Aint,
+                1,
+                ffi::RSMPI_INFO_NULL,
+                near,
+                (&raw mut start).cast(),
+                &raw mut window,
+            );
+            let found = match code == ffi::MPI_SUCCESS as c_int && !start.is_null() {
+                true => found(window, here, bytes + LINE),
+                false => None,
+            };
+            let shift = start.addr().next_multiple_of(LINE) - start.addr();
+            let base = start.wrapping_add(shift);
+            let found = found.filter(|_| populate(base, 0, zeros));
+            let (mine, mut all) = (i32::from(found.is_some()), 0);
+            let (from, to) = ((&raw const mine).cast(), (&raw mut all).cast());
+            let (kind, op) = (ffi::RSMPI_INT32_T, ffi::RSMPI_MIN);
+            let code = ffi::MPI_Allreduce(from, to, 1, kind, op, near);
+            check(code, "MPI_Allreduce")?;
+            Ok(found.filter(|_| all > 0).map(|found| Self {
+                window,
+                base,
+                shift,
+                found,
+            }))
+        }
+    }
+
+    /// The first line of the segment of each of `size` processes of the job, of which this is `me`; null for those of other nodes.
+    /// All processes of the node call this.
+    fn segments(&self, near: ffi::MPI_Comm, me: usize, size: usize) -> Result<Box<[*mut u8]>> {
+        // Who has a segment, and where the first line in it begins.
+        let mut told = vec![[0_i32; 2]; self.found.len()];
+        let own = [me as i32, self.shift as i32];
+        // SAFETY: every process of the node gives two numbers, for which there is room.
+        let code = unsafe {
+            let (from, to) = (own.as_ptr().cast(), told.as_mut_ptr().cast());
+            let kind = ffi::RSMPI_INT32_T;
+            ffi::MPI_Allgather(from, 2, kind, to, 2, kind, near)
+        };
+        check(code, "MPI_Allgather")?;
+        let mut segments = vec![ptr::null_mut(); size].into_boxed_slice();
+        for (told, segment) in told.into_iter().zip(&self.found) {
+            let [rank, shift] = told.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+            if let Some(known) = segments.get_mut(rank) {
+                *known = segment.wrapping_add(shift.min(LINE));
+            }
+        }
+        Ok(segments)
     }
 }
 
