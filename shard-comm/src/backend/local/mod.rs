@@ -266,7 +266,11 @@ fn run_all(
     if let Some(error) = refused {
         return Err(error);
     }
-    let first = world.first_failure();
+    panicked(outcomes, world.first_failure())
+}
+
+/// The panic of the rank that failed first, if one did, or else of the lowest.
+fn panicked(outcomes: Vec<Result<(), String>>, first: Option<usize>) -> Result<(), LaunchError> {
     let is_first = |rank: usize| first.is_none_or(|origin| origin == rank);
     let mut panicked = Ok(());
     for (rank, outcome) in outcomes.into_iter().enumerate() {

@@ -458,13 +458,60 @@ impl Task {
     }
 }
 
+/// What a rank still waits for in a group of calls.
+#[derive(Default)]
+struct Pending {
+    /// What it offers that nobody has taken yet.
+    sent: Vec<((usize, usize, Kind), u64)>,
+    open: Vec<Awaited>,
+    /// For each combination, the terms of all ranks.
+    terms: Vec<Vec<Vec<u8>>>,
+}
+
 impl Fabric {
     /// Does the work of a group of calls at one rank, and returns when all of it is done.
     fn run(&self, me: usize, tasks: &[Task], aborted: &AtomicBool) -> Result<(), String> {
         let mut state = lock(&self.state);
-        let mut sent = Vec::new();
-        let mut open: Vec<Awaited> = Vec::new();
-        let mut terms: Vec<Vec<Vec<u8>>> = Vec::new();
+        let mut pending = self.offer(me, tasks, &mut state);
+        self.changed.notify_all();
+        let result = loop {
+            let taken = pending.take(me, &mut state);
+            if taken != Ok(false) {
+                self.changed.notify_all();
+            }
+            if let Err(error) = taken {
+                break Err(error);
+            }
+            pending.sent.retain(|(key, number)| {
+                let offers = state.offers.get(key);
+                offers.is_some_and(|offers| offers.iter().any(|o| o.number == *number))
+            });
+            if pending.open.is_empty() && pending.sent.is_empty() {
+                break Ok(());
+            }
+            if aborted.load(Ordering::Acquire) {
+                break Err("aborted".to_owned());
+            }
+            let slept = self.changed.wait_timeout(state, Duration::from_millis(20));
+            state = slept.unwrap_or_else(PoisonError::into_inner).0;
+        };
+        // Offers that nobody will take any more are withdrawn, because their memory may be used again.
+        for (key, number) in pending.sent {
+            if let Some(offers) = state.offers.get_mut(&key) {
+                offers.retain(|offer| offer.number != number);
+            }
+        }
+        drop(state);
+        result?;
+        let combined = tasks.iter().filter_map(|task| task.combine);
+        let combined = combined.zip(pending.terms);
+        combined.for_each(|((op, at), terms)| combine(op, at, &terms));
+        Ok(())
+    }
+
+    /// Offers what a rank sends, and says what it awaits.
+    fn offer(&self, me: usize, tasks: &[Task], state: &mut State) -> Pending {
+        let mut pending = Pending::default();
         for task in tasks {
             for &(peer, place) in &task.sends {
                 let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -475,86 +522,59 @@ impl Fabric {
                     bytes: place.bytes(),
                 };
                 state.offers.entry(key).or_default().push_back(offer);
-                sent.push((key, number));
+                pending.sent.push((key, number));
             }
-            open.extend(
-                task.recvs
-                    .iter()
-                    .map(|&(peer, at)| (peer, task.kind, at, None)),
-            );
+            let recvs = task.recvs.iter();
+            (pending.open).extend(recvs.map(|&(peer, at)| (peer, task.kind, at, None)));
             if let Some((_, at)) = task.combine {
-                let slot = terms.len();
-                terms.push(vec![Vec::new(); self.size]);
-                open.extend((0..self.size).map(|peer| (peer, task.kind, at, Some((slot, peer)))));
+                let slot = pending.terms.len();
+                pending.terms.push(vec![Vec::new(); self.size]);
+                let term = |peer| (peer, task.kind, at, Some((slot, peer)));
+                pending.open.extend((0..self.size).map(term));
             }
         }
-        self.changed.notify_all();
-        let result = loop {
-            let mut taken = false;
-            let mut error = None;
-            // Among equal ones the first comes first: calls of one kind match in order.
-            let mut passed: Vec<(usize, Kind)> = Vec::new();
-            open.retain(|&(peer, kind, at, term)| {
-                if error.is_some() || passed.contains(&(peer, kind)) {
-                    return true;
+        pending
+    }
+}
+
+impl Pending {
+    /// Takes what is offered of what is awaited; whether there was any.
+    fn take(&mut self, me: usize, state: &mut State) -> Result<bool, String> {
+        let (mut taken, mut error) = (false, None);
+        // Among equal ones the first comes first: calls of one kind match in order.
+        let mut passed: Vec<(usize, Kind)> = Vec::new();
+        self.open.retain(|&(peer, kind, at, term)| {
+            if error.is_some() || passed.contains(&(peer, kind)) {
+                return true;
+            }
+            let offers = state.offers.entry((peer, me, kind)).or_default();
+            let Some(offer) = offers.pop_front() else {
+                passed.push((peer, kind));
+                return true;
+            };
+            taken = true;
+            if offer.bytes != at.bytes() {
+                let (sent, want) = (offer.bytes, at.bytes());
+                error = Some(format!(
+                    "rank {peer} sent {sent} bytes, {want} were expected"
+                ));
+                return false;
+            }
+            let mut bytes = vec![0; offer.bytes];
+            // SAFETY: the sender keeps the elements it offers until the offer is gone, and nobody writes them meanwhile;
+            // nobody else uses this rank's place until its stream is past this work.
+            unsafe {
+                copy(offer.address, bytes.as_mut_ptr() as u64, offer.bytes);
+                if term.is_none() {
+                    copy(bytes.as_ptr() as u64, at.address, offer.bytes);
                 }
-                let offers = state.offers.entry((peer, me, kind)).or_default();
-                let Some(offer) = offers.pop_front() else {
-                    passed.push((peer, kind));
-                    return true;
-                };
-                taken = true;
-                if offer.bytes != at.bytes() {
-                    let (sent, want) = (offer.bytes, at.bytes());
-                    error = Some(format!(
-                        "rank {peer} sent {sent} bytes, {want} were expected"
-                    ));
-                    return false;
-                }
-                let mut bytes = vec![0; offer.bytes];
-                // SAFETY: the sender keeps the elements it offers until the offer is gone, and nobody writes them meanwhile;
-                // nobody else uses this rank's place until its stream is past this work.
-                unsafe {
-                    copy(offer.address, bytes.as_mut_ptr() as u64, offer.bytes);
-                    if term.is_none() {
-                        copy(bytes.as_ptr() as u64, at.address, offer.bytes);
-                    }
-                }
-                if let Some((slot, peer)) = term {
-                    terms[slot][peer] = bytes;
-                }
-                false
-            });
-            if taken {
-                self.changed.notify_all();
             }
-            if let Some(error) = error {
-                break Err(error);
+            if let Some((slot, peer)) = term {
+                self.terms[slot][peer] = bytes;
             }
-            sent.retain(|(key, number)| {
-                let offers = state.offers.get(key);
-                offers.is_some_and(|offers| offers.iter().any(|o| o.number == *number))
-            });
-            if open.is_empty() && sent.is_empty() {
-                break Ok(());
-            }
-            if aborted.load(Ordering::Acquire) {
-                break Err("aborted".to_owned());
-            }
-            let slept = self.changed.wait_timeout(state, Duration::from_millis(20));
-            state = slept.unwrap_or_else(PoisonError::into_inner).0;
-        };
-        // Offers that nobody will take any more are withdrawn, because their memory may be used again.
-        for (key, number) in sent {
-            if let Some(offers) = state.offers.get_mut(&key) {
-                offers.retain(|offer| offer.number != number);
-            }
-        }
-        drop(state);
-        result?;
-        let combined = tasks.iter().filter_map(|task| task.combine).zip(terms);
-        combined.for_each(|((op, at), terms)| combine(op, at, &terms));
-        Ok(())
+            false
+        });
+        error.map_or(Ok(taken), Err)
     }
 }
 

@@ -208,7 +208,8 @@ impl NcclClique {
 
     /// Makes the calls of a batch.
     fn call(&self, comm: ncclComm_t, batch: &mut Batch, cuda: &Cuda, stream: usize) -> Result<()> {
-        let stream = stream as sys::cudaStream_t;
+        let (nccl, stream) = (&self.nccl, stream as sys::cudaStream_t);
+        let ranks = self.size.get();
         for call in std::mem::take(&mut batch.calls) {
             let from = |batch: &Batch, from| batch.source(cuda, from);
             // SAFETY, for all calls: the communicator and the stream are alive; addresses and lengths are those of ranges
@@ -217,41 +218,24 @@ impl NcclClique {
             let (name, code) = match &call {
                 Call::Send { to, from: source } => {
                     let at = from(batch, source)?;
+                    let (data, n, peer) = (read(at), at.bytes(), *to as i32);
                     // SAFETY: as said above.
-                    let code = unsafe {
-                        (self.nccl.ncclSend)(read(at), at.bytes(), BYTES, *to as i32, comm, stream)
-                    };
+                    let code = unsafe { (nccl.ncclSend)(data, n, BYTES, peer, comm, stream) };
                     ("ncclSend", code)
                 }
                 Call::Recv { from, into } => {
                     let at = batch.destination(cuda, into)?;
+                    let (data, n, peer) = (write(at), at.bytes(), *from as i32);
                     // SAFETY: as said above.
-                    let code = unsafe {
-                        (self.nccl.ncclRecv)(
-                            write(at),
-                            at.bytes(),
-                            BYTES,
-                            *from as i32,
-                            comm,
-                            stream,
-                        )
-                    };
+                    let code = unsafe { (nccl.ncclRecv)(data, n, BYTES, peer, comm, stream) };
                     ("ncclRecv", code)
                 }
                 Call::AllGather { from: source, into } => {
                     let (at, to) = (from(batch, source)?, batch.destination(cuda, into)?);
-                    check_parts("ncclAllGather", at.elements, to.elements, self.size.get())?;
+                    check_parts("ncclAllGather", at.elements, to.elements, ranks)?;
+                    let (data, to, n) = (read(at), write(to), at.bytes());
                     // SAFETY: as said above.
-                    let code = unsafe {
-                        (self.nccl.ncclAllGather)(
-                            read(at),
-                            write(to),
-                            at.bytes(),
-                            BYTES,
-                            comm,
-                            stream,
-                        )
-                    };
+                    let code = unsafe { (nccl.ncclAllGather)(data, to, n, BYTES, comm, stream) };
                     ("ncclAllGather", code)
                 }
                 Call::Broadcast { root, data } => {
@@ -259,18 +243,10 @@ impl NcclClique {
                         Data::Source(source) => from(batch, source)?,
                         Data::Sink(into) => batch.destination(cuda, into)?,
                     };
+                    let (data, to, n, root) = (read(at), write(at), at.bytes(), *root as i32);
                     // SAFETY: as said above; in place the root only reads.
-                    let code = unsafe {
-                        (self.nccl.ncclBroadcast)(
-                            read(at),
-                            write(at),
-                            at.bytes(),
-                            BYTES,
-                            *root as i32,
-                            comm,
-                            stream,
-                        )
-                    };
+                    let code =
+                        unsafe { (nccl.ncclBroadcast)(data, to, n, BYTES, root, comm, stream) };
                     ("ncclBroadcast", code)
                 }
                 Call::ReduceScatter {
@@ -279,25 +255,12 @@ impl NcclClique {
                     into,
                 } => {
                     let (at, to) = (from(batch, source)?, batch.destination(cuda, into)?);
-                    check_parts(
-                        "ncclReduceScatter",
-                        to.elements,
-                        at.elements,
-                        self.size.get(),
-                    )?;
+                    check_parts("ncclReduceScatter", to.elements, at.elements, ranks)?;
                     let (dtype, op) = (type_of(at.dtype), operation(*op));
+                    let (data, to, n) = (read(at), write(to), to.elements);
                     // SAFETY: as said above.
-                    let code = unsafe {
-                        (self.nccl.ncclReduceScatter)(
-                            read(at),
-                            write(to),
-                            to.elements,
-                            dtype,
-                            op,
-                            comm,
-                            stream,
-                        )
-                    };
+                    let code =
+                        unsafe { (nccl.ncclReduceScatter)(data, to, n, dtype, op, comm, stream) };
                     ("ncclReduceScatter", code)
                 }
                 Call::AllReduce {
@@ -308,18 +271,10 @@ impl NcclClique {
                     let (at, to) = (from(batch, source)?, batch.destination(cuda, into)?);
                     check_parts("ncclAllReduce", at.elements, to.elements, 1)?;
                     let (dtype, op) = (type_of(at.dtype), operation(*op));
+                    let (data, to, n) = (read(at), write(to), at.elements);
                     // SAFETY: as said above.
-                    let code = unsafe {
-                        (self.nccl.ncclAllReduce)(
-                            read(at),
-                            write(to),
-                            at.elements,
-                            dtype,
-                            op,
-                            comm,
-                            stream,
-                        )
-                    };
+                    let code =
+                        unsafe { (nccl.ncclAllReduce)(data, to, n, dtype, op, comm, stream) };
                     ("ncclAllReduce", code)
                 }
             };
