@@ -277,30 +277,7 @@ impl Partition {
     /// result would take more than 2^24 tiles.
     pub fn nested(outer: &Self, inner: &[Self]) -> Result<Self> {
         let op = "nested";
-        if inner.len() != outer.parts() {
-            return Err(SpecError::PartCount {
-                op,
-                expected: outer.parts(),
-                got: inner.len(),
-            });
-        }
-        let parts = inner[0].parts();
-        for (p, split) in inner.iter().enumerate() {
-            if split.parts() != parts {
-                return Err(SpecError::PartCount {
-                    op,
-                    expected: parts,
-                    got: split.parts(),
-                });
-            }
-            if split.extent() != outer.size(p) {
-                return Err(SpecError::Extent {
-                    op,
-                    expected: outer.size(p),
-                    got: split.extent(),
-                });
-            }
-        }
+        let parts = Self::check_nested(op, outer, inner)?;
         if let Self::Contiguous(outer) = outer
             && let Some(inner) = inner.iter().map(Self::offsets).collect::<Option<Vec<_>>>()
         {
@@ -341,6 +318,35 @@ impl Partition {
         tiles.sort_unstable();
         let tiles: Vec<(usize, usize)> = tiles.into_iter().map(|(_, p, len)| (p, len)).collect();
         Self::from_segments(outer.extent(), outer.parts() * parts, &tiles)
+    }
+
+    /// Into how many parts each part of `outer` is divided.
+    fn check_nested(op: &'static str, outer: &Self, inner: &[Self]) -> Result<usize> {
+        if inner.len() != outer.parts() {
+            return Err(SpecError::PartCount {
+                op,
+                expected: outer.parts(),
+                got: inner.len(),
+            });
+        }
+        let parts = inner[0].parts();
+        for (p, split) in inner.iter().enumerate() {
+            if split.parts() != parts {
+                return Err(SpecError::PartCount {
+                    op,
+                    expected: parts,
+                    got: split.parts(),
+                });
+            }
+            if split.extent() != outer.size(p) {
+                return Err(SpecError::Extent {
+                    op,
+                    expected: outer.size(p),
+                    got: split.extent(),
+                });
+            }
+        }
+        Ok(parts)
     }
 
     /// Chunks of chunks, the first number of parts the major one: how repeated shard placements divide one dim. Zeros and large

@@ -69,6 +69,28 @@ impl Tiles {
             true => "from_repeated",
             false => "from_segments",
         };
+        Self::check(op, extent, parts, tiles)?;
+        let merged = Self::merged(op, extent, tiles, repeated)?;
+        let period: usize = merged.iter().map(|(_, size)| size).sum();
+        if period == extent && merged.windows(2).all(|w| w[0].0 < w[1].0) {
+            let mut offsets = vec![0; parts + 1];
+            for &(part, size) in &merged {
+                offsets[part + 1] = size;
+            }
+            for part in 0..parts {
+                offsets[part + 1] += offsets[part];
+            }
+            return Ok(Self::Contiguous(offsets));
+        }
+        Ok(Self::Scattered(Segments::of(extent, parts, &merged)))
+    }
+
+    fn check(
+        op: &'static str,
+        extent: usize,
+        parts: usize,
+        tiles: &[(usize, usize)],
+    ) -> Result<()> {
         check_extent(op, extent)?;
         if parts == 0 {
             return Err(SpecError::PartCount {
@@ -95,6 +117,16 @@ impl Tiles {
                 remedy: "number the parts from 0, one per rank along the axes",
             });
         }
+        Ok(())
+    }
+
+    /// The tiles of one period without empty ones, neighbours of one part being one tile.
+    fn merged(
+        op: &'static str,
+        extent: usize,
+        tiles: &[(usize, usize)],
+        repeated: bool,
+    ) -> Result<Vec<(usize, usize)>> {
         let mut merged: Vec<(usize, usize)> = Vec::new();
         let mut period = 0usize;
         for &(part, size) in tiles.iter().filter(|(_, size)| *size > 0) {
@@ -122,19 +154,8 @@ impl Tiles {
         }
         if let [(_, size)] = &mut merged[..] {
             *size = extent;
-            period = extent;
         }
-        if period == extent && merged.windows(2).all(|w| w[0].0 < w[1].0) {
-            let mut offsets = vec![0; parts + 1];
-            for &(part, size) in &merged {
-                offsets[part + 1] = size;
-            }
-            for part in 0..parts {
-                offsets[part + 1] += offsets[part];
-            }
-            return Ok(Self::Contiguous(offsets));
-        }
-        Ok(Self::Scattered(Segments::of(extent, parts, &merged)))
+        Ok(merged)
     }
 }
 

@@ -115,6 +115,11 @@ fn join_at(a: &Run, b: &Run, runs: &mut Vec<Run>) {
         dst_step: dst.step,
         src_step: src.step,
     };
+    let still = |start, len| Progression {
+        start,
+        step: 0,
+        len,
+    };
     match via_dst.intersect(&via_src) {
         Intersection::Never => {}
         Intersection::Line {
@@ -145,28 +150,10 @@ fn join_at(a: &Run, b: &Run, runs: &mut Vec<Run>) {
         }
         // Every source of `a` reaches every destination of `b`: one run per element of the shorter.
         Intersection::Everywhere if a.len <= b.len => {
-            runs.extend((0..a.len).map(|i| {
-                run(
-                    Progression {
-                        start: src.at(i),
-                        step: 0,
-                        len: b.len,
-                    },
-                    dst,
-                )
-            }));
+            runs.extend((0..a.len).map(|i| run(still(src.at(i), b.len), dst)));
         }
         Intersection::Everywhere => {
-            runs.extend((0..b.len).map(|j| {
-                run(
-                    src,
-                    Progression {
-                        start: dst.at(j),
-                        step: 0,
-                        len: a.len,
-                    },
-                )
-            }));
+            runs.extend((0..b.len).map(|j| run(src, still(dst.at(j), a.len))));
         }
     }
 }
