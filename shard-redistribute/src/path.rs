@@ -219,69 +219,97 @@ pub(crate) fn same_blocks(a: &Layout, b: &Layout) -> bool {
 
 /// All paths worth pricing, the direct one first, in an order that is the same on every rank.
 pub fn paths(from: &Layout, to: &Layout) -> Result<Vec<Path>> {
-    let mut found: Vec<Path> = Vec::new();
-    let direct_is = direct_way(from, to);
-    let mut add = |method, hops: Vec<Hop>| {
-        if !found.iter().any(|r| r.hops == hops) {
-            found.push(Path { method, hops });
-        }
+    let mut found = Found {
+        from,
+        to,
+        most: from.max_local_numel().max(to.max_local_numel()),
+        small: to.mesh().size() <= EXACT_RANKS,
+        paths: Vec::new(),
     };
-    if let Some(hops) = direct(from, to, false)? {
-        add(direct_is, hops);
-    }
-    if let Some(hops) = direct(from, to, true)? {
-        add(Method::ReduceElsewhere, hops);
-    }
+    found.add(direct_way(from, to), direct(from, to, false)?);
+    found.add(Method::ReduceElsewhere, direct(from, to, true)?);
     if from == to || to.is_partial() || to.numel() == 0 {
-        return Ok(found);
+        return Ok(found.paths);
     }
-    let most = from.max_local_numel().max(to.max_local_numel());
-    let small = to.mesh().size() <= EXACT_RANKS;
-    if small && let Some(hops) = through(from, &[], to, Owners::Balanced, most) {
-        add(Method::Balanced, hops);
+    found.in_one_hop();
+    found.sliced()?;
+    if !from.is_partial() {
+        found.along_axes()?;
     }
-    if let Some(hops) = through(from, &[], to, Owners::Spread, most) {
-        add(Method::Spread, hops);
-    }
-    let shared = if small {
-        Owners::Balanced
-    } else {
-        Owners::Spread
-    };
-    for between in sliced(from, to)? {
-        for owners in [Owners::Nearest, shared] {
-            if let Some(hops) = through(from, std::slice::from_ref(&between), to, owners, most) {
-                add(Method::SliceGather, hops);
-            }
+    Ok(found.paths)
+}
+
+/// The paths that have been found.
+struct Found<'a> {
+    from: &'a Layout,
+    to: &'a Layout,
+    /// The most elements that a rank holds at either end.
+    most: usize,
+    /// Whether ranks are few enough to compare them one by one.
+    small: bool,
+    paths: Vec<Path>,
+}
+
+impl Found<'_> {
+    fn add(&mut self, method: Method, hops: Option<Vec<Hop>>) {
+        if let Some(hops) = hops
+            && !self.paths.iter().any(|path| path.hops == hops)
+        {
+            self.paths.push(Path { method, hops });
         }
     }
-    if !from.is_partial() {
-        for stops in axis_orders(from, to)? {
-            if let Some(hops) = through(from, &stops, to, Owners::Nearest, most) {
-                add(Method::AxisByAxis, hops);
+
+    fn through(&mut self, method: Method, stops: &[Layout], owners: Owners) {
+        let hops = through(self.from, stops, self.to, owners, self.most);
+        self.add(method, hops);
+    }
+
+    /// Other owners than the nearest are asked.
+    fn in_one_hop(&mut self) {
+        if self.small {
+            self.through(Method::Balanced, &[], Owners::Balanced);
+        }
+        self.through(Method::Spread, &[], Owners::Spread);
+    }
+
+    /// Copies slice what they send, and gather it.
+    fn sliced(&mut self) -> Result<()> {
+        let shared = match self.small {
+            true => Owners::Balanced,
+            false => Owners::Spread,
+        };
+        for between in sliced(self.from, self.to)? {
+            for owners in [Owners::Nearest, shared] {
+                self.through(Method::SliceGather, std::slice::from_ref(&between), owners);
             }
+        }
+        Ok(())
+    }
+
+    /// One mesh axis moves after the other.
+    fn along_axes(&mut self) -> Result<()> {
+        let (from, to) = (self.from, self.to);
+        for stops in axis_orders(from, to)? {
+            self.through(Method::AxisByAxis, &stops, Owners::Nearest);
         }
         // With two axes it was never the cheapest, since there is no third axis to move meanwhile.
-        let deep = small && to.mesh().shape().iter().filter(|&&n| n > 1).count() > 2;
+        let deep = self.small && to.mesh().shape().iter().filter(|&&n| n > 1).count() > 2;
         for between in sliced(from, to)?.iter().take(usize::from(deep)) {
             for mut stops in axis_orders(from, between)? {
                 stops.push(between.clone());
-                if let Some(hops) = through(from, &stops, to, Owners::Nearest, most) {
-                    add(Method::Composed, hops);
-                }
+                self.through(Method::Composed, &stops, Owners::Nearest);
             }
         }
         let whole = Layout::replicated(to.mesh(), to.shape());
-        if from != &whole && to != &whole && (small || whole.numel() <= GATHERED) {
+        if from != &whole && to != &whole && (self.small || whole.numel() <= GATHERED) {
             for mut stops in axis_orders(from, &whole)? {
                 stops.push(whole.clone());
-                if let Some(hops) = through(from, &stops, to, Owners::Nearest, whole.numel()) {
-                    add(Method::GatherSlice, hops);
-                }
+                let hops = through(from, &stops, to, Owners::Nearest, whole.numel());
+                self.add(Method::GatherSlice, hops);
             }
         }
+        Ok(())
     }
-    Ok(found)
 }
 
 /// The hops through these stops. `None` if one of them would need more than an exchange, or if a stop holds more than `most`

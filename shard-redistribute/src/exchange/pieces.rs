@@ -85,33 +85,18 @@ impl ExchangeBuilder {
             return;
         };
         let me = mesh.index_at(coords);
-        let mut place = me;
-        let mut covered: SmallVec<[usize; 4]> = SmallVec::new();
+        let (place, free) = self.first_reader(target, &fixed, coords);
         let mut mine = SmallVec::<[usize; 6]>::new();
         let mut dims: Vec<Along<'_>> = Vec::with_capacity(target.len());
         for (d, cover) in target.iter().enumerate() {
             let part = mesh.part_at(source.layout.axis_order(d), coords);
             let have = source.layout.part(d, part);
             mine.push(have.len());
-            place -= Places::of(mesh, &cover.axes).at(mesh.part_at(&cover.axes, coords));
-            covered.extend(cover.axes.iter().copied());
             let found = Along::sends(mesh, have, &source.maps[d], cover, &fixed);
             if found.is_empty() {
                 return;
             }
             dims.push(found);
-        }
-        let mut free: SmallVec<[usize; 4]> = SmallVec::new();
-        for (a, at) in fixed.iter().enumerate() {
-            if covered.contains(&a) {
-                continue;
-            }
-            let along = Places::of(mesh, &[a]);
-            place -= along.at(coords[a]);
-            match at {
-                Some(at) => place += along.at(*at),
-                None => free.push(a),
-            }
         }
         let readers = Places::of(mesh, &free);
         let mut writer = Writer::new(out, &dims, s, &mine, false);
@@ -141,6 +126,32 @@ impl ExchangeBuilder {
                 }
             }
         });
+    }
+
+    /// The rank that has the first part of each dim of a region and, along other axes, the coordinate that is fixed; and the axes along which
+    /// none is.
+    fn first_reader(
+        &self,
+        target: &[DimCover],
+        fixed: &[Option<usize>],
+        coords: &[usize],
+    ) -> (usize, SmallVec<[usize; 4]>) {
+        let mesh = &self.mesh;
+        let mut place = mesh.index_at(coords);
+        for cover in target {
+            place -= Places::of(mesh, &cover.axes).at(mesh.part_at(&cover.axes, coords));
+        }
+        let mut free = SmallVec::new();
+        let is_covered = |a: &usize| target.iter().any(|cover| cover.axes.contains(a));
+        for (a, at) in fixed.iter().enumerate().filter(|(a, _)| !is_covered(a)) {
+            let along = Places::of(mesh, &[a]);
+            place -= along.at(coords[a]);
+            match at {
+                Some(at) => place += along.at(*at),
+                None => free.push(a),
+            }
+        }
+        (place, free)
     }
 
     /// Per mesh axis, the one coordinate at which ranks read from this rank, or `None` where ranks at all coordinates do. The
