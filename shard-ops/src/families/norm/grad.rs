@@ -5,8 +5,8 @@ use crate::families::types::float_types;
 use crate::host::{flat, with_float};
 use crate::{HostCall, Meta, Op, Result, Rule, key_of};
 use shard_comm::DType;
-use shard_kernels::Real;
 use shard_kernels::normalise::{self as kernels, Along};
+use shard_kernels::{Real, ViewMut};
 
 /// The parts of the derivative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,81 +88,103 @@ impl GradOp {
     fn compute<T: Real>(&self, call: &mut HostCall<'_, '_>) {
         let (x, stats, dy) = (call.input::<T>(0), call.input::<f64>(1), call.input::<T>(2));
         let shape = x.shape().to_vec();
-        let cells = self.cells.local(&shape, &call.cx.inputs[0].global);
-        let (x, stats, dy) = (flat(&x), flat(&stats), flat(&dy));
-        let eps = f64::from_bits(self.eps);
         let weight_at = 3 + usize::from(self.takes_sums());
         let has_weight = self.weight && self.part != Part::WeightSums;
         let weight: Option<Vec<T>> = has_weight.then(|| call.input::<T>(weight_at).to_vec());
+        let sums = self.takes_sums().then(|| flat(&call.input::<f64>(3)));
+        let pieces = Pieces {
+            op: self,
+            cells: self.cells.local(&shape, &call.cx.inputs[0].global),
+            x: &flat(&x),
+            stats: &flat(&stats),
+            dy: &flat(&dy),
+            weight: weight.as_deref(),
+            eps: f64::from_bits(self.eps),
+            shape,
+        };
         match self.part {
-            Part::Whole { .. } => {
-                let cells = cells.whole(&shape, self.by, eps);
-                let mut outputs = call.outputs_from::<T>(0);
-                let [dx, weights @ ..] = &mut outputs[..] else {
-                    unreachable!("the rule has this output")
-                };
-                let grad = kernels::CellGrad {
-                    x: &x,
-                    stats: &stats,
-                    dy: &dy,
-                    gain: weight.as_deref(),
-                    dx: dx.data_mut(),
-                    weights: match weights {
-                        [units, sums] => Some([units.data_mut(), sums.data_mut()]),
-                        _ => None,
-                    },
-                };
-                kernels::cell_grad(cells, grad);
-            }
-            Part::CellSums => {
-                let mut out = call.output::<f64>(0);
-                let out = out.data_mut();
-                out.fill(0.0);
-                cells.for_each_run(&shape, |run, cell, w, step| {
-                    let gain = along(weight.as_deref(), 1.0, w, step);
-                    let scale = scale(&stats, cell, eps);
-                    let (a, b) = kernels::cell_sums(&x[run.clone()], &dy[run], scale, gain);
-                    if self.by == Statistics::Moments {
-                        out[2 * cell] += a;
-                    }
-                    out[2 * cell + 1] += b;
-                });
-            }
-            Part::WeightSums => {
-                let mut out = call.output::<T>(0);
-                let out = out.data_mut();
-                let [mut sums, mut units] = [(); 2].map(|()| vec![0.0_f64; out.len() / 2]);
-                cells.for_each_run(&shape, |run, cell, w, step| {
-                    let scale = scale(&stats, cell, eps);
-                    let (x, dy) = (&x[run.clone()], &dy[run]);
-                    if step == 0 {
-                        let (a, b) = kernels::cell_sums(x, dy, scale, Along::One(T::of(1.0)));
-                        sums[w] += a;
-                        units[w] += b;
-                    } else {
-                        kernels::add_weight_sums(x, dy, scale, &mut sums, &mut units);
-                    }
-                });
-                for (to, (sum, unit)) in out.chunks_exact_mut(2).zip(sums.iter().zip(units)) {
-                    to.copy_from_slice(&[T::of(*sum), T::of(unit)]);
-                }
-            }
-            Part::Input => {
-                let sums = self.takes_sums().then(|| flat(&call.input::<f64>(3)));
-                let mut out = call.output::<T>(0);
-                let out = out.data_mut();
-                cells.for_each_run(&shape, |run, cell, w, step| {
-                    let mean = |k| match &sums {
-                        Some(sums) => T::of(sums[2 * cell + k] / stats[3 * cell]),
-                        None => T::zero(),
-                    };
-                    let means = [mean(0), mean(1)];
-                    let gain = along(weight.as_deref(), 1.0, w, step);
-                    let scale = scale(&stats, cell, eps);
-                    let (x, dy) = (&x[run.clone()], &dy[run.clone()]);
-                    kernels::input_grad(x, dy, &mut out[run], scale, means, gain);
-                });
-            }
+            Part::Whole { .. } => pieces.whole(&mut call.outputs_from::<T>(0)),
+            Part::CellSums => pieces.cell_sums(call.output::<f64>(0).data_mut()),
+            Part::WeightSums => pieces.weight_sums(call.output::<T>(0).data_mut()),
+            Part::Input => pieces.input(sums.as_deref(), call.output::<T>(0).data_mut()),
         }
+    }
+}
+
+/// What a rank has of the operands, one element after the other.
+struct Pieces<'a, T> {
+    op: &'a GradOp,
+    cells: Cells,
+    x: &'a [T],
+    stats: &'a [f64],
+    dy: &'a [T],
+    weight: Option<&'a [T]>,
+    eps: f64,
+    shape: Vec<usize>,
+}
+
+impl<T: Real> Pieces<'_, T> {
+    fn whole(&self, outputs: &mut [ViewMut<'_, T>]) {
+        let [dx, weights @ ..] = outputs else {
+            unreachable!("the rule has this output")
+        };
+        let grad = kernels::CellGrad {
+            x: self.x,
+            stats: self.stats,
+            dy: self.dy,
+            gain: self.weight,
+            dx: dx.data_mut(),
+            weights: match weights {
+                [units, sums] => Some([units.data_mut(), sums.data_mut()]),
+                _ => None,
+            },
+        };
+        let cells = self.cells.whole(&self.shape, self.op.by, self.eps);
+        kernels::cell_grad(cells, grad);
+    }
+
+    fn cell_sums(&self, out: &mut [f64]) {
+        out.fill(0.0);
+        self.cells.for_each_run(&self.shape, |run, cell, w, step| {
+            let gain = along(self.weight, 1.0, w, step);
+            let scale = scale(self.stats, cell, self.eps);
+            let (a, b) = kernels::cell_sums(&self.x[run.clone()], &self.dy[run], scale, gain);
+            if self.op.by == Statistics::Moments {
+                out[2 * cell] += a;
+            }
+            out[2 * cell + 1] += b;
+        });
+    }
+
+    fn weight_sums(&self, out: &mut [T]) {
+        let [mut sums, mut units] = [(); 2].map(|()| vec![0.0_f64; out.len() / 2]);
+        self.cells.for_each_run(&self.shape, |run, cell, w, step| {
+            let scale = scale(self.stats, cell, self.eps);
+            let (x, dy) = (&self.x[run.clone()], &self.dy[run]);
+            if step == 0 {
+                let (a, b) = kernels::cell_sums(x, dy, scale, Along::One(T::of(1.0)));
+                sums[w] += a;
+                units[w] += b;
+            } else {
+                kernels::add_weight_sums(x, dy, scale, &mut sums, &mut units);
+            }
+        });
+        for (to, (sum, unit)) in out.chunks_exact_mut(2).zip(sums.iter().zip(units)) {
+            to.copy_from_slice(&[T::of(*sum), T::of(unit)]);
+        }
+    }
+
+    fn input(&self, sums: Option<&[f64]>, out: &mut [T]) {
+        self.cells.for_each_run(&self.shape, |run, cell, w, step| {
+            let mean = |k| match sums {
+                Some(sums) => T::of(sums[2 * cell + k] / self.stats[3 * cell]),
+                None => T::zero(),
+            };
+            let means = [mean(0), mean(1)];
+            let gain = along(self.weight, 1.0, w, step);
+            let scale = scale(self.stats, cell, self.eps);
+            let (x, dy) = (&self.x[run.clone()], &self.dy[run.clone()]);
+            kernels::input_grad(x, dy, &mut out[run], scale, means, gain);
+        });
     }
 }

@@ -30,7 +30,6 @@ use shard_kernels::moments::{Groups, about_zero, moments};
 use shard_kernels::normalise::{self as kernels, Along, Scale};
 use shard_kernels::unary::Unary;
 use shard_spec::{Dims, ReduceOp};
-use smallvec::smallvec;
 use std::cell::LazyCell;
 use std::sync::Arc;
 
@@ -237,6 +236,24 @@ enum Like {
     WeightSums(usize),
 }
 
+/// A value of which cells have dims of their own.
+struct Apart {
+    /// Its shape so.
+    shape: Vec<usize>,
+    /// The dims of a cell.
+    cells: Vec<usize>,
+    /// The shape of a weight that is broadcast against it.
+    weight: Vec<usize>,
+}
+
+impl Apart {
+    /// The dims over which what belongs to a weight is summed.
+    fn beside_weight(&self) -> Vec<usize> {
+        let is_one = |&d: &usize| self.weight[d] == 1 && self.shape[d] != 1;
+        (0..self.shape.len()).filter(is_one).collect()
+    }
+}
+
 impl Cells {
     /// The dims that a cell has all indices of.
     fn dims(self, ndim: usize) -> Vec<usize> {
@@ -255,15 +272,12 @@ impl Cells {
         weight: Option<&Value>,
         bias: Option<&Value>,
     ) -> Result<()> {
-        let (expected, fix) = match self {
-            Self::Last(last) => (
-                &x.shape()[x.ndim() - last..],
-                "give weight and bias the shape of the last dims, which are normalised; permute channels last to normalise them",
-            ),
-            Self::Groups(_) | Self::Channels => (
-                &x.shape()[1..2],
-                "give weight and bias one element per channel",
-            ),
+        let expected = self.of_weight(x.shape());
+        let fix = match self {
+            Self::Last(_) => {
+                "give weight and bias the shape of the last dims, which are normalised; permute channels last to normalise them"
+            }
+            Self::Groups(_) | Self::Channels => "give weight and bias one element per channel",
         };
         for (what, value) in [("weight", weight), ("bias", bias)] {
             if let Some(value) = value.filter(|value| value.shape() != expected) {
@@ -302,60 +316,10 @@ impl Cells {
         sides: &[Like],
         outputs: &[(Like, DType)],
     ) -> Result<Rule> {
-        let x = &inputs[0].shape;
         let mut rule = Rule::builder(op, inputs).any_order();
-        let mut dims: Vec<Access> = Vec::new();
-        let of_cells = self.dims(x.len());
-        for (d, &n) in x.iter().enumerate() {
-            dims.push(match self {
-                _ if whole && of_cells.contains(&d) => Access::WHOLE,
-                Self::Groups(groups) if d == 1 => Access::Factor {
-                    factor: rule.factor(groups),
-                    block: n / groups,
-                },
-                _ => Access::factor(rule.factor(n)),
-            });
-        }
-        let describe = |like: Like| -> (Vec<Access>, Dims) {
-            match (like, self) {
-                (Like::X, _) => (dims.clone(), x.clone()),
-                (Like::Stats(k), Self::Groups(groups)) => {
-                    let group = dims[1].factor_index().map_or(Access::WHOLE, Access::factor);
-                    (
-                        vec![dims[0].clone(), group, Access::WHOLE],
-                        smallvec![x[0], groups, k],
-                    )
-                }
-                (Like::Stats(k), Self::Last(last)) => {
-                    let lead = x.len() - last;
-                    let mut access = dims[..lead].to_vec();
-                    access.push(Access::WHOLE);
-                    (access, x[..lead].iter().copied().chain([k]).collect())
-                }
-                (Like::Stats(k), Self::Channels) => {
-                    (vec![dims[1].clone(), Access::WHOLE], smallvec![x[1], k])
-                }
-                (Like::Weight, Self::Groups(_) | Self::Channels) => {
-                    (vec![dims[1].clone()], smallvec![x[1]])
-                }
-                (Like::Weight, Self::Last(last)) => {
-                    let lead = x.len() - last;
-                    (dims[lead..].to_vec(), x[lead..].iter().copied().collect())
-                }
-                (Like::WeightSums(k), Self::Groups(_) | Self::Channels) => {
-                    (vec![dims[1].clone(), Access::WHOLE], smallvec![x[1], k])
-                }
-                (Like::WeightSums(k), Self::Last(last)) => {
-                    let lead = x.len() - last;
-                    let mut access = dims[lead..].to_vec();
-                    access.push(Access::WHOLE);
-                    (access, x[lead..].iter().copied().chain([k]).collect())
-                }
-            }
-        };
-        let mut described = Vec::with_capacity(sides.len());
+        let x = self.accesses(&mut rule, &inputs[0].shape, whole);
         for (operand, &side) in sides.iter().enumerate() {
-            let (access, shape) = describe(side);
+            let (access, shape) = self.described(side, &x);
             // A dim that ranks have all of is compared with no other operand's.
             if inputs[operand].shape != shape {
                 return Err(OpError::Shape {
@@ -369,13 +333,11 @@ impl Cells {
                     fix: "give weight and bias the shape of what is normalised, or one element per channel",
                 });
             }
-            described.push(access);
+            rule = rule.input(access);
         }
-        let produced = outputs.iter().map(|&(like, dtype)| (describe(like), dtype));
-        let produced = produced.collect::<Vec<_>>();
-        rule = described.into_iter().fold(rule, RuleBuilder::input);
-        for ((dims, shape), dtype) in produced {
-            rule = rule.output(dims, shape, dtype);
+        for &(like, dtype) in outputs {
+            let (access, shape) = self.described(like, &x);
+            rule = rule.output(access, shape, dtype);
         }
         match outputs[0].0 {
             Like::Stats(3) => rule.reduction(Reduction::Now(Monoid::Moments)),
@@ -383,6 +345,74 @@ impl Cells {
         }
         .linearity(Linearity::None)
         .build()
+    }
+
+    /// The access and the extent of each dim of `x`.
+    fn accesses(self, rule: &mut RuleBuilder, x: &[usize], whole: bool) -> Vec<(Access, usize)> {
+        let of_cells = self.dims(x.len());
+        let access = |(d, &n): (usize, &usize)| match self {
+            _ if whole && of_cells.contains(&d) => Access::WHOLE,
+            Self::Groups(groups) if d == 1 => Access::Factor {
+                factor: rule.factor(groups),
+                block: n / groups,
+            },
+            _ => Access::factor(rule.factor(n)),
+        };
+        let accesses: Vec<Access> = x.iter().enumerate().map(access).collect();
+        accesses.into_iter().zip(x.iter().copied()).collect()
+    }
+
+    /// Accesses and shape of an operand that relates so to `x`.
+    fn described(self, like: Like, x: &[(Access, usize)]) -> (Vec<Access>, Dims) {
+        let (dims, numbers) = match like {
+            Like::X => (x.to_vec(), None),
+            Like::Stats(k) => (self.of_cells(x), Some(k)),
+            Like::Weight => (self.of_weight(x).to_vec(), None),
+            Like::WeightSums(k) => (self.of_weight(x).to_vec(), Some(k)),
+        };
+        let numbers = numbers.map(|k| (Access::WHOLE, k));
+        dims.into_iter().chain(numbers).unzip()
+    }
+
+    /// The dims that cells are counted along.
+    fn of_cells(self, x: &[(Access, usize)]) -> Vec<(Access, usize)> {
+        match self {
+            Self::Groups(groups) => {
+                let group = x[1].0.factor_index().map_or(Access::WHOLE, Access::factor);
+                vec![x[0].clone(), (group, groups)]
+            }
+            Self::Last(last) => x[..x.len() - last].to_vec(),
+            Self::Channels => x[1..2].to_vec(),
+        }
+    }
+
+    /// The dims of a weight.
+    fn of_weight<T>(self, x: &[T]) -> &[T] {
+        match self {
+            Self::Groups(_) | Self::Channels => &x[1..2],
+            Self::Last(last) => &x[x.len() - last..],
+        }
+    }
+
+    /// How a value of this shape is taken apart so that cells have dims of their own.
+    fn apart(self, shape: &[usize]) -> Apart {
+        let mut split = shape.to_vec();
+        let weighted = match self {
+            Self::Groups(groups) => {
+                split.splice(1..2, [groups, shape[1] / groups]);
+                1..3
+            }
+            Self::Last(last) => shape.len() - last..shape.len(),
+            Self::Channels => 1..2,
+        };
+        let mut weight = vec![1; split.len()];
+        weight[weighted.clone()].copy_from_slice(&split[weighted]);
+        Apart {
+            // A group has all of its channels, which are a dim of their own now.
+            cells: self.dims(split.len()),
+            shape: split,
+            weight,
+        }
     }
 
     /// Calls `f` for every run of consecutive elements of a contiguous `x` that share a cell, with the run's range,
@@ -541,6 +571,11 @@ impl Normalise {
         2 - usize::from(self.finds)
     }
 
+    /// The number of the operand that is the bias, if there is one.
+    fn bias_at(&self) -> usize {
+        self.first_weight() + usize::from(self.weight)
+    }
+
     pub(crate) fn eps(&self) -> f64 {
         f64::from_bits(self.eps)
     }
@@ -644,127 +679,103 @@ impl Op for Normalise {
             true => &saved.outputs[1],
             false => &saved.inputs[1],
         };
-        let w = self.first_weight();
-        let weight = self.weight.then(|| &saved.inputs[w]);
+        let weight = self.weight.then(|| &saved.inputs[self.first_weight()]);
         if exec.records() {
             return self.vjp_of_parts(exec, saved, dy);
         }
-        let mut back = vec![None; saved.inputs.len()];
-        let grad = |part: Part| GradOp {
+        let operands: Vec<&Value> = [Some(x), Some(stats), Some(dy), weight]
+            .into_iter()
+            .flatten()
+            .collect();
+        match saved.needs[0] && self.finds {
+            true => self.vjp_at_once(exec, saved, &operands),
+            false => self.vjp_by_part(exec, saved, &operands),
+        }
+    }
+}
+
+impl Normalise {
+    /// The op that finds a part of the derivative.
+    fn grad(&self, part: Part) -> Arc<GradOp> {
+        Arc::new(GradOp {
             cells: self.cells,
             by: self.by,
             eps: self.eps,
             weight: self.weight,
             part,
-        };
-        let operands: Vec<&Value> = [Some(x), Some(stats), Some(dy), weight]
-            .into_iter()
-            .flatten()
-            .collect();
-        let b = w + usize::from(self.weight);
-        let wanted = saved.needs[w..].contains(&true);
-        if saved.needs[0] && self.finds {
-            let part = Part::Whole { weights: wanted };
-            let mut found = exec.apply(Arc::new(grad(part)), &operands)?.into_iter();
-            back[0] = found.next();
-            let (units, sums) = (found.next(), found.next());
-            if self.weight && saved.needs[w] {
-                back[w] = units;
-            }
-            if self.bias && saved.needs[b] {
-                back[b] = sums;
-            }
-            return Ok(back);
+        })
+    }
+
+    /// All that is wanted by one op, where cells lie whole on ranks.
+    fn vjp_at_once(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        operands: &[&Value],
+    ) -> Result<Grads> {
+        let (w, b) = (self.first_weight(), self.bias_at());
+        let weights = saved.needs[w..].contains(&true);
+        let found = exec.apply(self.grad(Part::Whole { weights }), operands)?;
+        let mut found = found.into_iter();
+        let mut back = vec![None; saved.inputs.len()];
+        back[0] = found.next();
+        let (units, sums) = (found.next(), found.next());
+        if self.weight && saved.needs[w] {
+            back[w] = units;
         }
+        if self.bias && saved.needs[b] {
+            back[b] = sums;
+        }
+        Ok(back)
+    }
+
+    /// An op for what cells sum to, one for the input's cotangent and one for those of weight and bias.
+    fn vjp_by_part(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        operands: &[&Value],
+    ) -> Result<Grads> {
+        let (w, b) = (self.first_weight(), self.bias_at());
+        let mut back = vec![None; saved.inputs.len()];
         if saved.needs[0] {
             let sums = match self.by {
                 Statistics::Given => None,
-                _ => Some(exec.apply1(Arc::new(grad(Part::CellSums)), &operands)?),
+                _ => Some(exec.apply1(self.grad(Part::CellSums), operands)?),
             };
-            let mut operands = operands.clone();
+            let mut operands = operands.to_vec();
             operands.splice(3..3, sums.as_ref());
-            back[0] = Some(exec.apply1(Arc::new(grad(Part::Input)), &operands)?);
+            back[0] = Some(exec.apply1(self.grad(Part::Input), &operands)?);
         }
-        if wanted {
-            let sums = exec.apply1(Arc::new(grad(Part::WeightSums)), &operands[..3])?;
+        if saved.needs[w..].contains(&true) {
+            let sums = exec.apply1(self.grad(Part::WeightSums), &operands[..3])?;
             let last = sums.ndim() - 1;
-            let pick = |k: usize, shape: &[usize]| -> Result<Option<Value>> {
-                Ok(Some(reshape(
-                    exec,
-                    &crate::families::index::slice(exec, &sums, last, k, 1, 1)?,
-                    shape,
-                )?))
+            let pick = |k: usize, i: usize| -> Result<Option<Value>> {
+                let sums = crate::families::index::slice(exec, &sums, last, k, 1, 1)?;
+                reshape(exec, &sums, saved.inputs[i].shape()).map(Some)
             };
             if self.weight && saved.needs[w] {
-                back[w] = pick(1, saved.inputs[w].shape())?;
+                back[w] = pick(1, w)?;
             }
             if self.bias && saved.needs[b] {
-                back[b] = pick(0, saved.inputs[b].shape())?;
+                back[b] = pick(0, b)?;
             }
         }
         Ok(back)
     }
-}
 
-impl Normalise {
     /// The same derivative, made of ops that have derivatives themselves: for second order.
     fn vjp_of_parts(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Value) -> Result<Grads> {
-        let (x, w) = (&saved.inputs[0], self.first_weight());
-        let shape = x.shape().to_vec();
-        // Cells become dims of their own, and weights are broadcast against them.
-        let (split, cell_dims, weight_shape): (Vec<usize>, Vec<usize>, Vec<usize>) =
-            match self.cells {
-                Cells::Groups(groups) => {
-                    let mut split = vec![shape[0], groups, shape[1] / groups];
-                    split.extend(&shape[2..]);
-                    let mut weight = vec![1; split.len()];
-                    (weight[1], weight[2]) = (groups, shape[1] / groups);
-                    let dims = (2..split.len()).collect();
-                    (split, dims, weight)
-                }
-                Cells::Last(last) => {
-                    let lead = shape.len() - last;
-                    let mut weight = vec![1; lead];
-                    weight.extend(&shape[lead..]);
-                    (shape.clone(), (lead..shape.len()).collect(), weight)
-                }
-                Cells::Channels => {
-                    let mut weight = vec![1; shape.len()];
-                    weight[1] = shape[1];
-                    let dims = (0..shape.len()).filter(|&d| d != 1).collect();
-                    (shape.clone(), dims, weight)
-                }
-            };
-        let weight_dims: Vec<usize> = (0..split.len())
-            .filter(|&d| weight_shape[d] == 1 && split[d] != 1)
-            .collect();
-        let over = |v: &Value| mean(exec, v, &cell_dims, true);
-        let xs = reshape(exec, x, &split)?;
-        let dys = reshape(exec, dy, &split)?;
-        let (centred, variance) = match self.by {
-            Statistics::Moments => {
-                let centred = sub(exec, &xs, &over(&xs)?)?;
-                let variance = over(&unary(exec, &centred, Unary::Square)?)?;
-                (centred, variance)
-            }
-            Statistics::Squares => (xs.clone(), over(&unary(exec, &xs, Unary::Square)?)?),
-            Statistics::Given => {
-                let [mean, variance] = batch::mean_and_variance(exec, &saved.inputs[1])?;
-                let broad = |v: &Value| {
-                    let v = cast(exec, v, x.dtype())?;
-                    reshape(exec, &v, &weight_shape)
-                };
-                (sub(exec, &xs, &broad(&mean)?)?, broad(&variance)?)
-            }
-        };
-        let rstd = unary(
-            exec,
-            &add_scalar(exec, &variance, self.eps())?,
-            Unary::Rsqrt,
-        )?;
+        let (x, w, b) = (&saved.inputs[0], self.first_weight(), self.bias_at());
+        let apart = self.cells.apart(x.shape());
+        let over = |v: &Value| mean(exec, v, &apart.cells, true);
+        let dys = reshape(exec, dy, &apart.shape)?;
+        let [centred, variance] = self.centred(exec, saved, &apart)?;
+        let shifted = add_scalar(exec, &variance, self.eps())?;
+        let rstd = unary(exec, &shifted, Unary::Rsqrt)?;
         let unit = mul(exec, &centred, &rstd)?;
         let scaled = match self.weight {
-            true => mul(exec, &dys, &reshape(exec, &saved.inputs[w], &weight_shape)?)?,
+            true => mul(exec, &dys, &reshape(exec, &saved.inputs[w], &apart.weight)?)?,
             false => dys.clone(),
         };
         let mut back = vec![None; saved.inputs.len()];
@@ -775,22 +786,41 @@ impl Normalise {
                 Statistics::Squares => sub(exec, &scaled, &along()?)?,
                 Statistics::Given => scaled.clone(),
             };
-            back[0] = Some(reshape(exec, &mul(exec, &rest, &rstd)?, &shape)?);
+            back[0] = Some(reshape(exec, &mul(exec, &rest, &rstd)?, x.shape())?);
         }
         let to_weight = |v: &Value, i: usize| -> Result<Option<Value>> {
-            Ok(Some(reshape(
-                exec,
-                &sum(exec, v, &weight_dims, true)?,
-                saved.inputs[i].shape(),
-            )?))
+            let summed = sum(exec, v, &apart.beside_weight(), true)?;
+            reshape(exec, &summed, saved.inputs[i].shape()).map(Some)
         };
         if self.weight && saved.needs[w] {
             back[w] = to_weight(&mul(exec, &dys, &unit)?, w)?;
         }
-        let b = w + usize::from(self.weight);
         if self.bias && saved.needs[b] {
             back[b] = to_weight(&dys, b)?;
         }
         Ok(back)
+    }
+
+    /// What is normalised, taken apart, less the mean that is taken from it; and the variance of cells.
+    fn centred(&self, exec: &dyn Exec, saved: &Saved<'_>, apart: &Apart) -> Result<[Value; 2]> {
+        let x = &saved.inputs[0];
+        let xs = reshape(exec, x, &apart.shape)?;
+        let over = |v: &Value| mean(exec, v, &apart.cells, true);
+        Ok(match self.by {
+            Statistics::Moments => {
+                let centred = sub(exec, &xs, &over(&xs)?)?;
+                let variance = over(&unary(exec, &centred, Unary::Square)?)?;
+                [centred, variance]
+            }
+            Statistics::Squares => {
+                let variance = over(&unary(exec, &xs, Unary::Square)?)?;
+                [xs, variance]
+            }
+            Statistics::Given => {
+                let [mean, variance] = batch::mean_and_variance(exec, &saved.inputs[1])?;
+                let broad = |v: &Value| reshape(exec, &cast(exec, v, x.dtype())?, &apart.weight);
+                [sub(exec, &xs, &broad(&mean)?)?, broad(&variance)?]
+            }
+        })
     }
 }
