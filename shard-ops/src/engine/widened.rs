@@ -35,17 +35,6 @@ pub(super) fn submit(
     // Kernels of ops without windows rely on boxes that are all of their memory, which blocks are not.
     let divided = whole.len() > 1 || blocks.count() > 1;
     let as_it_is = Applied { wide: None, ..op };
-    // A call that is the only one makes whole results.
-    let rounds = rule.rounds && !divided && stage == Stage::Compute;
-    let mut calls = (whole.iter())
-        .flat_map(|call| blocks.calls(rule, call))
-        .filter(|call| Work::needs(work, call))
-        .peekable();
-    // Calls make terms only where the rule says how those of several ranks are combined.
-    let by = Monoid::Op(match rule.reduction {
-        Some(Reduction::Partial(by)) => by,
-        _ => ReduceOp::Sum,
-    });
     let mut copies = Copies {
         name,
         device,
@@ -54,60 +43,131 @@ pub(super) fn submit(
         divided,
         last: SmallVec::new(),
     };
-    let mut sums: SmallVec<[Option<BufferMut>; 1]> = outputs.iter().map(|_| None).collect();
-    let mut before: SmallVec<[Place; 1]> = SmallVec::new();
+    let mut homes = Homes {
+        name,
+        device,
+        // Calls make terms only where the rule says how those of several ranks are combined.
+        by: Monoid::Op(match rule.reduction {
+            Some(Reduction::Partial(by)) => by,
+            _ => ReduceOp::Sum,
+        }),
+        divided,
+        // A call that is the only one makes whole results.
+        rounds: rule.rounds && !divided && stage == Stage::Compute,
+        sums: outputs.iter().map(|_| None).collect(),
+        before: SmallVec::new(),
+    };
+    let mut calls = (whole.iter())
+        .flat_map(|call| blocks.calls(rule, call))
+        .filter(|call| Work::needs(work, call))
+        .peekable();
     while let Some(mut call) = calls.next() {
         let read = copies.read(&mut call, inputs)?;
         let read: SmallVec<[&Buffer; 4]> = read.iter().collect();
-        // A call that is the only one makes no terms.
-        let written = if divided { &call.outputs[..] } else { &[] };
-        let places: SmallVec<[Place; 1]> = written.iter().map(Place::of).collect();
-        let is_term = |o: usize| divided && before.get(o) == Some(&places[o]);
-        // The outputs that the call does not write where they belong, and where that is.
-        let mut homes: SmallVec<[(usize, BufferMut, Strided); 2]> = SmallVec::new();
-        for o in 0..call.outputs.len() {
-            let (stored, len, at) = (outputs[o].dtype(), outputs[o].len(), &call.outputs[o]);
-            if stored.is_half() && !rounds || is_term(o) || divided && is_part(at, len) {
-                let made = device.alloc(partial_type(stored), numel(&at.shape));
-                let made = made.in_op(name)?;
-                homes.push((o, std::mem::replace(&mut outputs[o], made), at.strided()));
-                lay_out(
-                    &mut call,
-                    |call| &call.outputs[o],
-                    |call| &mut call.outputs[o],
-                );
-            }
-        }
+        let places = homes.places(&call);
+        let away = homes.leave(&mut call, &places, &mut outputs)?;
         let alone = match call {
             Cow::Borrowed(_) if whole.len() == 1 => whole.clone(),
             call => Arc::new(vec![call.into_owned()]),
         };
         outputs = super::submit(as_it_is, cx, stage, &alone, work, &read, outputs)?;
-        let after = calls.peek();
-        for (o, home, at) in homes {
-            let made = std::mem::replace(&mut outputs[o], home);
-            let home = &mut outputs[o];
-            let line = Strided::contiguous(&at.shape);
-            let sum = match (is_term(o), sums[o].take()) {
-                (false, _) => made,
-                (true, Some(mut sum)) => {
-                    (device.fold(by, &made.freeze(), &line, &mut sum, &line)).in_op(name)?;
-                    sum
-                }
-                // What stays `f32` is where it belongs already.
-                (true, None) => {
-                    (device.fold(by, &made.freeze(), &line, home, &at)).in_op(name)?;
-                    continue;
-                }
-            };
-            match after.is_some_and(|after| Place::of(&after.outputs[o]) == places[o]) {
-                true => sums[o] = Some(sum),
-                false => (device.copy(&sum.freeze(), &line, home, &at)).in_op(name)?,
-            }
+        for away in away {
+            let o = away.output;
+            let next = calls.peek().map(|next| Place::of(&next.outputs[o]));
+            let goes_on = next.is_some_and(|next| next == places[o]);
+            homes.come_back(away, goes_on, &mut outputs[o])?;
         }
-        before = places;
+        homes.before = places;
     }
     Ok(outputs)
+}
+
+/// Where what calls write belongs.
+struct Homes<'a> {
+    name: &'static str,
+    device: &'a DeviceRef,
+    /// How terms are combined.
+    by: Monoid,
+    /// Whether there are several calls.
+    divided: bool,
+    /// Whether kernels round what they write.
+    rounds: bool,
+    /// The sums so far of terms of which others follow, by outputs.
+    sums: SmallVec<[Option<BufferMut>; 1]>,
+    /// Which boxes the last call wrote.
+    before: SmallVec<[Place; 1]>,
+}
+
+/// An output that a call does not write where it belongs.
+struct Away {
+    output: usize,
+    /// Where it belongs.
+    home: BufferMut,
+    at: Strided,
+    /// Whether the call before wrote to the same box.
+    is_term: bool,
+}
+
+impl Homes<'_> {
+    /// The boxes that a call writes, if it makes parts or terms.
+    fn places(&self, call: &KernelCx) -> SmallVec<[Place; 1]> {
+        match self.divided {
+            true => call.outputs.iter().map(Place::of).collect(),
+            false => SmallVec::new(),
+        }
+    }
+
+    /// Gives a call memory of its own for the outputs that it cannot write where they belong.
+    fn leave(
+        &self,
+        call: &mut Cow<'_, KernelCx>,
+        places: &[Place],
+        outputs: &mut [BufferMut],
+    ) -> Result<SmallVec<[Away; 2]>> {
+        let mut away = SmallVec::new();
+        for o in 0..call.outputs.len() {
+            let (stored, len, at) = (outputs[o].dtype(), outputs[o].len(), &call.outputs[o]);
+            let is_term = self.divided && self.before.get(o) == Some(&places[o]);
+            if stored.is_half() && !self.rounds || is_term || self.divided && is_part(at, len) {
+                let made = self.device.alloc(partial_type(stored), numel(&at.shape));
+                let made = made.in_op(self.name)?;
+                away.push(Away {
+                    output: o,
+                    home: std::mem::replace(&mut outputs[o], made),
+                    at: at.strided(),
+                    is_term,
+                });
+                lay_out(call, |call| &call.outputs[o], |call| &mut call.outputs[o]);
+            }
+        }
+        Ok(away)
+    }
+
+    /// Puts what a call has written where it belongs, once no other term of it follows.
+    fn come_back(&mut self, away: Away, goes_on: bool, output: &mut BufferMut) -> Result<()> {
+        let (name, device, at) = (self.name, self.device, &away.at);
+        let made = std::mem::replace(output, away.home);
+        let line = Strided::contiguous(&at.shape);
+        let sum = &mut self.sums[away.output];
+        let all = match (away.is_term, sum.take()) {
+            (false, _) => made,
+            (true, Some(mut sum)) => {
+                let folded = device.fold(self.by, &made.freeze(), &line, &mut sum, &line);
+                folded.in_op(name)?;
+                sum
+            }
+            // What stays `f32` is where it belongs already.
+            (true, None) => {
+                let folded = device.fold(self.by, &made.freeze(), &line, output, at);
+                return folded.in_op(name);
+            }
+        };
+        if goes_on {
+            *sum = Some(all);
+            return Ok(());
+        }
+        device.copy(&all.freeze(), &line, output, at).in_op(name)
+    }
 }
 
 /// The copies of what calls read; one that the next call reads too is not made again.
