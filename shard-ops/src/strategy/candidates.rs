@@ -83,48 +83,56 @@ fn adopt(rule: &Rule, layouts: &[&Layout], order: &[usize], mut choice: Choice) 
         let dims = || rule.inputs[i].iter().enumerate();
         let others = dims().filter(|(_, access)| !is_whole(access));
         for (d, access) in others.chain(dims().filter(|(_, access)| is_whole(access))) {
-            let Some(sharding) = layout.sharding(d) else {
-                continue;
-            };
-            if let Access::Ring {
-                instead: Some(f), ..
-            }
-            | Access::Whole { instead: Some(f) } = access
-                && choice.factors[*f].is_some()
-            {
-                // Axes that have no other work divide the factor further.
-                let fresh: Axes = (sharding.axes.iter().copied())
-                    .filter(|&a| !choice.uses(a))
-                    .collect();
-                let mesh = layout.mesh();
-                let parts = mesh.part_count(&fresh);
-                let own = choice.factors[*f].as_ref();
-                if let (false, Some(s)) = (
-                    fresh.is_empty(),
-                    further(own, rule.factors[*f], &fresh, parts),
-                ) && rule.divides(*f, &s.partition)
-                {
-                    choice.factors[*f] = Some(s);
-                }
-                continue;
-            }
-            if sharding.axes.iter().any(|&a| choice.uses(a)) {
-                continue;
-            }
-            let Some((factor, partition)) =
-                factor_partition(rule, access, layout.shape()[d], &sharding.partition)
-            else {
-                continue;
-            };
-            if choice.factors[factor].is_none() && rule.divides(factor, &partition) {
-                choice.factors[factor] = Some(DimSharding {
-                    axes: sharding.axes.clone(),
-                    partition,
-                });
+            if let Some(sharding) = layout.sharding(d) {
+                adopt_dim(rule, layout, (d, access), sharding, &mut choice);
             }
         }
     }
     choice
+}
+
+/// Adopts the sharding of a dim, unless its axes have other work or its factor is divided already.
+fn adopt_dim(
+    rule: &Rule,
+    layout: &Layout,
+    (d, access): (usize, &Access),
+    sharding: &DimSharding,
+    choice: &mut Choice,
+) {
+    if let Access::Ring {
+        instead: Some(f), ..
+    }
+    | Access::Whole { instead: Some(f) } = access
+        && choice.factors[*f].is_some()
+    {
+        // Axes that have no other work divide the factor further.
+        let fresh: Axes = (sharding.axes.iter().copied())
+            .filter(|&a| !choice.uses(a))
+            .collect();
+        let parts = layout.mesh().part_count(&fresh);
+        let own = choice.factors[*f].as_ref();
+        if let (false, Some(s)) = (
+            fresh.is_empty(),
+            further(own, rule.factors[*f], &fresh, parts),
+        ) && rule.divides(*f, &s.partition)
+        {
+            choice.factors[*f] = Some(s);
+        }
+        return;
+    }
+    if sharding.axes.iter().any(|&a| choice.uses(a)) {
+        return;
+    }
+    if let Some((factor, partition)) =
+        factor_partition(rule, access, layout.shape()[d], &sharding.partition)
+        && choice.factors[factor].is_none()
+        && rule.divides(factor, &partition)
+    {
+        choice.factors[factor] = Some(DimSharding {
+            axes: sharding.axes.clone(),
+            partition,
+        });
+    }
 }
 
 /// Whether operand `i`'s partial sums may pass the op.

@@ -8,7 +8,7 @@
 use super::choice::Choice;
 use super::intervals::Axes;
 use super::site::{Site, Spans};
-use crate::{Access, MergedRuns, RouteBy, Rule};
+use crate::{Access, MergedRuns, RouteBy, Routes, Rule};
 use shard_kernels::cuts::rounds;
 use shard_redistribute::Fingerprint;
 use shard_spec::{ContentHash as _, DimCover, DimPart, DimSharding, Dims, Layout, Partition};
@@ -111,6 +111,20 @@ pub struct Peer {
     pub at: usize,
     /// Its part of the routed dim.
     pub part: usize,
+}
+
+/// An operand that has rows which are named.
+struct Table<'a> {
+    dims: &'a [Access],
+    /// How many rows there are.
+    extent: usize,
+    /// What ranks have of them.
+    own: DimCover,
+}
+
+/// Whether two dims are indexed by one factor, or by none.
+fn is_same(a: &Access, b: &Access) -> bool {
+    a.factor_index() == b.factor_index()
 }
 
 /// What a way to serve a routed dim makes the busiest rank receive, at most.
@@ -361,97 +375,119 @@ impl Site<'_> {
         considered: SmallVec<[RouteCost; 2]>,
     ) -> Option<Routing> {
         let routes = self.rule.routes.as_ref()?;
-        let dims = &self.rule.inputs[routes.index];
-        let shape = &self.rule.metas[routes.index].shape;
+        let table = self.table()?;
         let covers = self.covers_with_halos(routes.index, &Spans::Full);
-        let held: SmallVec<[DimPart; 4]> = covers
-            .iter()
-            .map(|c| c.at(self.mesh, &self.coords))
-            .collect();
-        let (table, extent) = self.routed_operands().find_map(|dims| {
+        let at = |cover: &DimCover| cover.at(self.mesh, &self.coords);
+        let held: SmallVec<[DimPart; 4]> = covers.iter().map(at).collect();
+        let keyed = self.keyed(&table, routes.index, &held);
+        let group = self.group(&self.rule.inputs[routes.index]);
+        Some(Routing {
+            index: routes.index,
+            id: self.lookup(routes, &table, &keyed, &covers, group.is_some()),
+            part: OperandPart {
+                shape: held.iter().map(DimPart::len).collect(),
+                held,
+            },
+            extent: table.extent,
+            from_end: routes.from_end,
+            skips: routes.skips,
+            absent: routes.absent,
+            own: at(&table.own),
+            keyed,
+            group,
+            narrow: self.is_narrow(&table, routes.index),
+            fetched: match self.sends_home() {
+                true => Vec::new(),
+                false => self.with_rows(self.rule.inputs.iter().map(Vec::as_slice)),
+            },
+            home: self.with_rows(self.rule.outputs.iter().map(|output| &output.dims[..])),
+            by,
+            considered,
+            merging: self.merging(),
+        })
+    }
+
+    /// The first operand that has rows which are named.
+    fn table(&self) -> Option<Table<'_>> {
+        self.routed_operands().find_map(|dims| {
             let d = dims.iter().position(Access::is_routed)?;
-            Some((dims, self.rule.factors[dims[d].factor_index()?]))
-        })?;
-        let at = |a: &Access| {
-            dims.iter()
-                .position(|b| b.factor_index() == a.factor_index())
-        };
-        let mut keyed = SmallVec::new();
-        let mut own = DimCover::whole(extent);
-        for access in table {
+            let extent = self.rule.factors[dims[d].factor_index()?];
+            let own = self.cover_with_halo(&dims[d], extent, &Spans::Full);
+            Some(Table { dims, extent, own })
+        })
+    }
+
+    /// What a key counts through: of the operand `index`, which names rows, this rank has the parts `held`.
+    fn keyed(&self, table: &Table<'_>, index: usize, held: &[DimPart]) -> SmallVec<[Keyed; 4]> {
+        let keyed = |access: &Access| {
             if access.is_routed() {
-                own = self.cover_with_halo(access, extent, &Spans::Full);
-                keyed.push(Keyed::Routed);
-            } else if let Some(dim) = at(access) {
-                let extent = held[dim].len();
-                keyed.push(Keyed::Shared { dim, extent });
+                return Some(Keyed::Routed);
             }
-        }
-        let keyed_dims = |dims: &[Access]| -> Option<KeyedDims> {
-            let keyed = |a: &Access| a.is_routed() || self.is_shared(a);
-            (dims.iter().any(Access::is_routed)).then(|| dims.iter().map(keyed).collect())
+            let named_by = &self.rule.inputs[index];
+            let dim = named_by.iter().position(|a| is_same(a, access))?;
+            let extent = held[dim].len();
+            Some(Keyed::Shared { dim, extent })
         };
-        let group = self.group(dims);
-        let fetched = match !self.sends_home() {
-            true => (self.rule.inputs.iter().enumerate())
-                .filter_map(|(i, dims)| Some((i, keyed_dims(dims)?)))
-                .collect(),
-            false => Vec::new(),
+        table.dims.iter().filter_map(keyed).collect()
+    }
+
+    /// The operands that have rows which are named, each with its keyed dims.
+    fn with_rows<'b>(
+        &self,
+        operands: impl Iterator<Item = &'b [Access]>,
+    ) -> Vec<(usize, KeyedDims)> {
+        let keyed = |a: &Access| a.is_routed() || self.is_shared(a);
+        let with_rows = operands
+            .enumerate()
+            .filter(|(_, dims)| dims.iter().any(Access::is_routed));
+        with_rows
+            .map(|(i, dims)| (i, dims.iter().map(keyed).collect()))
+            .collect()
+    }
+
+    /// Whether four bytes hold the number of any row.
+    fn is_narrow(&self, table: &Table<'_>, index: usize) -> bool {
+        let dims = self.rule.inputs[index].iter();
+        let shared = (dims.zip(&self.rule.metas[index].shape))
+            .filter(|(a, _)| table.dims.iter().any(|b| is_same(a, b)));
+        let each: usize = shared.map(|(_, &n)| n).product();
+        i32::try_from(each.saturating_mul(table.extent)).is_ok()
+    }
+
+    /// A number that is equal for what is looked up alike.
+    fn lookup(
+        &self,
+        routes: &Routes,
+        table: &Table<'_>,
+        keyed: &[Keyed],
+        covers: &[DimCover],
+        asks: bool,
+    ) -> u128 {
+        let axes = match asks {
+            true => self.group_axes(&self.rule.inputs[routes.index]),
+            false => Axes::new(),
         };
-        let outputs = self.rule.outputs.iter().enumerate();
-        let home = outputs.filter_map(|(o, output)| Some((o, keyed_dims(&output.dims)?)));
-        let home = home.collect();
-        let axes: Axes = group
-            .as_ref()
-            .map_or_else(Axes::new, |_| self.group_axes(dims));
+        let shape = &self.rule.metas[routes.index].shape;
         let mut id = Fingerprint::new("route")
             .with(&self.mesh.content_hash())
             .with(&(
                 routes.from_end,
                 routes.absent,
-                extent,
+                table.extent,
                 &shape[..],
                 &axes[..],
             ))
-            .with(&own.content_hash());
-        for keyed in &keyed {
+            .with(&table.own.content_hash());
+        for keyed in keyed {
             id = id.with(&match keyed {
                 Keyed::Routed => usize::MAX,
                 Keyed::Shared { dim, .. } => *dim,
             });
         }
-        let shared = dims
-            .iter()
-            .zip(shape)
-            .filter(|(a, _)| table.iter().any(|b| b.factor_index() == a.factor_index()));
-        let rows = shared
-            .map(|(_, &n)| n)
-            .product::<usize>()
-            .saturating_mul(extent);
-        for cover in &covers {
+        for cover in covers {
             id = id.with(&cover.content_hash());
         }
-        Some(Routing {
-            index: routes.index,
-            part: OperandPart {
-                shape: held.iter().map(DimPart::len).collect(),
-                held,
-            },
-            extent,
-            from_end: routes.from_end,
-            skips: routes.skips,
-            absent: routes.absent,
-            own: own.at(self.mesh, &self.coords),
-            keyed,
-            group,
-            narrow: i32::try_from(rows).is_ok(),
-            fetched,
-            home,
-            id: id.finish(),
-            by,
-            considered,
-            merging: self.merging(),
-        })
+        id.finish()
     }
 
     /// How this rank finds its stretch of merged runs.
