@@ -4,10 +4,10 @@ use super::rows::SharedWork;
 use super::run::{borrowed, run_calls};
 use super::{Applied, note};
 use crate::error::InOp;
-use crate::strategy::{Ring, RingStep};
+use crate::strategy::{Columns, Ring, RingStep};
 use crate::{OpError, Result};
 use shard_comm::{Buffer, BufferMut, Monoid, Strided};
-use shard_redistribute::{Array, ExchangeHandle, MeshComm};
+use shard_redistribute::{Array, Exchange, ExchangeHandle, MeshComm};
 use shard_spec::{ReduceOp, numel};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,60 +35,113 @@ pub(super) fn run(
             Some(step) => fetch(name, cx, step, arrays)?,
             None => Vec::new(),
         };
-        let mut inputs = buffers.to_vec();
-        for (i, pending) in arriving {
-            inputs[i] = pending.wait().in_op(name)?;
-        }
-        let device = cx.device();
-        for (i, columns) in &step.columns {
-            let whole = &buffers[*i];
-            let mut block = device.alloc(whole.dtype(), columns.len).in_op(name)?;
-            for (from, to) in columns.whole.iter().zip(&columns.block) {
-                device.copy(whole, from, &mut block, to).in_op(name)?;
-            }
-            inputs[*i] = block.freeze();
-        }
-        // What is of the block is memory of its own; what stays is the rank's for all blocks. A call finds what the one before left.
-        let mut written = outputs;
-        let (mut kept, mut filled) = (Vec::new(), Vec::new());
-        let fresh = |o: usize, written: &mut [BufferMut]| {
-            let len = numel(&step.cx.outputs[o].shape);
-            let block = device.alloc(written[o].dtype(), len).in_op(name)?;
-            Ok::<_, OpError>(std::mem::replace(&mut written[o], block))
-        };
-        for (o, exchange) in &step.home {
-            kept.push((*o, exchange, fresh(*o, &mut written)?));
-        }
-        for (o, columns) in &step.places {
-            filled.push((*o, columns, fresh(*o, &mut written)?));
-        }
+        let inputs = inputs_of(name, cx, step, buffers, arriving)?;
+        let mut lent = Lent::new(name, cx, step, &mut outputs)?;
         let call = Arc::new(vec![step.cx.clone()]);
-        written = run_calls(op, cx, &borrowed(&inputs), written, &call, Some(work))?;
+        outputs = run_calls(op, cx, &borrowed(&inputs), outputs, &call, Some(work))?;
         note(cx, name, "block");
-        for (o, columns, whole) in filled {
-            let block = std::mem::replace(&mut written[o], whole).freeze();
-            for (from, to) in columns.block.iter().zip(&columns.whole) {
-                let whole = &mut written[o];
-                device.copy(&block, from, whole, to).in_op(name)?;
-            }
-        }
+        lent.fill(name, cx, &mut outputs)?;
         // What the step before sent home has had this computation to arrive in.
-        for ((_, _, sums), (_, pending)) in kept.iter_mut().zip(going_home) {
+        for ((_, _, sums), (_, pending)) in lent.kept.iter_mut().zip(going_home) {
             add(name, cx, sums, pending, t)?;
         }
-        going_home = Vec::with_capacity(kept.len());
-        for (o, exchange, sums) in kept {
-            let block = std::mem::replace(&mut written[o], sums).freeze();
-            let dtype = block.dtype();
-            going_home.push((o, exchange.start(cx, dtype, &[block]).in_op(name)?));
-        }
-        outputs = written;
+        going_home = lent.send_home(name, cx, &mut outputs)?;
     }
     let steps = ring.steps.len();
     for (o, pending) in going_home {
         add(name, cx, &mut outputs[o], pending, steps)?;
     }
     Ok(outputs)
+}
+
+/// What a step reads: the block that has arrived, the columns of it, and what stays.
+fn inputs_of(
+    name: &'static str,
+    cx: &Rc<MeshComm>,
+    step: &RingStep,
+    buffers: &[Buffer],
+    arriving: Vec<(usize, ExchangeHandle)>,
+) -> Result<Vec<Buffer>> {
+    let mut inputs = buffers.to_vec();
+    for (i, pending) in arriving {
+        inputs[i] = pending.wait().in_op(name)?;
+    }
+    let device = cx.device();
+    for (i, columns) in &step.columns {
+        let whole = &buffers[*i];
+        let mut block = device.alloc(whole.dtype(), columns.len).in_op(name)?;
+        for (from, to) in columns.whole.iter().zip(&columns.block) {
+            device.copy(whole, from, &mut block, to).in_op(name)?;
+        }
+        inputs[*i] = block.freeze();
+    }
+    Ok(inputs)
+}
+
+/// The memory of outputs of which a step writes a block in memory of its own. A call finds what the one before left in the others.
+struct Lent<'a> {
+    /// What is summed at home.
+    kept: Vec<(usize, &'a Exchange, BufferMut)>,
+    /// What is the rank's for all blocks.
+    filled: Vec<(usize, &'a Columns, BufferMut)>,
+}
+
+impl<'a> Lent<'a> {
+    fn new(
+        name: &'static str,
+        cx: &Rc<MeshComm>,
+        step: &'a RingStep,
+        outputs: &mut [BufferMut],
+    ) -> Result<Self> {
+        let mut fresh = |o: usize| {
+            let len = numel(&step.cx.outputs[o].shape);
+            let block = cx.device().alloc(outputs[o].dtype(), len).in_op(name)?;
+            Ok::<_, OpError>(std::mem::replace(&mut outputs[o], block))
+        };
+        let mut lent = Self {
+            kept: Vec::new(),
+            filled: Vec::new(),
+        };
+        for (o, exchange) in &step.home {
+            lent.kept.push((*o, exchange, fresh(*o)?));
+        }
+        for (o, columns) in &step.places {
+            lent.filled.push((*o, columns, fresh(*o)?));
+        }
+        Ok(lent)
+    }
+
+    /// Puts columns of the block where they belong.
+    fn fill(
+        &mut self,
+        name: &'static str,
+        cx: &Rc<MeshComm>,
+        outputs: &mut [BufferMut],
+    ) -> Result<()> {
+        for (o, columns, whole) in self.filled.drain(..) {
+            let output = &mut outputs[o];
+            let block = std::mem::replace(output, whole).freeze();
+            for (from, to) in columns.block.iter().zip(&columns.whole) {
+                cx.device().copy(&block, from, output, to).in_op(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends contributions to the block to who has it.
+    fn send_home(
+        self,
+        name: &'static str,
+        cx: &Rc<MeshComm>,
+        outputs: &mut [BufferMut],
+    ) -> Result<Vec<(usize, ExchangeHandle)>> {
+        let send = |(o, exchange, sums): (usize, &Exchange, BufferMut)| {
+            let block = std::mem::replace(&mut outputs[o], sums).freeze();
+            let dtype = block.dtype();
+            Ok((o, exchange.start(cx, dtype, &[block]).in_op(name)?))
+        };
+        self.kept.into_iter().map(send).collect()
+    }
 }
 
 /// Starts to bring the block of a step.

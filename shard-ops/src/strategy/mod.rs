@@ -28,7 +28,7 @@ pub use choose::Alternative;
 pub(crate) use inputs::InputMove;
 pub(crate) use outcome::Outcome;
 pub use price::WayCost;
-pub(crate) use ring::{Ring, RingStep};
+pub(crate) use ring::{Columns, Ring, RingStep};
 pub use routing::RouteCost;
 pub(crate) use routing::{Group, Keyed, KeyedDims, Merging, Routing};
 

@@ -335,6 +335,17 @@ impl Problem {
         call.launch_own_blocks(&SOURCE, &texts, name, grid, threads, &self.params)
     }
 
+    /// The mask's cotangent.
+    fn grad_mask(&mut self, call: &mut CudaCall<'_>, rows: usize) -> Result<()> {
+        self.params.dmask = four(&call.output(3)?);
+        let adds = !call.cx.fold.first && shared(&call.cx.outputs[3], &call.cx.inputs[1]);
+        let n = self.params.dmask.numel();
+        // Its products are summed as those of the other kernels, not as those of tiles.
+        self.params.apart = 0;
+        self.each(call, "products", self.stored, false, rows)?;
+        self.each(call, "grad_mask", self.stored, adds, n)
+    }
+
     fn texts(&self, out: DType, adds: bool) -> String {
         let adds = i32::from(adds);
         format!(
@@ -410,10 +421,9 @@ impl CudaKernel for Backward {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let mut problem = Problem::new(call, &self.options, self.mask)?;
         let rows = problem.rows();
-        let first = 3 + usize::from(self.mask.is_some());
+        let dim = problem.params.q.shape[3] as usize;
         let found = Kept::take(call);
         let fresh = found.is_none();
-        let dim = problem.params.q.shape[3] as usize;
         let mut kept = match found {
             Some(kept) => kept,
             None => Kept::new(
@@ -422,11 +432,7 @@ impl CudaKernel for Backward {
             )?,
         };
         let [apart, delta, dq] = kept.addresses(call)?;
-        let params = &mut problem.params;
-        (params.delta, params.dq) = (delta, dq);
-        (params.out, params.dout) = (call.input(first)?, call.input(first + 2)?);
-        params.lse = call.input(first + 1)?.data;
-        (params.dk, params.dv) = (call.output(1)?, call.output(2)?);
+        self.point(call, &mut problem.params, [delta, dq])?;
         if fresh {
             problem.params.apart = apart;
             problem.each(call, "start_grad", problem.stored, false, rows * dim.max(1))?;
@@ -441,13 +447,7 @@ impl CudaKernel for Backward {
         problem.tiles(call, "grad_queries", Tiled::GradQueries, queries, heads)?;
         problem.tiles(call, "grad_keys", Tiled::GradKeys, keys, kv_heads)?;
         if self.wants_mask {
-            problem.params.dmask = four(&call.output(3)?);
-            let adds = !call.cx.fold.first && shared(&call.cx.outputs[3], &call.cx.inputs[1]);
-            let n = problem.params.dmask.numel();
-            // Its products are summed as those of the other kernels, not as those of tiles.
-            problem.params.apart = 0;
-            problem.each(call, "products", problem.stored, false, rows)?;
-            problem.each(call, "grad_mask", problem.stored, adds, n)?;
+            problem.grad_mask(call, rows)?;
         }
         if !call.cx.fold.last {
             *call.state = Some(Box::new(kept));
@@ -462,6 +462,23 @@ impl CudaKernel for Backward {
         call.gpu
             .copy(&dq.freeze(), &all, &mut call.outputs[0], &to)
             .in_op(call.op)
+    }
+}
+
+impl Backward {
+    /// Has the parameters point to what kernels of the derivative read and write beside queries, keys and values.
+    fn point(
+        &self,
+        call: &mut CudaCall<'_>,
+        params: &mut Params,
+        [delta, dq]: [u64; 2],
+    ) -> Result<()> {
+        let first = 3 + usize::from(self.mask.is_some());
+        (params.delta, params.dq) = (delta, dq);
+        (params.out, params.dout) = (call.input(first)?, call.input(first + 2)?);
+        params.lse = call.input(first + 1)?.data;
+        (params.dk, params.dv) = (call.output(1)?, call.output(2)?);
+        Ok(())
     }
 }
 

@@ -126,74 +126,75 @@ fn signal_of(
     length: Option<usize>,
 ) -> Result<Value> {
     const NAME: &str = "istft";
-    let Frames { size, hop, .. } = frames;
     let window = frames.check(exec, NAME, spectra)?;
-    let expected = if frames.onesided { size / 2 + 1 } else { size };
-    let [batch @ .., frequencies, count, 2] = spectra.shape() else {
-        let fix = "give [.., frequencies, stretches, 2]";
-        return Err(unfit(NAME, "these are no spectra", &[spectra], fix));
-    };
-    if *frequencies != expected || *count == 0 {
-        let problem = format!("{frequencies} frequencies of {count} stretches");
-        let fix =
-            "give as many frequencies as `stft` with these options does, of one stretch at least";
-        return Err(unfit(NAME, &problem, &[spectra], fix));
-    }
-    let (at, all) = (batch.len(), batch.iter().product());
-    let turned = transpose(exec, spectra, at, at + 1)?;
-    // Of signals that are real the others are mirror images.
-    let half = match frames.onesided {
-        true => turned,
-        false => slice(exec, &turned, at + 1, 0, 1, size / 2 + 1)?,
-    };
-    let mut y = irfft(exec, &half, Some(size), at + 1, frames.norm)?;
-    let between = hop.checked_mul(count - 1);
-    let covered = between.and_then(|between| between.checked_add(size));
-    let covered = covered.filter(|&n| isize::try_from(n).is_ok());
-    let covered = covered.ok_or_else(|| {
-        let problem = format!("{count} stretches, {hop} elements from one to the next");
-        unfit(NAME, &problem, &[spectra], "name fewer elements")
-    })?;
-    let windows = UnfoldOptions {
-        stride: vec![hop],
-        ..UnfoldOptions::new([size])
-    };
-    let start = if frames.center { size / 2 } else { 0 };
-    let start = start.min(covered);
-    let length = length.unwrap_or_else(|| covered.saturating_sub(2 * start));
-    let shape: Vec<usize> = batch.iter().copied().chain([length]).collect();
-    let bytes = checked_numel(&shape).ok();
-    let bytes = bytes.and_then(|n| n.checked_mul(DType::F64.size()));
-    if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
-        let problem = format!("a signal of {length} elements");
-        return Err(unfit(NAME, &problem, &[spectra], "ask for a shorter one"));
-    }
-    let end = start.saturating_add(length).min(covered);
-    let padded = |x: &Value, before, after| {
-        let pads = [(0, 0), (0, 0), (before, after)];
-        pad(exec, x, &pads, EdgeMap::Zeros, 0.0)
-    };
-    // Of what is cropped the windows may be zeros.
-    let summed = |y: &Value| {
-        let columns = transpose(exec, y, at, at + 1)?;
-        let columns = reshape(exec, &columns, &[all, size, *count])?;
-        let sum = fold(exec, &columns, &[covered], &windows)?;
-        let [sum] = &sums(exec, [&sum])?;
-        padded(sum, -(start as isize), end as isize - covered as isize)
-    };
+    let stretches = frames.stretches(NAME, spectra, length)?;
+    let mut y = stretches_of(exec, spectra, frames)?;
     let mut squares = number(NAME, &y, 1.0)?;
     if let Some(window) = &window {
         y = mul(exec, &y, window)?;
         squares = unary(exec, window, Unary::Square)?;
     }
-    let weight = summed(&expand_like(exec, &squares, &y.detach())?)?;
+    let weight = stretches.summed(exec, &expand_like(exec, &squares, &y.detach())?)?;
     // Without a window each element that a stretch reaches counts.
-    if window.is_some() || hop > size {
+    if window.is_some() || frames.hop > frames.size {
         check_covered(exec, NAME, &weight.detach(), spectra)?;
     }
-    let signal = div(exec, &summed(&y)?, &weight)?;
-    let signal = padded(&signal, 0, (length - (end - start)) as isize)?;
-    reshape(exec, &signal, &shape)
+    let signal = div(exec, &stretches.summed(exec, &y)?, &weight)?;
+    let missing = stretches.length - (stretches.end - stretches.start);
+    let signal = padded(exec, &signal, 0, missing as isize)?;
+    reshape(exec, &signal, &stretches.shape)
+}
+
+/// The stretches `[.., stretches, size]` of which these are the spectra.
+fn stretches_of(exec: &dyn Exec, spectra: &Value, frames: Frames<'_>) -> Result<Value> {
+    let at = spectra.ndim() - 3;
+    let turned = transpose(exec, spectra, at, at + 1)?;
+    // Of signals that are real the others are mirror images.
+    let half = match frames.onesided {
+        true => turned,
+        false => slice(exec, &turned, at + 1, 0, 1, frames.size / 2 + 1)?,
+    };
+    irfft(exec, &half, Some(frames.size), at + 1, frames.norm)
+}
+
+/// Where stretches lie in a signal.
+struct Stretches {
+    size: usize,
+    hop: usize,
+    count: usize,
+    /// How many signals there are.
+    signals: usize,
+    /// How many elements stretches cover.
+    covered: usize,
+    /// Which of these are the signal's, and how many it has with those that are 0.
+    start: usize,
+    end: usize,
+    length: usize,
+    /// The shape of all signals.
+    shape: Vec<usize>,
+}
+
+impl Stretches {
+    /// The sum of stretches where they overlap, of the part that is the signal's.
+    fn summed(&self, exec: &dyn Exec, y: &Value) -> Result<Value> {
+        let at = y.ndim() - 2;
+        let columns = transpose(exec, y, at, at + 1)?;
+        let columns = reshape(exec, &columns, &[self.signals, self.size, self.count])?;
+        let windows = UnfoldOptions {
+            stride: vec![self.hop],
+            ..UnfoldOptions::new([self.size])
+        };
+        let sum = fold(exec, &columns, &[self.covered], &windows)?;
+        let [sum] = &sums(exec, [&sum])?;
+        // Of what is cropped the windows may be zeros.
+        let after = self.end as isize - self.covered as isize;
+        padded(exec, sum, -(self.start as isize), after)
+    }
+}
+
+fn padded(exec: &dyn Exec, x: &Value, before: isize, after: isize) -> Result<Value> {
+    let pads = [(0, 0), (0, 0), (before, after)];
+    pad(exec, x, &pads, EdgeMap::Zeros, 0.0)
 }
 
 /// Refuses windows whose squares come to nothing somewhere, by the bound of PyTorch's.
@@ -214,6 +215,55 @@ fn check_covered(exec: &dyn Exec, op: &'static str, weight: &Value, of: &Value) 
 }
 
 impl Frames<'_> {
+    /// Where the stretches of these spectra lie, in signals of that `length` if one is given.
+    fn stretches(
+        &self,
+        op: &'static str,
+        spectra: &Value,
+        length: Option<usize>,
+    ) -> Result<Stretches> {
+        let Self { size, hop, .. } = *self;
+        let refused = |problem: &str, fix| unfit(op, problem, &[spectra], fix);
+        let [batch @ .., frequencies, count, 2] = spectra.shape() else {
+            let fix = "give [.., frequencies, stretches, 2]";
+            return Err(refused("these are no spectra", fix));
+        };
+        let expected = if self.onesided { size / 2 + 1 } else { size };
+        if *frequencies != expected || *count == 0 {
+            let problem = format!("{frequencies} frequencies of {count} stretches");
+            let fix = "give as many frequencies as `stft` with these options does, of one stretch at least";
+            return Err(refused(&problem, fix));
+        }
+        let between = hop.checked_mul(count - 1);
+        let covered = between.and_then(|between| between.checked_add(size));
+        let covered = covered.filter(|&n| isize::try_from(n).is_ok());
+        let covered = covered.ok_or_else(|| {
+            let problem = format!("{count} stretches, {hop} elements from one to the next");
+            refused(&problem, "name fewer elements")
+        })?;
+        let start = if self.center { size / 2 } else { 0 };
+        let start = start.min(covered);
+        let length = length.unwrap_or_else(|| covered.saturating_sub(2 * start));
+        let shape: Vec<usize> = batch.iter().copied().chain([length]).collect();
+        let bytes = checked_numel(&shape).ok();
+        let bytes = bytes.and_then(|n| n.checked_mul(DType::F64.size()));
+        if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+            let problem = format!("a signal of {length} elements");
+            return Err(refused(&problem, "ask for a shorter one"));
+        }
+        Ok(Stretches {
+            size,
+            hop,
+            count: *count,
+            signals: batch.iter().product(),
+            covered,
+            start,
+            end: start.saturating_add(length).min(covered),
+            length,
+            shape,
+        })
+    }
+
     /// The window, as long as a stretch, if there is one.
     fn check(&self, exec: &dyn Exec, op: &'static str, x: &Value) -> Result<Option<Value>> {
         // Positions are signed.

@@ -132,20 +132,10 @@ fn of_indices(
     reduction: LossReduction,
 ) -> Result<Value> {
     let dim = class_dim(name, logs, target)?;
-    let mut one_each = logs.shape().to_vec();
-    one_each.remove(dim);
-    if target.shape() != one_each {
-        let fix = match dim {
-            0 => "give one class: of logits without a batch there is one dim, of classes",
-            _ => {
-                "give a class for each place: the shape without dim 1, which has the classes; where they are another dim of the \
-                 logits, `movedim` brings them there"
-            }
-        };
-        return Err(unfit(name, "targets do not fit".into(), logs, target, fix));
-    }
+    check_places(name, logs, target, dim)?;
     let count = logs.shape()[dim];
-    one_each.insert(dim, 1);
+    let mut one_each = logs.shape().to_vec();
+    one_each[dim] = 1;
     let target = cast(exec, &target.detach(), DType::I64)?;
     let ignored = number(name, &target, classes.ignore() as f64)?;
     let counted = ne(exec, &target, &ignored)?;
@@ -165,19 +155,12 @@ fn of_indices(
         None => right,
     };
     if classes.smoothing > 0.0 {
-        let all = sum(
-            exec,
-            &weighted(exec, name, logs, classes.weight, dim)?,
-            &[dim],
-            false,
-        )?;
+        let all = weighted(exec, name, logs, classes.weight, dim)?;
+        let all = sum(exec, &all, &[dim], false)?;
         let even = masked(exec, &all, &counted)?;
         let even = mul_scalar(exec, &even, -classes.smoothing / count as f64)?;
-        errors = add(
-            exec,
-            &mul_scalar(exec, &errors, 1.0 - classes.smoothing)?,
-            &even,
-        )?;
+        let right = mul_scalar(exec, &errors, 1.0 - classes.smoothing)?;
+        errors = add(exec, &right, &even)?;
     }
     if reduction != LossReduction::Mean {
         return reduced(exec, errors, None, reduction);
@@ -189,6 +172,23 @@ fn of_indices(
         None => cast(exec, &counted, logs.dtype())?,
     };
     div(exec, &total, &sum(exec, &weights, &all, false)?)
+}
+
+/// There is a class for each place.
+fn check_places(name: &'static str, logs: &Value, target: &Value, dim: usize) -> Result<()> {
+    let mut places = logs.shape().to_vec();
+    places.remove(dim);
+    if target.shape() == places {
+        return Ok(());
+    }
+    let fix = match dim {
+        0 => "give one class: of logits without a batch there is one dim, of classes",
+        _ => {
+            "give a class for each place: the shape without dim 1, which has the classes; where they are another dim of the \
+             logits, `movedim` brings them there"
+        }
+    };
+    Err(unfit(name, "targets do not fit".into(), logs, target, fix))
 }
 
 /// Logarithms, each times the weight of its class if there is one.
