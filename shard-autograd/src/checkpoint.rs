@@ -80,6 +80,24 @@ pub(crate) fn check_captured(captured: &[(Rc<Slot>, u64)]) -> Result<()> {
     }
 }
 
+/// The function gets fresh values, so that the gradient of an input does not count what reaches it through another input: the nodes outside
+/// do that. The fresh values are made by moves that change nothing, which connect them to the originals, for derivatives of this derivative.
+fn fresh_inputs(recorder: &Recorder, node: &Node, inputs: &[Array]) -> Vec<Value> {
+    let fresh = |(array, parent): (&Array, &Option<Rc<Slot>>)| match parent {
+        None => Value::new(array.clone()),
+        Some(slot) => {
+            let copy = Node::new(
+                recorder.census(),
+                Kind::Pass,
+                Parents::from_iter([Some(slot.clone())]),
+                SmallVec::from_buf([Outlet::of(array)]),
+            );
+            on_tape(array.clone(), &copy, 0)
+        }
+    };
+    inputs.iter().zip(&node.parents).map(fresh).collect()
+}
+
 /// Runs the function again on the tape, and goes back through it.
 pub(crate) fn vjp(
     mover: Mover<'_>,
@@ -89,23 +107,7 @@ pub(crate) fn vjp(
     cotangents: &[Option<Value>],
 ) -> Result<Vec<Option<Value>>> {
     let recorder = mover.recorder;
-    // The function gets fresh values, so that the gradient of an input does not count what reaches it through another input:
-    // the nodes outside do that. The fresh values are made by moves that change nothing, which connect them to the originals,
-    // for derivatives of this derivative.
-    let fresh: Vec<Value> = (inputs.iter().zip(&node.parents))
-        .map(|(array, parent)| match parent {
-            None => Value::new(array.clone()),
-            Some(slot) => {
-                let copy = Node::new(
-                    recorder.census(),
-                    Kind::Pass,
-                    Parents::from_iter([Some(slot.clone())]),
-                    SmallVec::from_buf([Outlet::of(array)]),
-                );
-                on_tape(array.clone(), &copy, 0)
-            }
-        })
-        .collect();
+    let fresh = fresh_inputs(recorder, node, inputs);
     let floor = recorder.next_id();
     let outputs = recorder.in_mode(Mode::Again, || body(recorder, &fresh)).0?;
     check_again(node, &outputs)?;

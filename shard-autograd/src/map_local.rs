@@ -10,6 +10,7 @@ use shard_spec::{Layout, Placement, ReduceOp};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 /// What is done with the pieces of one rank.
 pub(crate) type OfPieces<'a> = dyn FnOnce(&Recorder, &[Value]) -> Result<Vec<Value>> + 'a;
@@ -89,12 +90,7 @@ impl Recorder {
     ) -> Result<Vec<Value>> {
         let first = check_arguments(op, inputs, in_layouts, out_layouts)?;
         let cx = first.array().cx();
-        // Along these axes ranks compute different things.
-        let split: SmallVec<[usize; 4]> = (0..cx.mesh().ndim())
-            .filter(|&axis| {
-                (out_layouts.iter()).any(|l| l.placements()[axis] != Placement::Replicate)
-            })
-            .collect();
+        let split = split_along(cx.mesh().ndim(), out_layouts);
         let mut pieces = Vec::with_capacity(inputs.len());
         for (input, layout) in inputs.iter().zip(in_layouts) {
             let moved = self.redistribute(input, layout)?;
@@ -130,19 +126,31 @@ impl Recorder {
         }
         (results.iter().zip(out_layouts).enumerate())
             .map(|(i, (result, layout))| {
-                // Along an axis over which inputs sum their cotangents, only one of the copies counts.
-                let counts = cx
-                    .coords()
-                    .is_none_or(|c| copies(&split, layout).all(|axis| c[axis] == 0));
-                let label = match layout.partial_op() {
-                    None | Some(ReduceOp::Sum) => layout
-                        .with_partial(&copies(&split, layout).collect::<Vec<_>>(), ReduceOp::Sum)?,
-                    Some(_) => (*layout).clone(),
-                };
                 self.check_linear(op, i, result, layout)?;
-                self.value_of(result, cx, layout, &label, counts)
+                self.put_together(cx, result, layout, &split)
             })
             .collect()
+    }
+
+    /// The value of which this rank's piece is a result of the function, where ranks along the axes `split` compute different things.
+    fn put_together(
+        &self,
+        cx: &Rc<MeshComm>,
+        result: &Value,
+        layout: &Layout,
+        split: &[usize],
+    ) -> Result<Value> {
+        // Along an axis over which inputs sum their cotangents, only one of the copies counts.
+        let counts = cx
+            .coords()
+            .is_none_or(|c| copies(split, layout).all(|axis| c[axis] == 0));
+        let label = match layout.partial_op() {
+            None | Some(ReduceOp::Sum) => {
+                layout.with_partial(&copies(split, layout).collect::<Vec<_>>(), ReduceOp::Sum)?
+            }
+            Some(_) => layout.clone(),
+        };
+        self.value_of(result, cx, layout, &label, counts)
     }
 }
 
@@ -300,6 +308,14 @@ pub(crate) fn nothing(first: &Value, out_layouts: &[&Layout]) -> Result<Vec<Valu
 fn summed_along(split: &[usize], layout: &Layout) -> Result<Layout> {
     let axes: SmallVec<[usize; 4]> = copies(split, layout).collect();
     Ok(gradient_layout(layout).with_partial(&axes, ReduceOp::Sum)?)
+}
+
+/// The axes along which ranks compute different things.
+fn split_along(axes: usize, out_layouts: &[&Layout]) -> SmallVec<[usize; 4]> {
+    let replicates = |axis, layout: &Layout| layout.placements()[axis] == Placement::Replicate;
+    (0..axes)
+        .filter(|&axis| !out_layouts.iter().all(|layout| replicates(axis, layout)))
+        .collect()
 }
 
 /// The axes of `split` that replicate a value.

@@ -3,7 +3,7 @@
 use crate::ahead::Sharded;
 use crate::by_hand::ByHand;
 use crate::checkpoint::Body;
-use crate::hook::Hook;
+use crate::hook::{GradientHook, Hook};
 use shard_comm::DType;
 use shard_ops::{Op, Value};
 use shard_redistribute::{Array, MeshComm};
@@ -274,6 +274,13 @@ impl Node {
             Kind::ByHand(_) => "map_local_with_grad",
             Kind::Anchor => "map_local",
         }
+    }
+
+    /// The hooks on an output, in the order in which they were put there.
+    pub(crate) fn hooks_of(&self, output: usize) -> Vec<GradientHook> {
+        let hooks = self.hooks.borrow();
+        let own = hooks.iter().filter(|hook| hook.output == output);
+        own.map(|hook| hook.run.clone()).collect()
     }
 
     pub(crate) fn is_leaf(&self) -> bool {

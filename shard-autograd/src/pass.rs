@@ -3,9 +3,8 @@
 use crate::accumulate::{Cotangents, Form, Mover};
 use crate::backward::check_cotangent;
 use crate::bucket::Buckets;
-use crate::hook::GradientHook;
 use crate::law::gradient_layout;
-use crate::node::{Kind, LeafName, Node, Outlet, Slot, ValueId, on_tape};
+use crate::node::{Kept, Kind, LeafName, Node, Outlet, Slot, ValueId, on_tape};
 use crate::recorder::Mode;
 use crate::together::Together;
 use crate::used::Again;
@@ -279,16 +278,10 @@ impl Pass<'_> {
             frozen: false,
         };
         let target = self.is_target(&slot);
-        let hooks: Vec<GradientHook> = if matches!(self.want, Want::Older) && target {
+        let hooks = match self.want {
             // The gradient is not complete: other terms come from outside the checkpointed function.
-            Vec::new()
-        } else {
-            node.hooks
-                .borrow()
-                .iter()
-                .filter(|h| h.output == output)
-                .map(|h| h.run.clone())
-                .collect()
+            Want::Older if target => Vec::new(),
+            _ => node.hooks_of(output),
         };
         let form = match node.kind {
             _ if !hooks.is_empty() || target && self.recorded => Form::Law,
@@ -365,42 +358,54 @@ impl Pass<'_> {
                 kept,
                 again: missing,
             } => {
-                let keeps = op.keeps();
                 let (inputs, outputs) = kept.split_at(node.parents.len());
-                let inputs = (inputs.iter().zip(&node.parents).enumerate())
-                    .map(|(i, (kept, parent))| {
-                        let array = kept.array(parent.as_deref().map(Slot::outlet));
-                        let array = match parent.as_deref().map(|slot| &slot.node) {
-                            Some(used) if missing.contains(&i) && keeps.input(i) => {
-                                again.made(used, &array)?
-                            }
-                            _ => array,
-                        };
-                        Ok(match parent {
-                            Some(slot) if self.recorded => Value::with_slot(array, slot.clone()),
-                            _ => Value::new(array),
-                        })
-                    })
-                    .collect::<Result<Vec<Value>>>()?;
+                let is_again = |i| missing.contains(&i) && op.keeps().input(i);
+                let inputs = self.inputs_of(node, inputs, again, is_again)?;
                 again.send_for_next(node)?;
-                let outputs: Vec<Value> = (outputs.iter().zip(&node.outlets).enumerate())
-                    .map(|(i, (kept, outlet))| {
-                        let array = kept.array(Some(outlet));
-                        match self.recorded {
-                            true => on_tape(array, node, i),
-                            false => Value::new(array),
-                        }
-                    })
-                    .collect();
                 let saved = Saved {
                     inputs: &inputs,
-                    outputs: &outputs,
+                    outputs: &self.outputs_of(node, outputs),
                     needs,
                     terms,
                 };
                 Ok(op.vjp(mover.exec(), &saved, cotangents)?)
             }
         }
+    }
+
+    /// The inputs of an op, of which those that `is_again` are gathered once more.
+    fn inputs_of(
+        &self,
+        node: &Node,
+        kept: &[Kept],
+        again: &Again<'_>,
+        is_again: impl Fn(usize) -> bool,
+    ) -> Result<Vec<Value>> {
+        let input = |(i, (kept, parent)): (usize, (&Kept, &Option<Rc<Slot>>))| {
+            let array = kept.array(parent.as_deref().map(Slot::outlet));
+            let array = match parent.as_deref().map(|slot| &slot.node) {
+                Some(used) if is_again(i) => again.made(used, &array)?,
+                _ => array,
+            };
+            Ok(match parent {
+                Some(slot) if self.recorded => Value::with_slot(array, slot.clone()),
+                _ => Value::new(array),
+            })
+        };
+        let kept = kept.iter().zip(&node.parents);
+        kept.enumerate().map(input).collect()
+    }
+
+    fn outputs_of(&self, node: &Rc<Node>, kept: &[Kept]) -> Vec<Value> {
+        let output = |(i, (kept, outlet)): (usize, (&Kept, _))| {
+            let array = kept.array(Some(outlet));
+            match self.recorded {
+                true => on_tape(array, node, i),
+                false => Value::new(array),
+            }
+        };
+        let kept = kept.iter().zip(&node.outlets);
+        kept.enumerate().map(output).collect()
     }
 }
 
