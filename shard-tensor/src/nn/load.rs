@@ -66,18 +66,7 @@ pub fn load_state_with<M: Tree + ?Sized>(
         state = state.with_split_projections()?;
     }
     let found = found(model, &own, &state);
-    let missing = own.tensors.iter().zip(&found);
-    let unexpected = state.tensors.iter().map(|(name, _)| name);
-    let mut differences = Differences {
-        missing: (missing.filter(|(_, found)| found.is_none()))
-            .map(|((name, _), _)| name.clone())
-            .collect(),
-        unexpected: (unexpected.filter(|name| own.tensor(name).is_none()))
-            .cloned()
-            .collect(),
-    };
-    // PyTorch's batch norms count batches, which nothing here reads.
-    (differences.unexpected).retain(|name| !name.ends_with("num_batches_tracked"));
+    let differences = differences(&own, &found, &state);
     if strict == Strict::Yes && differences != Differences::default() {
         return Err(Error::argument(
             OP,
@@ -116,6 +105,23 @@ pub fn load_state_with<M: Tree + ?Sized>(
     };
     model.load_state(&fitted)?;
     Ok(differences)
+}
+
+/// The names that only one of a model and a state has.
+fn differences(own: &State, found: &[Option<&ShardTensor>], state: &State) -> Differences {
+    let missing = own.tensors.iter().zip(found);
+    let unexpected = state.tensors.iter().map(|(name, _)| name);
+    // PyTorch's batch norms count batches, which nothing here reads.
+    let is_read = |name: &&String| !name.ends_with("num_batches_tracked");
+    Differences {
+        missing: (missing.filter(|(_, found)| found.is_none()))
+            .map(|((name, _), _)| name.clone())
+            .collect(),
+        unexpected: (unexpected.filter(|name| own.tensor(name).is_none()))
+            .filter(is_read)
+            .cloned()
+            .collect(),
+    }
 }
 
 /// What a state has for each tensor of a model: under its name, or else under the last other name of the same parameter.
