@@ -3,7 +3,7 @@
 
     torch_reference.py [--device cuda|cpu] [--quick] [--seconds S] [--only TEXT] --json FILE
     torch_reference.py --compare OURS.json... --with THEIRS.json...
-    torch_reference.py --serve --device cpu    (as `bench --beside-torch PYTHON` starts it)
+    torch_reference.py --serve --device cpu [--ranks P]    (as `bench --beside-torch PYTHON` starts it)
 
 Cases have the names, shapes and element types of the benchmarks. Single precision is full: no TF32. Times are between CUDA events
 around a batch of calls, after warming up. Either file may hold several runs: of each case the median of the medians counts.
@@ -11,8 +11,10 @@ around a batch of calls, after warming up. Either file may hold several runs: of
 
 import argparse
 import json
+import os
 import statistics
 import sys
+import tempfile
 import time
 
 GROUPS = 4
@@ -238,30 +240,77 @@ def set_up(args):
     return torch
 
 
+def processes(ranks):
+    """Makes copies of this process, one for each rank but 0: this one's rank, the lines that it is told, and where rank 0 passes on what
+    it is told itself. To be called before PyTorch has threads."""
+    others = []
+    for rank in range(1, ranks):
+        read, write = os.pipe()
+        if os.fork() == 0:
+            os.close(write)
+            for other in others:
+                other.close()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return rank, os.fdopen(read), []
+        os.close(read)
+        others.append(os.fdopen(write, "w", buffering=1))
+    return 0, sys.stdin, others
+
+
+def repeated(step, count):
+    start = time.perf_counter()
+    for _ in range(count):
+        step()
+    return time.perf_counter() - start
+
+
 def serve(args):
-    """Says what it is; then answers `case NAME` with ready, and how many parameters its model learns if it has one, or none, and
-    `run COUNT` with the seconds of so many calls."""
+    """Says what it is; then answers `case NAME` with ready, and what is to be compared if it trains a model: how many parameters that learns,
+    and on several ranks three losses; or with none, or with what is wrong; and `run COUNT` with the seconds of so many calls.
+
+    On several ranks it is rank 0 that does so. A rank that fails ends, since nobody knows then what the others wait for; they fail
+    by that, and whoever asks starts all of them anew."""
+    store = tempfile.mkdtemp() if args.ranks > 1 else None
+    rank, lines, others = processes(args.ranks)
     torch = set_up(args)
-    makers = dict(cases(torch, args.device, args.quick))
-    print(f"PyTorch {torch.__version__}", flush=True)
+    if store:
+        # This folder is a repository's: nothing is to be left in it.
+        sys.dont_write_bytecode = True
+        import torch_parallel
+
+        makers, timed = torch_parallel.begin(rank, args.ranks, store, args.quick)
+        name = f"PyTorch {torch.__version__}, {args.ranks} processes over gloo"
+    else:
+        makers, timed = dict(cases(torch, args.device, args.quick)), repeated
+        name = f"PyTorch {torch.__version__}"
+    print(name, flush=True)
     step = None
-    for line in sys.stdin:
+    for line in lines:
+        for other in others:
+            other.write(line)
         what, _, rest = line.rstrip("\n").partition(" ")
         if what == "run" and step:
-            start = time.perf_counter()
-            for _ in range(int(rest)):
-                step()
-            print(time.perf_counter() - start, flush=True)
+            print(timed(step, int(rest)), flush=True)
             continue
-        step = None
+        step, answer = None, "none"
         try:
             step = makers[rest]() if what == "case" and rest in makers else None
+            compared = [getattr(step, "parameters", "")]
             for _ in range(3 if step else 0):
-                step()
+                value = step()
+                if hasattr(step, "loss"):
+                    compared.append(step.loss(value))
+            if step:
+                answer = " ".join(["ready", *map(str, compared)]).rstrip()
         except ImportError:
             step = None
-        parameters = getattr(step, "parameters", "")
-        print(f"ready {parameters}".rstrip() if step else "none", flush=True)
+        except Exception as error:
+            if args.ranks == 1:
+                raise
+            told = " ".join(str(error).split())
+            print(f"{'' if isinstance(error, torch_parallel.Wrong) else type(error).__name__ + ': '}{told}", flush=True)
+            os._exit(1)
+        print(answer, flush=True)
 
 
 def run(args):
@@ -312,6 +361,7 @@ def main():
     parser.add_argument("--only", help="only cases whose name contains this")
     parser.add_argument("--json", help="where the times are appended, a line for each case")
     parser.add_argument("--serve", action="store_true", help="answer on standard output what is asked on standard input")
+    parser.add_argument("--ranks", type=int, default=1, help="with --serve: so many processes, which talk over gloo")
     parser.add_argument("--compare", nargs="+", metavar="OURS", help="times of bench --json")
     parser.add_argument("--with", nargs="+", metavar="THEIRS", dest="reference", help="times of this program")
     args = parser.parse_args()

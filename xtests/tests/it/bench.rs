@@ -99,3 +99,77 @@ fn what_cannot_be_printed_is_an_error() {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.starts_with("standard output: "), "{told}");
 }
+
+/// Cases on several ranks beside a peer that this repository plays, and what each line says of it.
+fn beside(only: &str, more: &[&str]) -> (Output, Vec<Value>) {
+    let name = format!(
+        "beside-{}.json",
+        only.replace(|c: char| !c.is_alphanumeric(), "-")
+    );
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_file(&file);
+    let peer = concat!(env!("CARGO_MANIFEST_DIR"), "/data/peer.sh");
+    let args = ["parallel", "--quick", "--ranks", "2", "--only", only];
+    let beside = ["--beside-torch", peer, "--json", file.to_str().unwrap()];
+    let output = bench(&[&args[..], &beside[..], more].concat());
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    let records = text.lines().map(|l| serde_json::from_str(l).unwrap());
+    let records = records.collect();
+    (output, records)
+}
+
+/// A peer that has a case takes turns with it; one that has not, or ends, is told of, and asked for the next case all the same.
+#[cfg(unix)]
+#[test]
+fn a_peer_on_several_ranks_takes_turns() {
+    let (output, records) = beside(" 16", &[]);
+    assert!(output.status.success(), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.contains("(a peer of 2)"), "{told}");
+    let by_name = |name: &str| records.iter().find(|r| r["case"] == name).unwrap();
+    let turns = by_name("parallel/add of 16, S(0)");
+    assert_eq!(turns["beside_fails"], Value::Null);
+    let calls = 0.5 / turns["beside_min_s"].as_f64().unwrap();
+    assert_eq!(calls, 1.0, "one call of half a second is a batch: {turns}");
+    let ratio = turns["min_s"].as_f64().unwrap() / 0.5;
+    assert!((turns["beside_min_ratio"].as_f64().unwrap() / ratio - 1.0).abs() < 1e-9);
+    let wrong = by_name("parallel/ten maps of 16, S(0)");
+    assert_eq!(wrong["beside_fails"], "Wrong: by much");
+    assert_eq!(wrong["beside_s"], Value::Null);
+    assert!(told.contains("Wrong: by much"), "{told}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_peer_that_ends_or_hangs_holds_nobody() {
+    let (output, records) = beside("sum 65x32", &["--patience", "1"]);
+    assert!(output.status.success(), "{output:?}");
+    let [record] = &records[..] else {
+        panic!("{records:?}")
+    };
+    let told = "the peer has not answered for 1 s";
+    assert_eq!(record["beside_fails"], told);
+    let (output, records) = beside("U-Net", &[]);
+    assert!(output.status.success(), "{output:?}");
+    let told: Vec<&Value> = records.iter().map(|r| &r["beside_fails"]).collect();
+    // The one that ends, and one started anew that has no such case.
+    assert_eq!(told, [&"the peer has ended".into(), &Value::Null]);
+}
+
+/// The same parameters and batches have the same losses, whoever trains and however it is divided.
+#[cfg(unix)]
+#[test]
+fn a_peer_has_to_learn_the_same() {
+    let (output, records) = beside("Llama", &[]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(records.len(), 3);
+    let losses = records[0]["beside_fails"].as_str().unwrap();
+    let begins = "other losses: 1.0000, 2.0000, 3.0000; ours 4.56";
+    assert!(losses.starts_with(begins), "{losses}");
+    // Of the second it tells no losses, and it has no third.
+    assert!(records[1]["beside_ratio"].is_number(), "{:?}", records[1]);
+    assert!(records[2]["beside_ratio"].is_null());
+    for record in &records {
+        assert!(record["check"].as_f64().unwrap() < 1e-4, "{record}");
+    }
+}

@@ -26,6 +26,8 @@ pub(crate) struct Bench {
     pub(crate) work: Option<Work>,
     /// How many numbers the model learns that it trains, which a peer's must learn too.
     pub(crate) parameters: Option<usize>,
+    /// Of its first steps, which a peer's that begins with the same numbers must be too.
+    pub(crate) losses: Vec<f64>,
 }
 
 impl Bench {
@@ -37,6 +39,7 @@ impl Bench {
             check: None,
             work: None,
             parameters: None,
+            losses: Vec::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Timing a case and its limit in turns.
 
-use crate::case::{Step, Work};
-use crate::peers::Peer;
+use crate::case::{Bench, Step, Work};
+use crate::peers::{Answer, Peers};
 use crate::suite::{Options, Spec};
 use serde::Serialize;
 use shard_comm::DeviceRef;
@@ -71,6 +71,8 @@ pub(crate) struct Record {
     /// Our time over the peer's: of the medians, and of the least times.
     pub(crate) beside_ratio: Option<f64>,
     pub(crate) beside_min_ratio: Option<f64>,
+    /// What the peer says that has the case and cannot do it, or finds something else.
+    pub(crate) beside_fails: Option<String>,
     /// Of all ranks together, at the least time.
     pub(crate) gflops: Option<f64>,
     pub(crate) gbytes_per_s: Option<f64>,
@@ -109,6 +111,15 @@ struct Seen {
     limits: Vec<Span>,
     /// Seconds of each of the peer's batches.
     beside: Vec<f64>,
+    beside_fails: Option<String>,
+}
+
+/// What ranks know of each other, as threads of one process.
+#[derive(Default)]
+struct Shared {
+    turns: OnceLock<Turns>,
+    /// Seconds of the peer's first call; from rank 0.
+    beside_once: OnceLock<f64>,
 }
 
 /// Runs a case on its ranks.
@@ -116,13 +127,13 @@ pub(crate) fn measure(
     spec: &Spec,
     options: &Options,
     effort: &Effort,
-    peer: &Mutex<Option<Peer>>,
+    peers: &Mutex<Option<Peers>>,
 ) -> Result<Record> {
-    let turns = OnceLock::new();
+    let shared = Shared::default();
     let launch = Launch::new(spec.ranks).device(options.device);
     // The machine is this program's, and figures shall not depend on where the system puts two ranks.
     let launch = launch.binding(Binding::Core);
-    let seen = launch.run(|ctx| on_rank(ctx, spec, effort, &turns, peer))?;
+    let seen = launch.run(|ctx| on_rank(ctx, spec, effort, &shared, peers))?;
     let Turns {
         batch,
         limit_batch,
@@ -157,6 +168,7 @@ pub(crate) fn measure(
         beside_min_s: beside.map(|b| b[1]),
         beside_ratio: beside.map(|b| median_s / b[0]),
         beside_min_ratio: beside.map(|b| min_s / b[1]),
+        beside_fails: seen[0].beside_fails.clone(),
         gflops: match seen[0].work {
             Some(Work::Flops(n)) => Some(rate(n)),
             _ => None,
@@ -200,8 +212,8 @@ fn on_rank(
     ctx: &Context,
     spec: &Spec,
     effort: &Effort,
-    turns: &OnceLock<Turns>,
-    peer: &Mutex<Option<Peer>>,
+    shared: &Shared,
+    peers: &Mutex<Option<Peers>>,
 ) -> Result<Seen> {
     let mut bench = (spec.build)(ctx)?;
     let world = ctx.world();
@@ -215,23 +227,17 @@ fn on_rank(
             (limit.step)()?;
         }
     }
-    // A peer is one process that works alone.
-    let mut peer = match spec.ranks {
-        1 => peer.lock().ok(),
+    // A peer answers rank 0, and works while all ranks wait for that at a barrier.
+    let mut peers = match ctx.rank() {
+        0 => peers.lock().ok(),
         _ => None,
     };
-    let mut peer = peer.as_mut().and_then(|p| p.as_mut());
-    if let Some(p) = &mut peer
-        && !p
-            .prepare(&spec.name, bench.parameters)
-            .map_err(Error::custom)?
-    {
-        peer = None;
+    let peers = peers.as_mut().and_then(|p| p.as_mut());
+    let mut beside = Beside::prepare(peers, spec, &bench)?;
+    if ctx.rank() == 0 {
+        let once = beside.seconds(1).unwrap_or_default();
+        shared.beside_once.get_or_init(|| once);
     }
-    let beside_once = match &mut peer {
-        Some(p) => p.seconds(1).map_err(Error::custom)?,
-        None => 0.0,
-    };
     let device = ctx.device();
     device.synchronize()?;
     world.barrier()?;
@@ -246,8 +252,9 @@ fn on_rank(
         Some(limit) => one_of(timed(device, &mut limit.step, calls)?),
         None => 0.0,
     };
+    let beside_once = shared.beside_once.get().copied().unwrap_or_default();
     // All ranks take the numbers of the one that comes here first.
-    let turns = *turns.get_or_init(|| {
+    let turns = *shared.turns.get_or_init(|| {
         // Ranks that share cores begin and end one after the other, which is part of the time of a batch and as long as a call
         // or two: there must be many calls in one.
         let least = if device.kind().is_cuda() {
@@ -266,7 +273,7 @@ fn on_rank(
             repetitions: ((effort.seconds / each.iter().sum::<f64>()) as usize).clamp(least, most),
         }
     });
-    let (mut steps, mut limits, mut beside) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut steps, mut limits, mut besides) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..turns.repetitions {
         world.barrier()?;
         steps.push(timed(device, &mut bench.step, turns.batch)?);
@@ -274,9 +281,7 @@ fn on_rank(
             world.barrier()?;
             limits.push(timed(device, &mut limit.step, turns.limit_batch)?);
         }
-        if let Some(p) = &mut peer {
-            beside.push(p.seconds(turns.beside_batch).map_err(Error::custom)?);
-        }
+        besides.extend(beside.seconds(turns.beside_batch));
     }
     Ok(Seen {
         check,
@@ -285,8 +290,48 @@ fn on_rank(
         turns,
         steps,
         limits,
-        beside,
+        beside: besides,
+        beside_fails: beside.fails,
     })
+}
+
+/// A peer that has the case, until it fails.
+struct Beside<'a> {
+    peers: Option<&'a mut Peers>,
+    ranks: usize,
+    fails: Option<String>,
+}
+
+impl<'a> Beside<'a> {
+    /// # Errors
+    /// As [`Peers::prepare`].
+    fn prepare(peers: Option<&'a mut Peers>, spec: &Spec, bench: &Bench) -> Result<Self> {
+        let mut beside = Self {
+            peers,
+            ranks: spec.ranks,
+            fails: None,
+        };
+        if let Some(peers) = &mut beside.peers {
+            let answer = peers.prepare(&spec.name, spec.ranks, bench.parameters, &bench.losses);
+            match answer.map_err(Error::custom)? {
+                Answer::Ready => {}
+                Answer::Absent => beside.peers = None,
+                Answer::Fails(told) => beside.give_up(told),
+            }
+        }
+        Ok(beside)
+    }
+
+    /// Seconds that so many calls took, if there is a peer that does them.
+    fn seconds(&mut self, calls: usize) -> Option<f64> {
+        let answer = self.peers.as_mut()?.seconds(self.ranks, calls);
+        answer.map_err(|told| self.give_up(told)).ok()
+    }
+
+    fn give_up(&mut self, told: String) {
+        self.peers = None;
+        self.fails = Some(told);
+    }
 }
 
 fn timed(device: &DeviceRef, step: &mut Step, batch: usize) -> Result<Span> {

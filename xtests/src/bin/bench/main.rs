@@ -13,7 +13,7 @@ mod training;
 use clap::Parser;
 use groups::Group;
 use harness::{Effort, TOLERANCE, measure};
-use peers::Peer;
+use peers::Peers;
 use report::Report;
 use shard_autograd::AutogradError;
 use shard_ops::OpError;
@@ -21,6 +21,7 @@ use shard_tensor::{DeviceKind, Error};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
+use std::time::Duration;
 use suite::{Options, Split, Suite};
 use xtests::say;
 
@@ -53,9 +54,13 @@ struct Cli {
     /// Append the results here, a JSON object in each line.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Beside cases on one rank, in turns with them, the same of PyTorch, or SciPy, on one thread: a Python that has them.
+    /// Beside cases on one rank, and those of `parallel` on several, in turns with them, the same of PyTorch, or SciPy, with one
+    /// thread for each rank: a Python that has them.
     #[arg(long, value_name = "PYTHON")]
     beside_torch: Option<PathBuf>,
+    /// Seconds after which a peer that does not answer is given up.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    patience: u64,
     /// Small sizes and few repetitions: that everything runs and is right, not how fast.
     #[arg(long)]
     quick: bool,
@@ -91,13 +96,15 @@ fn main() -> ExitCode {
     } else {
         Effort::of(cli.seconds)
     };
-    let peer = (cli.beside_torch.as_deref()).map(|python| Peer::start(python, cli.quick));
-    let peer = match peer.transpose() {
-        Ok(peer) => peer,
+    let patience = Duration::from_secs(cli.patience);
+    let peers = (cli.beside_torch)
+        .map(|python| Peers::start(python, options.ranks[0], cli.quick, patience));
+    let peers = match peers.transpose() {
+        Ok(peers) => peers,
         Err(error) => return stop(&error),
     };
-    let beside = peer.as_ref().map(|p| p.name.clone());
-    let peer = Mutex::new(peer);
+    let beside = peers.as_ref().map(|p| p.name.clone());
+    let peers = Mutex::new(peers);
     let mut report = match Report::begin(cli.device, cli.json.as_deref(), beside.as_deref()) {
         Ok(report) => report,
         Err(error) => return stop(&error),
@@ -112,7 +119,7 @@ fn main() -> ExitCode {
         if cli.only.as_ref().is_some_and(|o| !spec.name.contains(o)) {
             continue;
         }
-        let record = match measure(&spec, &options, &effort, &peer) {
+        let record = match measure(&spec, &options, &effort, &peers) {
             Ok(record) => record,
             Err(error) if is_without_kernel(&error) => {
                 say!("skip  {} on {} ranks: {error}", spec.name, spec.ranks);

@@ -1,50 +1,184 @@
 //! What other libraries take for the same work: a program beside this one that answers how long its calls took.
 //!
 //! `torch_reference.py --serve` knows PyTorch's side of cases, and `SciPy`'s search for neighbours. It is asked for one batch
-//! of calls after another, in turns with our own, so that whatever else happens on the machine happens to both.
+//! of calls after another, in turns with our own, so that whatever else happens on the machine happens to both. For cases on
+//! several ranks it is as many processes, of which one answers.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
-/// The program's source, which the interpreter is given, and that of the models which it imports.
-const SOURCES: [&str; 2] = [
+/// The program's source, which the interpreter is given, and those of the modules that it imports.
+const SOURCES: [&str; 3] = [
     include_str!("../../../gpu/torch_reference.py"),
     include_str!("../../../gpu/torch_models.py"),
+    include_str!("../../../gpu/torch_parallel.py"),
 ];
 
-/// Makes the models a module, unless there is no PyTorch, of which the program tells, and runs the program.
+/// Lets the program import the others, and runs it.
 const START: &str = r#"
-import sys, types
-program, models = sys.argv[1:3]
-del sys.argv[1:3]
-module = sys.modules["torch_models"] = types.ModuleType("torch_models")
-try:
-    exec(models, module.__dict__)
-except ImportError:
-    pass
+import importlib.abc, importlib.util, sys
+program, *modules = sys.argv[1:4]
+del sys.argv[1:4]
+modules = dict(zip(("torch_models", "torch_parallel"), modules))
+class Given(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):
+        return importlib.util.spec_from_loader(name, self) if name in modules else None
+    def exec_module(self, module):
+        exec(modules[module.__name__], module.__dict__)
+sys.meta_path.append(Given())
 exec(program)
 "#;
 
-/// The running program. It ends when it is dropped, which closes what it reads from.
-pub(crate) struct Peer {
-    child: Child,
-    ask: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-    /// What it is, with its version.
+/// How long a peer may take to start, which is mostly to import.
+const START_SECONDS: u64 = 180;
+
+/// How far the losses of two libraries may be apart, as a share.
+const TOLERANCE: f64 = 1e-4;
+
+/// A program for each number of ranks that was asked for, started when it is, and again when it has ended.
+pub(crate) struct Peers {
+    python: PathBuf,
+    quick: bool,
+    patience: Duration,
+    running: BTreeMap<usize, Peer>,
+    /// What the first one is, with its version.
     pub(crate) name: String,
 }
 
-impl Peer {
-    /// Starts it with this Python, on one thread.
+/// What a peer makes of a case.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Answer {
+    /// It can be asked for [`seconds`](Peers::seconds).
+    Ready,
+    /// It has no such case.
+    Absent,
+    /// It fails, or finds something else.
+    Fails(String),
+}
+
+impl Peers {
+    /// Starts the first with this Python, which has so long for an answer.
     ///
     /// # Errors
     /// A line that says why it does not run, for instance that this Python has no PyTorch.
-    pub(crate) fn start(python: &Path, quick: bool) -> Result<Self, String> {
+    pub(crate) fn start(
+        python: PathBuf,
+        ranks: usize,
+        quick: bool,
+        patience: Duration,
+    ) -> Result<Self, String> {
+        let first = Peer::start(&python, ranks, quick)?;
+        Ok(Self {
+            python,
+            quick,
+            patience,
+            name: first.name.clone(),
+            running: [(ranks, first)].into(),
+        })
+    }
+
+    /// Makes a case ready on so many ranks: a model is to learn as many parameters as ours, and to have the same losses.
+    ///
+    /// # Errors
+    /// That no peer can be started, or that its model learns another number of parameters than ours.
+    pub(crate) fn prepare(
+        &mut self,
+        case: &str,
+        ranks: usize,
+        parameters: Option<usize>,
+        losses: &[f64],
+    ) -> Result<Answer, String> {
+        if !self.running.contains_key(&ranks) {
+            let peer = Peer::start(&self.python, ranks, self.quick)?;
+            self.running.insert(ranks, peer);
+        }
+        let told = match self.ask(ranks, &format!("case {case}")) {
+            Ok(told) => told,
+            Err(told) => return Ok(Answer::Fails(told)),
+        };
+        if told == "none" {
+            return Ok(Answer::Absent);
+        }
+        let Some(theirs) = told.strip_prefix("ready") else {
+            // Its ranks end by themselves.
+            self.running.remove(&ranks);
+            return Ok(Answer::Fails(told));
+        };
+        compared(theirs, parameters, losses)
+    }
+
+    /// Seconds that so many calls of the case took together.
+    ///
+    /// # Errors
+    /// That the program ended, or does not answer.
+    pub(crate) fn seconds(&mut self, ranks: usize, calls: usize) -> Result<f64, String> {
+        let answer = self.ask(ranks, &format!("run {calls}"))?;
+        answer
+            .parse()
+            .map_err(|_| format!("the peer says {answer:?}"))
+    }
+
+    /// Asks a peer that runs, which is given up if there is no answer.
+    fn ask(&mut self, ranks: usize, line: &str) -> Result<String, String> {
+        let Some(peer) = self.running.get_mut(&ranks) else {
+            return Err("the peer has ended".to_owned());
+        };
+        let answer = peer.question(line, self.patience);
+        if answer.is_err() {
+            self.running.remove(&ranks);
+        }
+        answer
+    }
+}
+
+/// Compares what a peer says of its model, the number of its parameters and then losses, with ours.
+fn compared(theirs: &str, parameters: Option<usize>, losses: &[f64]) -> Result<Answer, String> {
+    let mut theirs = theirs.split_whitespace();
+    if let (Some(count), Some(ours)) = (theirs.next(), parameters)
+        && count.parse() != Ok(ours)
+    {
+        return Err(format!(
+            "the peer's model learns {count} parameters, ours {ours}"
+        ));
+    }
+    let theirs: Vec<f64> = theirs.filter_map(|loss| loss.parse().ok()).collect();
+    let apart = |(a, b): (&f64, &f64)| (a - b).abs() > TOLERANCE * b.abs();
+    if theirs.iter().zip(losses).any(apart) {
+        let tell = |losses: &[f64]| {
+            let texts: Vec<String> = losses.iter().map(|l| format!("{l:.4}")).collect();
+            texts.join(", ")
+        };
+        return Ok(Answer::Fails(format!(
+            "other losses: {}; ours {}",
+            tell(&theirs),
+            tell(losses)
+        )));
+    }
+    Ok(Answer::Ready)
+}
+
+/// A running program. It ends when it is dropped, which closes what it reads from.
+struct Peer {
+    child: Child,
+    ask: Option<ChildStdin>,
+    answers: Receiver<String>,
+    name: String,
+}
+
+impl Peer {
+    /// Starts it, with one thread for each rank.
+    fn start(python: &Path, ranks: usize, quick: bool) -> Result<Self, String> {
         let failed = |e: std::io::Error| format!("{}: {e}", python.display());
         let mut command = Command::new(python);
         command.args(["-c", START]).args(SOURCES);
         command.args(["--serve", "--device", "cpu"]);
+        if ranks > 1 {
+            command.args(["--ranks", &ranks.to_string()]);
+        }
         if quick {
             command.arg("--quick");
         }
@@ -57,62 +191,45 @@ impl Peer {
         let Some(answers) = answers else {
             return Err(format!("{}: no output", python.display()));
         };
+        let (tell, told) = channel();
+        std::thread::spawn(move || pass_on(answers, &tell));
         let mut peer = Self {
             child,
             ask,
-            answers: BufReader::new(answers),
+            answers: told,
             name: String::new(),
         };
-        peer.name = peer.answer()?;
+        peer.name = peer.answer(Duration::from_secs(START_SECONDS))?;
         Ok(peer)
     }
 
-    /// Makes a case ready: whether the peer has it.
-    ///
-    /// # Errors
-    /// That the program ended, or that its model learns another number of parameters than ours.
-    pub(crate) fn prepare(
-        &mut self,
-        case: &str,
-        parameters: Option<usize>,
-    ) -> Result<bool, String> {
-        let answer = self.question(&format!("case {case}"))?;
-        let Some(theirs) = answer.strip_prefix("ready") else {
-            return Ok(false);
-        };
-        match (theirs.trim().parse::<usize>(), parameters) {
-            (Ok(theirs), Some(ours)) if theirs != ours => Err(format!(
-                "the peer's model learns {theirs} parameters, ours {ours}"
-            )),
-            _ => Ok(true),
-        }
-    }
-
-    /// Seconds that so many calls of the case took together.
-    ///
-    /// # Errors
-    /// That the program ended.
-    pub(crate) fn seconds(&mut self, calls: usize) -> Result<f64, String> {
-        let answer = self.question(&format!("run {calls}"))?;
-        answer
-            .parse()
-            .map_err(|_| format!("the peer says {answer:?}"))
-    }
-
-    fn question(&mut self, line: &str) -> Result<String, String> {
+    fn question(&mut self, line: &str, patience: Duration) -> Result<String, String> {
         let Some(ask) = &mut self.ask else {
             return Err("the peer has ended".to_owned());
         };
         writeln!(ask, "{line}").map_err(|e| format!("the peer: {e}"))?;
-        self.answer()
+        self.answer(patience)
     }
 
-    fn answer(&mut self) -> Result<String, String> {
-        let mut line = String::new();
-        match self.answers.read_line(&mut line) {
-            Ok(0) => Err("the peer has ended".to_owned()),
-            Ok(_) => Ok(line.trim_end().to_owned()),
-            Err(e) => Err(format!("the peer: {e}")),
+    /// The next line. Who is given up is killed, as nothing else might end it.
+    fn answer(&mut self, patience: Duration) -> Result<String, String> {
+        self.answers.recv_timeout(patience).map_err(|e| match e {
+            RecvTimeoutError::Disconnected => "the peer has ended".to_owned(),
+            RecvTimeoutError::Timeout => {
+                // It may have ended just now.
+                let _ = self.child.kill();
+                format!("the peer has not answered for {} s", patience.as_secs())
+            }
+        })
+    }
+}
+
+/// Passes lines on, until there are no more or nobody waits for them.
+fn pass_on(lines: ChildStdout, to: &Sender<String>) {
+    for line in BufReader::new(lines).lines() {
+        let told = line.is_ok_and(|line| to.send(line.trim_end().to_owned()).is_ok());
+        if !told {
+            break;
         }
     }
 }

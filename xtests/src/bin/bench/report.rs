@@ -68,15 +68,16 @@ impl Report {
             0.0 => "exact".to_owned(),
             c => format!("{c:.0e}"),
         });
-        let last = match (r.host_s, r.beside_s) {
-            (Some(s), _) => time(s),
-            (None, Some(s)) => format!(
+        let last = match (r.host_s, r.beside_s, &r.beside_fails) {
+            (Some(s), ..) => time(s),
+            (None, _, Some(told)) => told.chars().take(100).collect(),
+            (None, Some(s), _) => format!(
                 "{:>10} {:>6} {:>6}",
                 time(s),
                 ratio(r.beside_ratio),
                 ratio(r.beside_min_ratio)
             ),
-            (None, None) => String::new(),
+            (None, None, None) => String::new(),
         };
         say!(
             "{:<58} {:>5} {:>10} {:>10}  {:<10} {:>10} {:>6} {:>6} {:>10} {:>8}  {}",

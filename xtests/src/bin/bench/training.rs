@@ -46,12 +46,20 @@ pub(crate) fn bench<M: Tree + 'static, const N: usize>(
     model: impl Fn(&Mesh) -> Result<M>,
     loss: Loss<M, N>,
 ) -> Result<Bench> {
-    let train = |batch: [ShardTensor; N]| {
-        // Batches may begin with integers.
-        let model = model(&batch[0].mesh().with_dtype(DType::F32))?;
-        Training::new(model, batch, loss)
-    };
-    let mut training = train(batch.clone())?;
+    bench_placed(batch, model, Ok, loss)
+}
+
+/// As [`bench`], of a model whose parameters are placed on the mesh.
+pub(crate) fn bench_placed<M: Tree + 'static, const N: usize>(
+    batch: &[ShardTensor; N],
+    model: impl Fn(&Mesh) -> Result<M>,
+    place: impl Fn(M) -> Result<M>,
+    loss: Loss<M, N>,
+) -> Result<Bench> {
+    // Batches may begin with integers.
+    let model = |batch: &[ShardTensor; N]| model(&batch[0].mesh().with_dtype(DType::F32));
+    let train = |batch: [ShardTensor; N]| Training::new(model(&batch)?, batch, loss);
+    let mut training = Training::new(place(model(batch)?)?, batch.clone(), loss)?;
     let parameters = parameter_count(&training.model);
     if batch[0].context().world_size() == 1 {
         return Ok(Bench::new(move || training.step()).parameters(parameters));
@@ -65,10 +73,13 @@ pub(crate) fn bench<M: Tree + 'static, const N: usize>(
         losses.push((training.step()?.item()?, single.step()?.item()?));
     }
     let (got, expected): (Vec<f64>, Vec<f64>) = losses.into_iter().unzip();
-    Ok(Bench::new(move || training.step())
-        .limit(Limit::new("alone", move || alone.step()))
-        .check(move || Ok(Some(relative(&got, &expected))))
-        .parameters(parameters))
+    Ok(Bench {
+        losses: got.clone(),
+        ..Bench::new(move || training.step())
+            .limit(Limit::new("alone", move || alone.step()))
+            .check(move || Ok(Some(relative(&got, &expected))))
+            .parameters(parameters)
+    })
 }
 
 /// How many numbers a model learns.
@@ -89,10 +100,10 @@ fn each<const N: usize>(
     Ok(found)
 }
 
-/// Gives a model on one rank the weights of another, which are replicated.
+/// Gives a model on one rank the weights of another.
 fn copy_weights(from: &impl Tree, to: &impl Tree) -> Result<()> {
     for ((name, from), (_, to)) in from.parameters().iter().zip(to.parameters()) {
-        to.set(&from.detach().to_local()?)
+        to.set(&from.detach().full_tensor()?.to_local()?)
             .map_err(|e| Error::custom(format!("{name}: {e}")))?;
     }
     Ok(())

@@ -11,6 +11,7 @@ mod matmul;
 mod models;
 mod norm;
 mod pack;
+mod parallel;
 mod plan;
 mod redistribute;
 mod sorting;
@@ -52,10 +53,12 @@ pub(crate) enum Group {
     Train,
     /// Whole models of many kinds.
     Models,
+    /// On several ranks what PyTorch distributes too: moves, ops and steps of training.
+    Parallel,
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Limits,
         Self::Pack,
         Self::Comm,
@@ -71,6 +74,7 @@ impl Group {
         Self::Sorting,
         Self::Train,
         Self::Models,
+        Self::Parallel,
     ];
 
     fn name(self) -> &'static str {
@@ -90,6 +94,7 @@ impl Group {
             Self::Sorting => "sorting",
             Self::Train => "train",
             Self::Models => "models",
+            Self::Parallel => "parallel",
         }
     }
 
@@ -112,6 +117,7 @@ impl Group {
             Self::Sorting => sorting::add(suite),
             Self::Train => train::add(suite),
             Self::Models => models::add(suite),
+            Self::Parallel => parallel::add(suite),
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use super::train;
 use crate::suite::Suite;
-use shard_tensor::nn::{Embedding, Linear, Module, RmsNorm, Rotary};
-use shard_tensor::{Attention, Causal, ClassLoss, Mesh, Result, ShardTensor, tree};
+use shard_tensor::nn::{Embedding, Linear, ModelExt, Module, Plan, RmsNorm, Rotary};
+use shard_tensor::{
+    Attention, Causal, ClassLoss, Mesh, Result, ShardTensor, replicate, shard, tree,
+};
 
 pub(super) fn add(suite: &mut Suite<'_>) {
     let (samples, length) = (suite.size(4, 4), suite.size(256, 16));
@@ -16,18 +18,24 @@ pub(super) fn add(suite: &mut Suite<'_>) {
             Ok([tokens()?, tokens()?])
         },
         move |mesh| Llama::new(mesh, sizes),
-        |model, [tokens, next]| {
-            let logits = model.forward(tokens)?.flatten_dims(0, 1)?;
-            logits.cross_entropy(&next.flatten()?, &ClassLoss::default())
-        },
+        next_tokens,
     );
+}
+
+/// The loss for tokens `[samples, length]`, and those that follow each of them.
+pub(in crate::groups) fn next_tokens(
+    model: &Llama,
+    [tokens, next]: &[ShardTensor; 2],
+) -> Result<ShardTensor> {
+    let logits = model.forward(tokens)?.flatten_dims(0, 1)?;
+    logits.cross_entropy(&next.flatten()?, &ClassLoss::default())
 }
 
 /// Sizes of a model.
 #[derive(Clone, Copy)]
-pub(super) struct Sizes {
+pub(in crate::groups) struct Sizes {
     /// Different ones.
-    pub(super) tokens: usize,
+    pub(in crate::groups) tokens: usize,
     places: usize,
     width: usize,
     heads: usize,
@@ -38,7 +46,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub(super) fn of(suite: &Suite<'_>) -> Self {
+    pub(in crate::groups) fn of(suite: &Suite<'_>) -> Self {
         Self {
             tokens: suite.size(4096, 64),
             places: suite.size(256, 32),
@@ -52,11 +60,13 @@ impl Sizes {
 }
 
 /// Tokens embedded, blocks, and logits of the tokens that come next.
-pub(super) struct Llama {
+pub(in crate::groups) struct Llama {
     embedding: Embedding,
     blocks: Vec<Block>,
     norm: RmsNorm,
     head: Linear,
+    /// Whether ranks have tokens of their own between layers that are divided over the same ranks.
+    sequence: bool,
 }
 
 tree!(Llama {
@@ -70,7 +80,7 @@ tree!(Llama {
 pub(super) type Past = Option<[ShardTensor; 2]>;
 
 impl Llama {
-    pub(super) fn new(mesh: &Mesh, sizes: Sizes) -> Result<Self> {
+    pub(in crate::groups) fn new(mesh: &Mesh, sizes: Sizes) -> Result<Self> {
         let Sizes { tokens, width, .. } = sizes;
         let blocks = (0..sizes.depth).map(|_| Block::new(mesh, sizes));
         Ok(Self {
@@ -78,7 +88,26 @@ impl Llama {
             blocks: blocks.collect::<Result<_>>()?,
             norm: RmsNorm::new(mesh, width)?,
             head: Linear::without_bias(mesh, width, tokens)?,
+            sequence: false,
         })
+    }
+
+    /// Divides heads, hidden features, and rows and logits of tokens over an axis, and sequences between these.
+    pub(in crate::groups) fn divided(mut self, axis: &str) -> Result<Self> {
+        self.sequence = true;
+        for block in &mut self.blocks {
+            block.sequence = true;
+        }
+        let features = self.blocks[0].features;
+        let plan = Plan::new()
+            .shard("embedding.weight", axis, 0)
+            .colwise_by("blocks.*.?_proj", axis, features)
+            .rowwise_by("blocks.*.out_proj", axis, features)
+            .colwise("blocks.*.gate", axis)
+            .colwise("blocks.*.up", axis)
+            .rowwise("blocks.*.down", axis)
+            .colwise("head", axis);
+        self.distribute(&plan)
     }
 
     /// What its blocks remember before the first token.
@@ -93,11 +122,27 @@ impl Llama {
         place: usize,
         past: &mut [Past],
     ) -> Result<ShardTensor> {
-        let mut x = self.embedding.forward(tokens)?;
+        let mut x = scattered(self.embedding.forward(tokens)?, self.sequence)?;
         for (block, past) in self.blocks.iter().zip(past) {
             x = block.forward_at(&x, place, past)?;
         }
-        self.head.forward(&self.norm.forward(&x)?)
+        (self.head).forward(&gathered(self.norm.forward(&x)?, self.sequence)?)
+    }
+}
+
+/// All tokens, for layers that are divided.
+fn gathered(x: ShardTensor, sequence: bool) -> Result<ShardTensor> {
+    match sequence {
+        true => x.redistribute(replicate()),
+        false => Ok(x),
+    }
+}
+
+/// Each rank's tokens of `[samples, tokens, width]`, summed over what such layers give.
+fn scattered(x: ShardTensor, sequence: bool) -> Result<ShardTensor> {
+    match sequence {
+        true => x.redistribute(shard(1)),
+        false => Ok(x),
     }
 }
 
@@ -121,6 +166,8 @@ struct Block {
     rotary: Rotary,
     /// Features of a head.
     features: usize,
+    /// As the model's.
+    sequence: bool,
 }
 
 tree!(Block {
@@ -153,12 +200,16 @@ impl Block {
             down: linear(hidden, width)?,
             rotary: Rotary::new(mesh, sizes.places, features)?,
             features,
+            sequence: false,
         })
     }
 
     fn forward_at(&self, x: &ShardTensor, place: usize, past: &mut Past) -> Result<ShardTensor> {
-        let x = x.add(&self.attend(&self.norm1.forward(x)?, place, past)?)?;
-        x.add(&self.feed(&self.norm2.forward(&x)?)?)
+        let all = gathered(self.norm1.forward(x)?, self.sequence)?;
+        let found = self.attend(&all, place, past)?;
+        let x = x.add(&scattered(found, self.sequence)?)?;
+        let all = gathered(self.norm2.forward(&x)?, self.sequence)?;
+        x.add(&scattered(self.feed(&all)?, self.sequence)?)
     }
 
     /// What tokens from a place on find among themselves and the past, which they become a part of.

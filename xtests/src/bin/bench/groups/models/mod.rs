@@ -8,13 +8,13 @@ mod dcgan;
 mod decoding;
 mod fno;
 mod graph_attention;
-mod llama;
+pub(super) mod llama;
 mod mesh_graph;
 mod pinn;
 mod recurrent;
-mod resnet;
+pub(super) mod resnet;
 mod swin;
-mod unet;
+pub(super) mod unet;
 mod vit;
 
 use crate::case::Bench;
@@ -110,7 +110,7 @@ impl Samples {
 }
 
 /// The loss of a model that tells classes apart, for inputs and their classes.
-fn cross_entropy<M: Module>(
+pub(super) fn cross_entropy<M: Module>(
     model: &M,
     [inputs, classes]: &[ShardTensor; 2],
 ) -> Result<ShardTensor> {
@@ -119,6 +119,9 @@ fn cross_entropy<M: Module>(
 }
 
 /// The loss of a model that gives numbers, for inputs and what it should give.
-fn mean_square<M: Module>(model: &M, [inputs, targets]: &[ShardTensor; 2]) -> Result<ShardTensor> {
+pub(super) fn mean_square<M: Module>(
+    model: &M,
+    [inputs, targets]: &[ShardTensor; 2],
+) -> Result<ShardTensor> {
     model.forward(inputs)?.mse_loss(targets)
 }

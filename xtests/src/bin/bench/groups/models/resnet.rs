@@ -22,7 +22,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
 }
 
 /// Blocks of ever more channels on ever fewer points, and a head on their mean.
-struct ResNet {
+pub(in crate::groups) struct ResNet {
     stem: Conv,
     blocks: [Block; 4],
     head: Linear,
@@ -32,7 +32,7 @@ tree!(ResNet { stem, blocks, head });
 
 impl ResNet {
     /// With so many channels in the first block.
-    fn new(mesh: &Mesh, width: usize) -> Result<Self> {
+    pub(in crate::groups) fn new(mesh: &Mesh, width: usize) -> Result<Self> {
         let stem = Conv::new(mesh, 3, width, [3, 3], Options::new().padding(1))?;
         Ok(Self {
             stem,

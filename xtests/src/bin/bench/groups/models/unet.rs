@@ -25,7 +25,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
 }
 
 /// Two resolutions, with a skip at the finer one.
-struct UNet {
+pub(in crate::groups) struct UNet {
     first: Conv,
     fine: Block,
     down: Conv,
@@ -47,7 +47,7 @@ tree!(UNet {
 
 impl UNet {
     /// With so many channels at the finer resolution, and twice as many at the coarser.
-    fn new(mesh: &Mesh, width: usize) -> Result<Self> {
+    pub(in crate::groups) fn new(mesh: &Mesh, width: usize) -> Result<Self> {
         let (near, wide) = (Options::new().padding(1), 2 * width);
         let conv = |from, to, options| Conv::new(mesh, from, to, [3, 3], options);
         let block = |from, to| Block::new(mesh, from, to);
