@@ -653,7 +653,7 @@ fn only_whole_numbers_are_indices() {
         shape: [3].into_iter().collect(),
         dtype,
     };
-    let of = |dtype| Resolve.rule(&[meta(DType::Bool), meta(dtype)]);
+    let of = |dtype| Resolve { name: "index" }.rule(&[meta(DType::Bool), meta(dtype)]);
     assert!(of(DType::I64).is_ok() && of(DType::I32).is_ok() && of(DType::F32).is_err());
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub struct Resolve {
     /// The op it is done for, for messages.
-    name: &'static str,
+    pub name: &'static str,
 }
 
 impl Resolve {

@@ -51,7 +51,7 @@ fn moved(
     to: AxisPlacement,
 ) -> Result<Bench> {
     let mesh = ctx.mesh_of(ctx.world_size())?;
-    let terms = matches!(from.placement(), Placement::Partial(_));
+    let terms = matches!(from.placement(shape.len())?, Placement::Partial(_));
     let (x, factor) = if terms {
         let term = fill(&mesh, &shape, replicate(), 1)?.to_local()?;
         let x = mesh.wrap_local(&term, [from], LocalSizes::Global(shape.into()))?;
