@@ -113,7 +113,7 @@ impl Buffer {
     pub(crate) fn bytes_of(&self, op: &'static str, elements: Range<usize>) -> Result<&[u8]> {
         match &self.storage.memory {
             Memory::Host(memory) => Ok(memory.part(byte_range(self.dtype, self.offset, elements))),
-            Memory::Opaque(_) => Err(host_only(op, &self.storage.device)),
+            Memory::Opaque { .. } => Err(host_only(op, &self.storage.device)),
         }
     }
 
@@ -152,11 +152,11 @@ impl Buffer {
         }
     }
 
-    /// Whether there is nothing in its memory but these elements. It is not known, and so not said, of memory that the host cannot read.
+    /// Whether there is nothing in its memory but these elements.
     pub fn fills_memory(&self) -> bool {
         match &self.storage.memory {
             Memory::Host(memory) => memory.bytes == self.bytes(),
-            Memory::Opaque(_) => false,
+            Memory::Opaque { bytes, .. } => *bytes == self.bytes(),
         }
     }
 
@@ -173,11 +173,8 @@ impl Buffer {
 
     /// Whether this is all of some memory of the [`Host`](crate::Host): then whoever keeps it keeps no other elements alive.
     pub fn is_all_of_host_memory(&self) -> bool {
-        let all = match &self.storage.memory {
-            Memory::Host(memory) => memory.bytes,
-            Memory::Opaque(_) => return false,
-        };
-        self.storage.device.kind() == DeviceKind::Host && self.bytes() == all
+        let is_host = self.storage.device.kind() == DeviceKind::Host;
+        is_host && self.opaque().is_none() && self.fills_memory()
     }
 
     /// The device's own handle of the memory, `None` for host memory; for implementations of devices.
@@ -225,7 +222,8 @@ impl BufferMut {
         len: usize,
         memory: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        Self::over(device, dtype, len, Memory::Opaque(memory))
+        let bytes = len.saturating_mul(dtype.size());
+        Self::over(device, dtype, len, Memory::Opaque { memory, bytes })
     }
 
     #[inline]
@@ -303,7 +301,7 @@ impl BufferMut {
         let bytes = byte_range(self.dtype, self.offset, elements);
         match &mut self.storage.memory {
             Memory::Host(memory) => Ok(memory.part_mut(bytes)),
-            Memory::Opaque(_) => Err(host_only(op, &self.storage.device)),
+            Memory::Opaque { .. } => Err(host_only(op, &self.storage.device)),
         }
     }
 
@@ -397,14 +395,17 @@ enum Memory {
     /// Memory of the host, which the jobs of every device and all ranks of the process can read.
     Host(HostMemory),
     /// Memory that only its device understands.
-    Opaque(Arc<dyn Any + Send + Sync>),
+    Opaque {
+        memory: Arc<dyn Any + Send + Sync>,
+        bytes: usize,
+    },
 }
 
 impl Storage {
     fn opaque(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
         match &self.memory {
             Memory::Host(_) => None,
-            Memory::Opaque(memory) => Some(memory),
+            Memory::Opaque { memory, .. } => Some(memory),
         }
     }
 }
