@@ -13,17 +13,17 @@ const PRODUCTS: usize = 64;
 /// Terms of a sum: fewer are added to what is there one by one.
 const TERMS: core::ops::RangeInclusive<usize> = 3..=16;
 
-/// The most terms of a product of a vector with rows that lie side by side, of which there may be any number.
-const IN_ROWS: usize = 8;
+/// The most terms of a product of rows with columns that all lie side by side. More of them may be more than a vector has lanes.
+const IN_LANES: usize = 4;
 
-/// The fewest results of such a product that are computed many at a time.
+/// The fewest rows that are multiplied with a vector many at a time.
 const MANY: usize = 16;
 
-/// Whether a product of these extents is computed here, with terms added one after the other.
+/// Whether a product of these extents is computed here, with terms added as the crate adds them, so that the order of a sum does not depend on
+/// how many there are.
 ///
-/// The crate does so too, but for products with a vector. Of rows whose numbers lie side by side it adds up lanes: so that the order of a sum
-/// does not depend on the number of rows, all of them are computed here that have few terms, and none that have more. Of others it adds terms
-/// to what is there, one by one.
+/// Of rows and columns that [lie side by side](by_lanes) the crate adds up lanes, unless there are many of both; otherwise it adds terms one
+/// after the other, to what is there if there is but one row or column.
 #[inline]
 pub(super) fn pays<T>(
     [m, n, k]: [usize; 3],
@@ -34,12 +34,18 @@ pub(super) fn pays<T>(
     if !TERMS.contains(&k) {
         return false;
     }
-    match (m, n) {
-        (_, 1) if a.col_step == 1 => k <= IN_ROWS,
-        (1, _) if b.row_step == 1 => k <= IN_ROWS,
-        (1, _) | (_, 1) if accumulate => false,
-        _ => m.saturating_mul(n).saturating_mul(k) <= PRODUCTS,
+    let is_small = m.saturating_mul(n).saturating_mul(k) <= PRODUCTS;
+    match m.min(n) {
+        _ if by_lanes(a, b) => k <= IN_LANES && (is_small || n == 1),
+        1 => is_small && !accumulate && a.col_step != 1 && b.row_step != 1,
+        _ => is_small,
     }
+}
+
+/// Whether the numbers of rows on the left, and those of columns on the right, lie side by side.
+#[inline]
+fn by_lanes<T>(a: &Mat<'_, T>, b: &Mat<'_, T>) -> bool {
+    a.col_step == 1 && b.row_step == 1
 }
 
 /// As [`gemm`](super::gemm). Matrices are looked at with bounds checked.
@@ -50,28 +56,30 @@ pub(super) fn product<T: Real>(
     c: &mut MatMut<'_, T>,
     accumulate: bool,
 ) {
-    let vector = match (m, n) {
-        (MANY.., 1) if a.col_step == 1 => Some((*a, *b, m, c.row_step)),
-        (1, MANY..) if b.row_step == 1 => Some((b.transposed(), a.transposed(), n, c.col_step)),
-        _ => None,
-    };
-    match vector {
-        Some((matrix, vector, rows, step)) => vectorized(Rows {
-            extent: [rows, k],
-            matrix,
-            vector,
-            c,
-            step,
-            accumulate,
-        }),
-        None => vectorized(Tiny {
-            extent: [m, n, k],
+    let in_lanes = by_lanes(a, b);
+    if in_lanes && n == 1 && m >= MANY {
+        return vectorized(Rows {
+            extent: [m, k],
             a,
             b,
             c,
             accumulate,
-        }),
+        });
     }
+    vectorized(Tiny {
+        extent: [m, n, k],
+        a,
+        b,
+        c,
+        accumulate,
+        in_lanes,
+    });
+}
+
+/// The sum of lanes, of which the last ones may be zeros, in halves.
+#[inline(always)]
+fn halved<T: Real>([a, b, c, d]: [T; IN_LANES]) -> T {
+    (a + c) + (b + d)
 }
 
 /// A sum with a term more.
@@ -90,6 +98,7 @@ struct Tiny<'a, 'c, T> {
     b: &'a Mat<'a, T>,
     c: &'a mut MatMut<'c, T>,
     accumulate: bool,
+    in_lanes: bool,
 }
 
 impl<T: Real> WithSimd for Tiny<'_, '_, T> {
@@ -101,9 +110,17 @@ impl<T: Real> WithSimd for Tiny<'_, '_, T> {
         let [m, n, k] = self.extent;
         for i in 0..m {
             for j in 0..n {
-                let sum = (0..k).fold(T::zero(), |sum, l| {
-                    added::<S, T>(a.at(i, l), b.at(l, j), sum)
-                });
+                let sum = if self.in_lanes {
+                    let mut lanes = [T::zero(); IN_LANES];
+                    for (l, lane) in lanes.iter_mut().enumerate().take(k) {
+                        *lane = a.at(i, l) * b.at(l, j);
+                    }
+                    halved(lanes)
+                } else {
+                    (0..k).fold(T::zero(), |sum, l| {
+                        added::<S, T>(a.at(i, l), b.at(l, j), sum)
+                    })
+                };
                 let step = i as isize * c.row_step + j as isize * c.col_step;
                 let to = &mut c.data[c.offset.wrapping_add_signed(step)];
                 *to = if self.accumulate { *to + sum } else { sum };
@@ -112,13 +129,12 @@ impl<T: Real> WithSimd for Tiny<'_, '_, T> {
     }
 }
 
-/// Rows of a matrix, whose numbers lie side by side, times a column. Results are so far apart.
+/// Rows of a matrix, whose numbers lie side by side, times a column.
 struct Rows<'a, 'c, T> {
     extent: [usize; 2],
-    matrix: Mat<'a, T>,
-    vector: Mat<'a, T>,
+    a: &'a Mat<'a, T>,
+    b: &'a Mat<'a, T>,
     c: &'a mut MatMut<'c, T>,
-    step: isize,
     accumulate: bool,
 }
 
@@ -127,29 +143,22 @@ impl<T: Real> WithSimd for Rows<'_, '_, T> {
 
     /// Many rows side by side: vectors are of the numbers that one column has in each.
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
+    fn with_simd<S: Simd>(self, _: S) {
         let ([rows, k], c) = (self.extent, self.c);
-        let mut factors = [T::zero(); IN_ROWS];
-        for (l, factor) in factors[..k].iter_mut().enumerate() {
-            *factor = self.vector.at(l, 0);
-        }
         for first in (0..rows).step_by(LANES) {
             let count = LANES.min(rows - first);
-            let (mut sums, mut column) = ([T::zero(); LANES], [T::zero(); LANES]);
-            for (l, &factor) in factors[..k].iter().enumerate() {
+            let mut columns = [[T::zero(); LANES]; IN_LANES];
+            for (l, column) in columns.iter_mut().enumerate().take(k) {
+                let factor = self.b.at(l, 0);
                 for (i, x) in column[..count].iter_mut().enumerate() {
-                    *x = self.matrix.at(first + i, l);
-                }
-                let factor = T::splat(simd, factor);
-                let column = T::vectors::<S>(&column).iter();
-                for (sum, x) in T::vectors_mut::<S>(&mut sums).iter_mut().zip(column) {
-                    *sum = T::mul_add_vec(simd, *x, factor, *sum);
+                    *x = self.a.at(first + i, l) * factor;
                 }
             }
-            for (i, sum) in sums[..count].iter().enumerate() {
-                let step = (first + i) as isize * self.step;
+            for i in 0..count {
+                let sum = halved([0, 1, 2, 3].map(|l: usize| columns[l][i]));
+                let step = (first + i) as isize * c.row_step;
                 let to = &mut c.data[c.offset.wrapping_add_signed(step)];
-                *to = if self.accumulate { *to + *sum } else { *sum };
+                *to = if self.accumulate { *to + sum } else { sum };
             }
         }
     }

@@ -49,7 +49,7 @@ pub(crate) fn bench<M: Tree + 'static, const N: usize>(
     bench_placed(batch, model, Ok, loss)
 }
 
-/// As [`bench`], of a model whose parameters are placed on the mesh.
+/// As [`bench()`], of a model whose parameters are placed on the mesh.
 pub(crate) fn bench_placed<M: Tree + 'static, const N: usize>(
     batch: &[ShardTensor; N],
     model: impl Fn(&Mesh) -> Result<M>,
