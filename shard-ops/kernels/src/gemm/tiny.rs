@@ -2,6 +2,7 @@
 
 use super::{Mat, MatMut};
 use crate::Real;
+use crate::arrays::{each, numbered};
 use crate::exp::fused;
 use crate::pointwise::vectorized;
 use crate::reduce::LANES;
@@ -154,11 +155,11 @@ impl<T: Real> WithSimd for Rows<'_, '_, T> {
                     *x = self.a.at(first + i, l) * factor;
                 }
             }
-            for i in 0..count {
-                let sum = halved([0, 1, 2, 3].map(|l: usize| columns[l][i]));
+            let sums: [T; LANES] = numbered(|i| halved(each(columns, |column| column[i])));
+            for (i, sum) in sums[..count].iter().enumerate() {
                 let step = (first + i) as isize * c.row_step;
                 let to = &mut c.data[c.offset.wrapping_add_signed(step)];
-                *to = if self.accumulate { *to + sum } else { sum };
+                *to = if self.accumulate { *to + *sum } else { *sum };
             }
         }
     }
