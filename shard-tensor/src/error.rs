@@ -86,7 +86,7 @@ impl Error {
     ///     Ok(Array2::from_shape_vec((rows, 2), numbers)?)
     /// }
     /// assert_eq!(rows("two", vec![]).unwrap_err().to_string(), "invalid digit found in string");
-    /// assert!(rows("2", vec![1.0]).unwrap_err().to_string().contains("shape"));
+    /// assert!(rows("2", vec![1.0]).is_err());
     /// assert_eq!(Error::other("a text").to_string(), "a text");
     /// ```
     pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
