@@ -26,6 +26,9 @@ const SHORT: usize = 16;
 /// Elements of inputs that are one line at most, but for those of one row: a part of a second-level cache.
 const BUDGET: usize = 16 * 1024;
 
+/// The most elements of all phases: long steps and windows that reach far would take more memory than the plane.
+const MOST: usize = 1 << 20;
+
 /// Taps whose sums are formed at once.
 const AT_ONCE: usize = 8;
 
@@ -58,10 +61,12 @@ impl<'a> Line<'a> {
         if !pays {
             return None;
         }
-        let rows = rows
-            .min(BUDGET / (width * g.stride[1] * g.stride[2]))
-            .max(1);
-        let plane = (rows + reach(1) + 1) * width;
+        let phases = g.stride[1].saturating_mul(g.stride[2]);
+        let rows = rows.min(BUDGET / width.saturating_mul(phases)).max(1);
+        let plane = (rows + reach(1) + 1).saturating_mul(width);
+        if plane.saturating_mul(phases) > MOST {
+            return None;
+        }
         let taps = (0..g.kernel[1]).flat_map(|h| (0..g.kernel[2]).map(move |w| (h, w)));
         let taps = taps.map(|(h, w)| {
             let of_phase = phase(1, h) * g.stride[2] + phase(2, w);

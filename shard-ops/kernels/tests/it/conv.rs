@@ -813,3 +813,26 @@ fn infinity_in_short_rows_of_single_channels_stays_in_its_own_windows() {
         assert!(same, "{found} and {exact}");
     }
 }
+
+/// Steps and windows that reach far beyond a narrow plane take no memory for what lies between.
+#[test]
+fn long_steps_of_single_channels_take_little_memory() {
+    const FAR: usize = 1 << 33;
+    let (x, w) = ([1.0_f32, 2.0, 3.0, 4.0], [2.0, 3.0, 5.0]);
+    let (xv, wv) = (
+        View::contiguous(&x, &[1, 1, 4, 1]),
+        View::contiguous(&w, &[1, 1, 3, 1]),
+    );
+    // The middle taps alone are inside; of one window that begins at the second row, all.
+    for (stride, dilation, origin, expected) in [
+        (1, FAR, -(FAR as isize), [3.0, 6.0, 9.0, 12.0]),
+        (FAR, 1, 1, [33.0, 0.0, 0.0, 0.0]),
+    ] {
+        let window = Taps::new(&[stride, 1], &[dilation, 1], &[origin, 0]);
+        let outputs = if stride == 1 { 4 } else { 1 };
+        let mut y = [0.0; 4];
+        let mut to = ViewMut::contiguous(&mut y[..outputs], &[1, 1, outputs, 1]);
+        conv_forward(&xv, &wv, None, &mut to, &window, 1);
+        assert_eq!(y, expected);
+    }
+}
