@@ -2,7 +2,7 @@
 
 mod conditions;
 
-use crate::{OpError, OperandBox, Result, Routes, RowCuts};
+use crate::{OpError, OperandBox, Result, Routes, RowCuts, Value};
 use shard_comm::{DType, Monoid, Scalar, Work};
 use shard_spec::{DimMap, DimSharding, Dims, Partition, ReduceOp, Window, numel};
 use smallvec::SmallVec;
@@ -15,6 +15,16 @@ pub struct Meta {
     pub shape: Dims,
     /// Element type.
     pub dtype: DType,
+}
+
+impl Meta {
+    /// A value's.
+    pub fn of(value: &Value) -> Self {
+        Self {
+            shape: Dims::from_slice(value.shape()),
+            dtype: value.dtype(),
+        }
+    }
 }
 
 /// How one dim of one operand is indexed.

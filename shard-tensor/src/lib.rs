@@ -88,7 +88,7 @@ pub use gradients::{ClipNorm, Gradients};
 pub use launch::{Backend, Launch, RankProgram, Returned, launch};
 pub use mesh::{LocalSizes, Mesh, Steps};
 pub use operators::Operand;
-pub use ops::{Bins, Branch, ClassLoss, RadiusPairs, RadiusTable, Stft, Unique};
+pub use ops::{Bins, Branch, ClassLoss, Fused, RadiusPairs, RadiusTable, Stft, Unique};
 pub use options::{Conv, ConvTranspose, Pool, Unfold};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use processes::refuse_copies;
@@ -110,6 +110,7 @@ pub use shard_kernels::unary::Unary;
 pub use shard_ops::Measured;
 pub use shard_ops::attention::{Attention, Causal};
 pub use shard_ops::fft::FourierNorm;
+pub use shard_ops::fused::Symbol;
 pub use shard_ops::grid::{SampleEdge, SampleMode, Sampling};
 pub use shard_ops::indexing::{BagReduce, ScatterReduce};
 #[cfg(feature = "linalg")]

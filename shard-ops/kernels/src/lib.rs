@@ -35,6 +35,7 @@ pub mod copy;
 pub mod cuts;
 pub mod exp;
 pub mod fft;
+pub mod fused;
 pub mod gemm;
 pub mod grid;
 #[cfg(feature = "linalg")]

@@ -20,9 +20,10 @@ pub(crate) fn prefetch<T>(data: &[T], at: usize, count: usize) {
     );
 }
 
+/// Asks for the line of a place, which need not be one.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
-fn line<T>(at: *const T) {
+pub(crate) fn line<T>(at: *const T) {
     use std::arch::x86_64::_MM_HINT_T0;
     if let Some(sse) = pulp::core_arch::x86::Sse::try_new() {
         sse._mm_prefetch::<_MM_HINT_T0>(at.cast());
@@ -32,4 +33,4 @@ fn line<T>(at: *const T) {
 /// Elsewhere loads wait.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline(always)]
-fn line<T>(_: *const T) {}
+pub(crate) fn line<T>(_: *const T) {}

@@ -6,6 +6,7 @@
 
 use super::compiled::compiled;
 use super::pointwise::{assert_shapes, scale};
+use super::prefetch::prefetch;
 use super::view::for_each_row;
 use super::{Real, View, ViewMut};
 
@@ -195,8 +196,9 @@ fn each<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) {
     formulas::run(op, order, x, y);
 }
 
-/// Elements per step through the buffers of strided or scaled maps: small enough to stay in the first cache.
-const CHUNK: usize = 512;
+/// Elements per step through the buffers of strided or scaled maps: small enough to stay in the first cache, and for those of the next
+/// step to be asked for at once.
+const CHUNK: usize = 256;
 
 fn run<T: Real>(
     op: Unary,
@@ -228,7 +230,15 @@ fn run<T: Real>(
                     input.extend((0..len).map(|i| x.data()[at(i)]));
                     &input[..]
                 };
+                // While a step is computed from the cache, memory would have nothing to do.
+                let ahead = CHUNK.min(n - first - len);
+                if scaled && steps[0] == 1 {
+                    prefetch(x.data(), p + len, ahead);
+                }
                 let direct = steps[2] == 1;
+                if scaled && direct {
+                    prefetch(data, r + len, ahead);
+                }
                 let target = if direct {
                     &mut data[r..r + len]
                 } else {
@@ -237,6 +247,7 @@ fn run<T: Real>(
                 };
                 each(op, order, source, target);
                 if scaled && steps[1] == 1 {
+                    prefetch(g.data(), q + len, ahead);
                     scale(target, &g.data()[q..q + len]);
                 } else if scaled {
                     for (i, v) in target.iter_mut().enumerate() {

@@ -64,8 +64,20 @@ pub(super) fn each_rounded_once<const N: usize>(
     values: [&Value; N],
     f: impl FnOnce([&Value; N]) -> Result<Grads>,
 ) -> Result<Grads> {
-    let full = Widened::of(exec, &values, &[], false)?;
-    let found = f(std::array::from_fn(|i| full.value(i)))?.into_iter();
+    each_of_all_rounded_once(exec, &values, |values| {
+        f(std::array::from_fn(|i| values[i]))
+    })
+}
+
+/// As [`each_rounded_once`], of any number of values.
+pub(super) fn each_of_all_rounded_once(
+    exec: &dyn Exec,
+    values: &[&Value],
+    f: impl FnOnce(&[&Value]) -> Result<Grads>,
+) -> Result<Grads> {
+    let full = Widened::of(exec, values, &[], false)?;
+    let wide: SmallVec<[&Value; 3]> = full.values.iter().collect();
+    let found = f(&wide)?.into_iter();
     found
         .map(|found| found.map(|found| full.rounded(exec, found)).transpose())
         .collect()

@@ -8,6 +8,7 @@ pub mod einsum;
 pub mod elementwise;
 pub mod fft;
 mod full;
+pub mod fused;
 pub mod grid;
 pub mod histogram;
 pub mod index;

@@ -60,13 +60,9 @@ impl Exec for Capture {
                 source: source.into(),
             })
         };
-        let meta = |v: &&Value| Meta {
-            shape: v.shape().iter().copied().collect(),
-            dtype: v.dtype(),
-        };
         let sample = Sample {
             op,
-            metas: inputs.iter().map(meta).collect(),
+            metas: inputs.iter().map(|value| Meta::of(value)).collect(),
             inputs: inputs.iter().copied().map(read).collect::<Result<_, _>>()?,
             outputs: outputs.iter().map(read).collect::<Result<_, _>>()?,
         };

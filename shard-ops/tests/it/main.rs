@@ -9,6 +9,7 @@ mod contraction;
 mod cuda;
 mod elementwise;
 mod engine;
+mod fused;
 mod indexing;
 mod keys;
 #[cfg(feature = "linalg")]

@@ -3,6 +3,7 @@
 use super::{Leaf, LeafMut, Module, Tree};
 use crate::{Error, Mesh, Placements, Result, Shape, ShardTensor, tree};
 use shard_comm::{Call, Calling};
+use shard_ops::fused;
 
 /// Adds to each token a vector that is learned for its place. Ranks that hold a part of the tokens add those of that part. Fewer
 /// tokens than places have the first ones, along each dim of a grid.
@@ -42,7 +43,7 @@ impl PositionEmbedding {
         let _call = Calling::of("PositionEmbedding");
         x.add(&at_places(
             "PositionEmbedding",
-            &self.weight,
+            (&self.weight, width(&self.weight)),
             x,
             &start.into(),
         )?)
@@ -124,7 +125,8 @@ impl SinCos {
     #[track_caller]
     pub fn forward_at(&self, x: &ShardTensor, start: impl Into<Shape>) -> Result<ShardTensor> {
         let _call = Calling::of("SinCos");
-        x.add(&at_places("SinCos", &self.table, x, &start.into())?)
+        let table = (&self.table, width(&self.table));
+        x.add(&at_places("SinCos", table, x, &start.into())?)
     }
 }
 
@@ -217,11 +219,11 @@ impl Rotary {
                 "give the ratio of the longest wavelength to the shortest, as 10000",
             ));
         }
-        let sizes = [self.cos.shape()[0], self.cos.shape()[1]];
+        let sizes = [self.cos.shape()[0], 2 * self.cos.shape()[1]];
         Self::with_tables(&self.cos.mesh(), sizes, base)
     }
 
-    /// With the cosines and sines of `[tokens, features]`.
+    /// With the cosines and sines for `[tokens, features]`, each for a pair of features.
     #[track_caller]
     fn with_tables(mesh: &Mesh, [tokens, features]: [usize; 2], base: f64) -> Result<Self> {
         let _call = Calling::of("Rotary");
@@ -234,8 +236,8 @@ impl Rotary {
             ));
         }
         let half = features / 2;
-        let angle = |at: &[usize]| at[0] as f64 * frequency(base, at[1] % half, half);
-        let (sizes, everywhere) = ([tokens, features].into(), Placements::replicated());
+        let angle = |at: &[usize]| at[0] as f64 * frequency(base, at[1], half);
+        let (sizes, everywhere) = ([tokens, half].into(), Placements::replicated());
         let call = Call::new("Rotary").with(base.to_bits().into());
         let table = |f: fn(f64) -> f64| mesh.filled(&call, &sizes, &everywhere, &|at| f(angle(at)));
         Ok(Self {
@@ -255,13 +257,14 @@ impl Rotary {
     #[track_caller]
     pub fn forward_at(&self, x: &ShardTensor, start: usize) -> Result<ShardTensor> {
         let _call = Calling::of("Rotary");
-        let [cos, sin] = [&self.cos, &self.sin].map(|t| at_places("Rotary", t, x, &[start]));
-        let (last, features) = (x.ndim().saturating_sub(1), self.cos.shape()[1]);
-        let (cos, sin) = (cos?, sin?);
-        let [first, second] = [0..features / 2, features / 2..features];
-        let second = x.narrow(last, second)?.neg()?;
-        let turned = ShardTensor::cat(&[&second, &x.narrow(last, first)?], last)?;
-        x.mul(&cos)?.add(&turned.mul(&sin)?)
+        let features = 2 * self.cos.shape()[1];
+        let [cos, sin] =
+            [&self.cos, &self.sin].map(|table| at_places("Rotary", (table, features), x, &[start]));
+        let (cos, sin) = (cos?.value(), sin?.value());
+        let pairs = x.unflatten(-1, [2, self.cos.shape()[1]])?;
+        let tape = x.context().tape();
+        let turned = pairs.lift(fused::rotary(tape, &pairs.value(), [&cos, &sin])?);
+        turned.flatten_dims(-2, -1)
     }
 }
 
@@ -284,15 +287,15 @@ impl Module for Rotary {
     }
 }
 
-/// What tokens `[..., places..., features]` from these places on have of a table `[places..., features]`.
+/// What tokens `[..., places..., features]` from these places on have of a table of `[places..., numbers]`.
 #[track_caller]
 fn at_places(
     layer: &'static str,
-    table: &ShardTensor,
+    (table, features): (&ShardTensor, usize),
     x: &ShardTensor,
     start: &[usize],
 ) -> Result<ShardTensor> {
-    let (features, dims) = table.shape().split_last().unwrap_or((&0, &[]));
+    let dims = table.shape().split_last().map_or(&[][..], |(_, dims)| dims);
     let lead = x.ndim().saturating_sub(table.ndim());
     let tokens = x.shape().get(lead..x.ndim().saturating_sub(1));
     let tokens = tokens.unwrap_or_default();
@@ -301,7 +304,7 @@ fn at_places(
     };
     if tokens.len() != dims.len()
         || start.len() != dims.len()
-        || x.shape().last() != Some(features)
+        || x.shape().last() != Some(&features)
         || start.iter().zip(tokens.iter().zip(dims)).any(beyond)
     {
         return Err(Error::argument(
@@ -318,6 +321,11 @@ fn at_places(
         }
     }
     Ok(table)
+}
+
+/// How many numbers a table has for each place.
+fn width(table: &ShardTensor) -> usize {
+    table.shape().last().copied().unwrap_or_default()
 }
 
 /// The first place of a table.

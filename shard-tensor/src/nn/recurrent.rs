@@ -3,7 +3,7 @@
 use super::{Leaf, LeafMut, Module, Training, Tree, under, uniform};
 use crate::{DType, Error, Mesh, Result, ShardTensor, tree};
 use shard_comm::Calling;
-use std::ops::Range;
+use shard_ops::fused as ops;
 
 /// A step of a recurrent layer, which [`Recurrent`] repeats: [`RnnCell`], [`GruCell`] or [`LstmCell`].
 pub trait RecurrentCell: Tree + Sized {
@@ -195,16 +195,11 @@ impl GruCell {
         let hidden = hidden_of("GruCell", of_input, &self.weight_hh, 3)?;
         let h = h.map_or_else(|| none(of_input, hidden), |h| Ok(h.clone()))?;
         let of_state = h.linear(&self.weight_hh, self.bias_hh.as_ref())?;
-        let part = |x: &ShardTensor, gates: Range<usize>| {
-            x.narrow(-1, gates.start * hidden..gates.end * hidden)
-        };
-        let both = part(of_input, 0..2)?
-            .add(&part(&of_state, 0..2)?)?
-            .sigmoid()?;
-        let (reset, update) = (part(&both, 0..1)?, part(&both, 1..2)?);
-        let new = part(of_input, 2..3)?.add(&reset.mul(&part(&of_state, 2..3)?)?)?;
-        // (1 - update) * new + update * h
-        new.tanh()?.lerp(&h, &update)
+        let gates = [of_input, &of_state].map(|x| apart(x, 3));
+        let gates = gates.into_iter().collect::<Result<Vec<_>>>()?;
+        let (of_input, of_state, state) = (gates[0].value(), gates[1].value(), h.value());
+        let tape = h.context().tape();
+        Ok(h.lift(ops::gru(tape, [&of_input, &of_state], &state)?))
     }
 }
 
@@ -223,17 +218,22 @@ impl LstmCell {
                 (none(of_input, outputs)?, none(of_input, hidden)?)
             }
         };
-        let gates = of_input.add(&h.linear(&self.weight_hh, self.bias_hh.as_ref())?)?;
-        let gate = |i: usize| gates.narrow(-1, i * hidden..(i + 1) * hidden);
-        let (input, forget) = (gate(0)?.sigmoid()?, gate(1)?.sigmoid()?);
-        let (cell, output) = (gate(2)?.tanh()?, gate(3)?.sigmoid()?);
-        let c = forget.mul(&c)?.add(&input.mul(&cell)?)?;
-        let h = output.mul(&c.tanh()?)?;
+        let of_state = h.linear(&self.weight_hh, self.bias_hh.as_ref())?;
+        let gates = [apart(of_input, 4)?.value(), apart(&of_state, 4)?.value()];
+        let found = ops::lstm(c.context().tape(), [&gates[0], &gates[1]], &c.value())?;
+        let [h, c] = found.map(|value| c.lift(value));
         Ok(match &self.weight_hr {
             Some(weight) => (h.linear(weight, None)?, c),
             None => (h, c),
         })
     }
+}
+
+/// Gates along a dim of their own, `[batch, gates, hidden]`.
+#[track_caller]
+fn apart(gates: &ShardTensor, count: usize) -> Result<ShardTensor> {
+    let features = gates.shape().last().map_or(0, |features| features / count);
+    gates.unflatten(-1, [count, features])
 }
 
 /// How many hidden features a cell has, of which these are what its gates got of an input.

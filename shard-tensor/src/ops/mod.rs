@@ -9,6 +9,7 @@ mod counts;
 mod edges;
 mod folds;
 mod fourier;
+mod fused;
 mod indexing;
 #[cfg(feature = "linalg")]
 mod linalg;
@@ -28,6 +29,7 @@ mod windows;
 
 pub use counts::{Bins, Unique};
 pub use folds::{RadiusPairs, RadiusTable};
+pub use fused::Fused;
 pub use losses::ClassLoss;
 pub use masks::Branch;
 pub use signal::Stft;

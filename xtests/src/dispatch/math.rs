@@ -4,7 +4,7 @@ use super::{Applied, Args, Entry, built, unfit};
 use crate::case::Case;
 use shard_kernels::unary::Unary;
 use shard_ops::loss::{LossReduction, mse_loss};
-use shard_ops::{Exec, Value, einsum, elementwise as ew, matmul as mm, pairwise, reduce};
+use shard_ops::{Exec, Value, einsum, elementwise as ew, fused, matmul as mm, pairwise, reduce};
 
 pub(crate) const TABLE: &[Entry] = &[
     built("logsigmoid", |e, c, v| unary(e, c, v, Unary::LogSigmoid)),
@@ -53,6 +53,25 @@ pub(crate) const TABLE: &[Entry] = &[
     built("floor_divide", |e, c, v| binary(e, c, v, ew::floor_div)),
     built("lerp", |e, c, v| {
         ternary(e, c, v, ["input", "end", "weight"], &ew::lerp)
+    }),
+    built("lstm_gates", |e, c, v| {
+        let args = Args::new(c, v);
+        let gates = [args.need("of_input")?, args.need("of_state")?];
+        Ok(fused::lstm(e, gates, args.need("memory")?)?.into())
+    }),
+    built("gru_gates", |e, c, v| {
+        ternary(
+            e,
+            c,
+            v,
+            ["of_input", "of_state", "state"],
+            &|e, a, b, state| fused::gru(e, [a, b], state),
+        )
+    }),
+    built("rotary", |e, c, v| {
+        ternary(e, c, v, ["input", "cos", "sin"], &|e, x, cos, sin| {
+            fused::rotary(e, x, [cos, sin])
+        })
     }),
     built("addcmul", |e, c, v| {
         let value = c.attributes.float("value", 1.0)?;

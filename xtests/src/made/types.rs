@@ -421,6 +421,22 @@ fn several(add: Add<'_>) {
     add("kron", json!({}), &operands);
     let (end, weight) = (("end", Odd, a.2), ("weight", Float, b.2));
     add("lerp", json!({}), &[x, end, weight]);
+    let cells: [(_, &[usize], &[usize], _); 2] = [
+        ("lstm_gates", &[7, 4, 3], &[1, 4, 3], "memory"),
+        ("gru_gates", &[7, 3, 3], &[1, 3, 3], "state"),
+    ];
+    for (op, gates, of_all, state) in cells {
+        for of_state in [gates, of_all] {
+            let gates = [("of_input", Float, gates), ("of_state", Float, of_state)];
+            add(op, json!({}), &[gates[0], gates[1], (state, Float, x.2)]);
+        }
+    }
+    let turned = ("input", Float, &[5, 2, 7, 2, 3][..]);
+    add(
+        "rotary",
+        json!({}),
+        &[turned, ("cos", Odd, x.2), ("sin", Float, x.2)],
+    );
     for op in ["isnan", "isinf", "isfinite"] {
         add(op, json!({}), &[x]);
     }

@@ -10,6 +10,7 @@ mod copy;
 mod cuts;
 mod exp;
 mod fft;
+mod fused;
 mod gemm;
 mod grid;
 #[cfg(feature = "linalg")]

@@ -1,16 +1,17 @@
 //! Ops that are a few maps in a row.
 
 use super::number::rounded;
-use super::{Arithmetic, add, add_scalar, eq, lt, mul, mul_scalar, ne, number, sub, unary, where_};
-use crate::families::full::{rounded_once, sums};
+use super::{Arithmetic, add, eq, lt, mul, mul_scalar, ne, number, sub, unary};
+use crate::families::full::rounded_once;
+use crate::families::fused::Fused;
 use crate::families::index::{roll, slice};
 use crate::families::shape::{extent, reshape};
 use crate::host::is_whole;
-use crate::{Exec, OpError, Result, Value, holds};
+use crate::{Exec, OpError, Result, Value};
 use shard_comm::DType;
 use shard_kernels::pointwise::Binary;
 use shard_kernels::unary::Unary;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Whether an element is NaN, as `bool`.
 ///
@@ -62,16 +63,16 @@ pub fn isfinite(exec: &dyn Exec, x: &Value) -> Result<Value> {
 /// # Errors
 /// As [`add`].
 pub fn lerp(exec: &dyn Exec, a: &Value, b: &Value, weight: &Value) -> Result<Value> {
-    rounded_once(exec, [a, b, weight], |operands| {
-        let [a, b, weight] = &sums(exec, operands)?;
-        let near = lt(exec, &weight.detach(), &number("lerp", weight, 0.5)?)?;
-        let part = where_(exec, &near, weight, &add_scalar(exec, weight, -1.0)?)?;
-        let way = mul(exec, &part, &sub(exec, b, a)?)?;
-        add(exec, &where_(exec, &near, a, b)?, &way)
-    })
+    static LERP: LazyLock<Arc<Fused>> = LazyLock::new(|| {
+        Fused::new("lerp", |[a, b, weight]| {
+            let part = weight.below(0.5, weight, weight - 1.0);
+            [weight.below(0.5, a, b) + part * (b - a)]
+        })
+    });
+    LERP.apply1(exec, &[a, b, weight])
 }
 
-/// [`lerp`] by one weight, in three maps.
+/// [`lerp`] by one weight.
 ///
 /// # Collective
 /// As [`add`].
@@ -79,20 +80,7 @@ pub fn lerp(exec: &dyn Exec, a: &Value, b: &Value, weight: &Value) -> Result<Val
 /// # Errors
 /// As [`add`]; for a weight that the type does not hold.
 pub fn lerp_by(exec: &dyn Exec, a: &Value, b: &Value, weight: f64) -> Result<Value> {
-    if !holds(a.dtype(), weight) {
-        return Err(OpError::Value {
-            op: "lerp",
-            value: weight,
-            dtype: a.dtype(),
-        });
-    }
-    rounded_once(exec, [a, b], |[a, b]| {
-        let way = sub(exec, b, a)?;
-        match weight < 0.5 {
-            true => add(exec, a, &mul_scalar(exec, &way, weight)?),
-            false => add(exec, b, &mul_scalar(exec, &way, weight - 1.0)?),
-        }
-    })
+    lerp(exec, a, b, &number("lerp", a, weight)?)
 }
 
 /// `x + value * a * b`; shapes broadcast.
@@ -171,7 +159,7 @@ pub fn leaky(exec: &dyn Exec, x: &Value, slope: &Value) -> Result<Value> {
 /// The first half of a dim times the sigmoid of the second.
 ///
 /// # Collective
-/// All members of the mesh. Where the dim is sharded the halves are brought together, which moves half of `x` at most.
+/// All members of the mesh. Where the dim is sharded the halves are brought together, each piece with all of both.
 ///
 /// # Errors
 /// A dim that does not exist or has an odd extent; a type that is not f32 or f64.
@@ -185,11 +173,12 @@ pub fn glu(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
             fix: "name a dim of even extent",
         });
     }
-    let half = extent / 2;
-    let [first, gate] = [0, half].map(|from| slice(exec, x, dim, from, 1, half));
-    rounded_once(exec, [&first?, &gate?], |[first, gate]| {
-        mul(exec, first, &unary(exec, gate, Unary::Sigmoid)?)
-    })
+    static GLU: LazyLock<Arc<Fused>> =
+        LazyLock::new(|| Fused::of_parts("glu", [2], |[x]| [vec![x[0] * x[1].sigmoid()]]));
+    let mut halves = x.shape().to_vec();
+    halves.splice(dim..=dim, [2, extent / 2]);
+    let halves = reshape(exec, x, &halves)?;
+    GLU.one_of_parts(exec, &[&halves], x.ndim() - dim)
 }
 
 /// The differences of neighbours along a dim, each element less the one before it, taken `n` times: a dim that is shorter by `n`, or

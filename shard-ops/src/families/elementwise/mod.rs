@@ -242,7 +242,7 @@ pub fn cast(exec: &dyn Exec, x: &Value, to: DType) -> Result<Value> {
 }
 
 /// Whether the map makes much of little, or so large or small numbers that 16 bits cannot hold them.
-fn is_steep(map: Unary) -> bool {
+pub(super) fn is_steep(map: Unary) -> bool {
     matches!(
         map,
         Unary::Exp
@@ -384,7 +384,7 @@ pub(crate) struct Arithmetic {
 }
 
 impl Arithmetic {
-    fn of(kind: Binary) -> Self {
+    pub(crate) fn of(kind: Binary) -> Self {
         Self {
             kind,
             by_number: false,
@@ -727,12 +727,6 @@ fn binary_name(kind: Binary) -> &'static str {
 /// # Errors
 /// Shapes that do not broadcast.
 pub fn broadcast_shape(op: &'static str, values: &[&Value]) -> Result<Vec<usize>> {
-    let metas: Vec<Meta> = values
-        .iter()
-        .map(|v| Meta {
-            shape: v.shape().iter().copied().collect(),
-            dtype: v.dtype(),
-        })
-        .collect();
+    let metas: Vec<Meta> = values.iter().map(|value| Meta::of(value)).collect();
     Ok(broadcast(op, &metas)?.to_vec())
 }

@@ -6,9 +6,11 @@ use crate::families::elementwise::{
     number, sub, unary, where_,
 };
 use crate::families::full::{in_full, in_full_with, sums};
+use crate::families::fused::Fused;
 use crate::{Exec, Result, Value};
 use shard_kernels::unary::Unary;
 use std::f64::consts::PI;
+use std::sync::{Arc, LazyLock};
 
 /// `-(target ln p + (1 - target) ln(1 - p))`, logarithms from -100 on, each times `weight` if there is one. Where a logarithm is cut
 /// off its slope is 1e12, PyTorch's. What is no probability gives NaN.
@@ -52,11 +54,15 @@ pub fn binary_cross_entropy_with_logits(
     reduction: LossReduction,
 ) -> Result<Value> {
     let others = [weight, positive];
-    in_full_with(exec, [x, target], others, |operands, [weight, positive]| {
-        let [x, target] = &sums(exec, operands)?;
-        let errors = of_logits(exec, x, target, positive)?;
-        reduced(exec, errors, weight, reduction)
-    })
+    in_full_with(
+        exec,
+        [x, target],
+        others,
+        |[x, target], [weight, positive]| {
+            let errors = of_logits(exec, x, target, positive)?;
+            reduced(exec, errors, weight, reduction)
+        },
+    )
 }
 
 fn of_logits(
@@ -65,17 +71,19 @@ fn of_logits(
     target: &Value,
     positive: Option<&Value>,
 ) -> Result<Value> {
-    let log = unary(exec, x, Unary::LogSigmoid)?;
-    let log = match positive {
-        // 1 + (positive - 1) target
-        Some(positive) => {
-            let more = mul(exec, &add_scalar(exec, positive, -1.0)?, target)?;
-            mul(exec, &log, &add_scalar(exec, &more, 1.0)?)?
-        }
-        None => log,
-    };
-    let linear = mul(exec, &complement(exec, target)?, x)?;
-    sub(exec, &linear, &log)
+    const NAME: &str = "binary_cross_entropy_with_logits";
+    static PLAIN: LazyLock<Arc<Fused>> =
+        LazyLock::new(|| Fused::new(NAME, |[x, target]| [(-target + 1.0) * x - x.log_sigmoid()]));
+    static WEIGHED: LazyLock<Arc<Fused>> = LazyLock::new(|| {
+        Fused::new(NAME, |[x, target, positive]| {
+            let log = x.log_sigmoid() * ((positive - 1.0) * target + 1.0);
+            [(-target + 1.0) * x - log]
+        })
+    });
+    match positive {
+        Some(positive) => WEIGHED.apply1(exec, &[x, target, positive]),
+        None => PLAIN.apply1(exec, &[x, target]),
+    }
 }
 
 /// The divergence of Kullback and Leibler, `target (ln target - x)` for logarithms `x`; with `log_target`, targets are logarithms too.

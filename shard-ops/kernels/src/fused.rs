@@ -1,0 +1,548 @@
+//! Several maps in one pass: a block of elements goes through all of them while it is in the nearest cache, and what lies between
+//! them is never written to memory.
+
+use super::compiled::compiled;
+use super::pointwise::{Binary, assert_shapes, binary_lines, vectorized};
+use super::prefetch::line;
+use super::scratch::{Room, Scratch};
+use super::unary::Unary;
+use super::view::for_each_row;
+use super::{Dims, Real, Strides, View, ViewMut};
+use pulp::{Simd, WithSimd};
+use smallvec::SmallVec;
+
+/// A step of a [`Formula`]. Steps name earlier ones by their number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FormulaStep {
+    /// A part of an operand; parts are counted through all operands.
+    Input(usize),
+    /// A number, rounded to the element type.
+    Number(f64),
+    /// A map of one number, or a derivative of it.
+    Map {
+        /// The map.
+        map: Unary,
+        /// The order of the derivative, up to 3; 0 for the map itself.
+        order: usize,
+        /// What it is taken of.
+        of: usize,
+    },
+    /// A function of two numbers.
+    Binary {
+        /// The function.
+        kind: Binary,
+        /// What it is taken of.
+        of: [usize; 2],
+    },
+    /// `x` where `a < b`, and `y` elsewhere, of `[a, b, x, y]`.
+    Below([usize; 4]),
+}
+
+impl FormulaStep {
+    /// The steps that this one reads.
+    pub fn reads(&self) -> impl Iterator<Item = usize> {
+        let read: SmallVec<[usize; 4]> = match *self {
+            Self::Input(_) | Self::Number(_) => SmallVec::new(),
+            Self::Map { of, .. } => SmallVec::from_slice(&[of]),
+            Self::Binary { of, .. } => SmallVec::from_slice(&of),
+            Self::Below(of) => SmallVec::from_slice(&of),
+        };
+        read.into_iter()
+    }
+
+    /// Whether it is there before any step is made.
+    fn is_early(&self) -> bool {
+        matches!(self, Self::Input(_) | Self::Number(_))
+    }
+
+    /// The step with other numbers for those that it reads.
+    #[must_use]
+    pub fn renumbered(self, number: impl Fn(usize) -> usize) -> Self {
+        match self {
+            Self::Input(_) | Self::Number(_) => self,
+            Self::Map { map, order, of } => Self::Map {
+                map,
+                order,
+                of: number(of),
+            },
+            Self::Binary { kind, of } => Self::Binary {
+                kind,
+                of: of.map(number),
+            },
+            Self::Below(of) => Self::Below(of.map(number)),
+        }
+    }
+}
+
+/// Steps from operands to results, element by element.
+///
+/// An operand or a result may have several parts: it then has a dim more than the others, of that extent, and each of its indices is
+/// a part, such as the gates of a recurrent layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Formula {
+    steps: Vec<FormulaStep>,
+    operands: Vec<usize>,
+    results: Vec<Vec<usize>>,
+    /// In which block of room each step writes. Steps that nobody reads any more leave theirs to later ones.
+    blocks: Vec<usize>,
+    /// How many blocks there are.
+    room: usize,
+    /// How many steps are neither operands nor numbers, but one at least.
+    made: usize,
+}
+
+impl Formula {
+    /// These steps, from operands of so many parts to results, whose parts are what some steps give.
+    ///
+    /// # Panics
+    /// When a step reads one that does not come before it, or a part that no operand has; when a part of a result is none of the steps.
+    pub fn new(steps: Vec<FormulaStep>, operands: Vec<usize>, results: Vec<Vec<usize>>) -> Self {
+        let parts = operands.iter().sum();
+        let mut last: Vec<usize> = (0..steps.len()).collect();
+        for (at, step) in steps.iter().enumerate() {
+            for read in step.reads() {
+                assert!(read < at, "fused: step {at} reads step {read}");
+                last[read] = at;
+            }
+            // Operands and numbers are there from the beginning.
+            match *step {
+                FormulaStep::Input(part) => assert!(part < parts, "fused: part {part} of {parts}"),
+                FormulaStep::Number(_) => {}
+                _ => continue,
+            }
+            last[at] = steps.len();
+        }
+        for (at, step) in steps.iter().enumerate() {
+            // And results until the end.
+            if step.is_early() || results.iter().flatten().any(|&result| result == at) {
+                last[at] = steps.len();
+            }
+        }
+        let (mut room, mut free, mut blocks) = (0, Vec::new(), Vec::new());
+        for (at, step) in steps.iter().enumerate() {
+            // What there is from the beginning is written there before any step is.
+            let reused = match step.is_early() {
+                true => None,
+                false => free.pop(),
+            };
+            blocks.push(reused.unwrap_or_else(|| {
+                room += 1;
+                room - 1
+            }));
+            let mut done: SmallVec<[usize; 4]> = step.reads().filter(|&r| last[r] == at).collect();
+            done.sort_unstable();
+            done.dedup();
+            free.extend(done.into_iter().map(|read| blocks[read]));
+        }
+        let made = steps.iter().filter(|step| !step.is_early()).count().max(1);
+        Self {
+            steps,
+            operands,
+            results,
+            blocks,
+            room,
+            made,
+        }
+    }
+
+    /// The steps.
+    pub fn steps(&self) -> &[FormulaStep] {
+        &self.steps
+    }
+
+    /// How many parts each operand has.
+    pub fn operands(&self) -> &[usize] {
+        &self.operands
+    }
+
+    /// For each result the steps that are its parts.
+    pub fn results(&self) -> &[Vec<usize>] {
+        &self.results
+    }
+}
+
+compiled! { trait Compiled for Real: f32 f64; {
+    /// The results of a formula, element by element; operands have the shape of the results, broadcast by strides of 0
+    /// ([`View::broadcast_to`]). Those of several parts have a dim more, with `behind` dims behind it.
+    ///
+    /// ```
+    /// use shard_kernels::fused::{Formula, FormulaStep, fused};
+    /// use shard_kernels::{View, ViewMut, pointwise::Binary, unary::Unary};
+    /// // x times its sigmoid, and the sigmoid.
+    /// let steps = vec![
+    ///     FormulaStep::Input(0),
+    ///     FormulaStep::Map { map: Unary::Sigmoid, order: 0, of: 0 },
+    ///     FormulaStep::Binary { kind: Binary::Mul, of: [0, 1] },
+    /// ];
+    /// let silu = Formula::new(steps, vec![1], vec![vec![2], vec![1]]);
+    /// let (x, mut y, mut sigmoid) = ([0.0f32, 40.0], [9.0; 2], [9.0; 2]);
+    /// let mut outs = [ViewMut::line(&mut y), ViewMut::line(&mut sigmoid)];
+    /// fused(&silu, 0, &[View::line(&x)], &mut outs);
+    /// assert_eq!((y, sigmoid), ([0.0, 40.0], [0.5, 1.0]));
+    /// ```
+    ///
+    /// # Panics
+    /// When shapes differ, when there are not as many operands and results as the formula has, or more than [`MOST`] parts of both.
+    pub fn fused<T>(formula: &Formula, behind: usize, inputs: &[View<'_, T>], outs: &mut [ViewMut<'_, T>]) = fused_here;
+} }
+
+/// How many parts operands and results may have together.
+pub const MOST: usize = 256;
+
+/// Elements of a line of the cache, at least.
+const ELEMENTS: usize = 16;
+
+/// Elements of a block, so that some dozens of blocks are in the nearest cache.
+const BLOCK: usize = 512;
+
+/// Rows from this length on are blocks by themselves; shorter ones are brought together.
+const LONG: usize = 64;
+
+fn fused_here<T: Real>(
+    formula: &Formula,
+    behind: usize,
+    inputs: &[View<'_, T>],
+    outs: &mut [ViewMut<'_, T>],
+) {
+    let (operands, results) = (&formula.operands, &formula.results);
+    assert!(
+        (inputs.len(), outs.len()) == (operands.len(), results.len()) && !results.is_empty(),
+        "fused: {} operands and {} results for {operands:?} and {results:?}",
+        inputs.len(),
+        outs.len(),
+    );
+    let mut places: SmallVec<[Place; 16]> = SmallVec::new();
+    for (x, &parts) in inputs.iter().zip(operands) {
+        places.extend(Place::of_parts(
+            x.shape(),
+            x.strides(),
+            x.offset(),
+            parts,
+            behind,
+        ));
+    }
+    for (out, parts) in outs.iter().zip(results) {
+        let (shape, strides, offset) = out.geometry();
+        places.extend(Place::of_parts(
+            &shape,
+            &strides,
+            offset,
+            parts.len(),
+            behind,
+        ));
+    }
+    let mut data: SmallVec<[&mut [T]; 4]> = outs.iter_mut().map(|out| out.parts().3).collect();
+    match places.len() {
+        ..=8 => by_rows::<T, 8>(formula, &places, inputs, &mut data),
+        ..=32 => by_rows::<T, 32>(formula, &places, inputs, &mut data),
+        ..=MOST => by_rows::<T, MOST>(formula, &places, inputs, &mut data),
+        more => panic!("fused: {more} parts of operands and results"),
+    }
+}
+
+/// Where the elements of a part lie.
+struct Place {
+    shape: Dims,
+    strides: Strides,
+    offset: usize,
+}
+
+impl Place {
+    /// The places of an operand's or result's parts.
+    fn of_parts<'a>(
+        shape: &'a [usize],
+        strides: &'a [isize],
+        offset: usize,
+        parts: usize,
+        behind: usize,
+    ) -> impl Iterator<Item = Self> + use<'a> {
+        let dim = (parts != 1).then(|| shape.len().wrapping_sub(behind + 1));
+        if let Some(dim) = dim {
+            assert!(
+                shape.get(dim) == Some(&parts),
+                "fused: {parts} parts with {behind} dims behind them in shape {shape:?}"
+            );
+        }
+        let is_kept = move |d: &usize| Some(*d) != dim;
+        (0..parts).map(move |part| Self {
+            shape: (0..shape.len()).filter(is_kept).map(|d| shape[d]).collect(),
+            strides: (0..shape.len())
+                .filter(is_kept)
+                .map(|d| strides[d])
+                .collect(),
+            offset: dim.map_or(offset, |dim| {
+                offset.wrapping_add_signed(part as isize * strides[dim])
+            }),
+        })
+    }
+}
+
+/// As [`fused_here`], of at most `N` parts in these places, those of operands first.
+fn by_rows<T: Real, const N: usize>(
+    formula: &Formula,
+    places: &[Place],
+    inputs: &[View<'_, T>],
+    data: &mut [&mut [T]],
+) {
+    let count: usize = formula.operands.iter().sum();
+    let shape = &places[count].shape;
+    for place in places {
+        assert_shapes(&[&place.shape], shape);
+    }
+    // Parts that are not there stay at one place.
+    let still: Strides = SmallVec::from_elem(0, shape.len());
+    let strides = core::array::from_fn(|k| places.get(k).map_or(&still[..], |at| &at.strides));
+    let offsets: [usize; N] = core::array::from_fn(|k| places.get(k).map_or(0, |at| at.offset));
+    let mut memory = Room::new();
+    let mut blocks = Blocks::new(formula, inputs, memory.numbers(formula.room * BLOCK));
+    // The block whose elements have been asked for while the one before is computed.
+    let mut next: Option<([usize; N], usize)> = None;
+    // Short rows that wait for more: where their results go.
+    let mut waiting: Vec<([usize; N], usize)> = Vec::new();
+    let mut steps_of = [0; N];
+    for_each_row(shape, strides, offsets, |at, n, steps| {
+        steps_of = steps;
+        let moved = |by: usize| -> [usize; N] {
+            core::array::from_fn(|k| at[k].wrapping_add_signed(by as isize * steps[k]))
+        };
+        if n >= LONG {
+            for first in (0..n).step_by(BLOCK) {
+                let (at, len) = (moved(first), BLOCK.min(n - first));
+                blocks.ask_for(&at, &steps, len, data);
+                if let Some((at, len)) = next.replace((at, len)) {
+                    blocks.whole(&at, &steps, len, data);
+                }
+            }
+            return;
+        }
+        let mut first = 0;
+        while first < n {
+            let (at, len) = (moved(first), (n - first).min(BLOCK - blocks.filled));
+            blocks.append(&at, &steps, len);
+            waiting.push((at, len));
+            if blocks.filled == BLOCK {
+                blocks.settle(count, &mut waiting, &steps, data);
+            }
+            first += len;
+        }
+    });
+    if let Some((at, len)) = next {
+        blocks.whole(&at, &steps_of, len, data);
+    }
+    blocks.settle(count, &mut waiting, &steps_of, data);
+}
+
+/// Room for a block of each step.
+struct Blocks<'a, 'r, T> {
+    formula: &'a Formula,
+    /// The memory of each operand's part.
+    data: SmallVec<[&'a [T]; 16]>,
+    room: SmallVec<[&'r mut [T]; 32]>,
+    /// Parts of operands whose elements of this block lie side by side where they are.
+    direct: SmallVec<[Option<&'a [T]>; 16]>,
+    /// How many elements of short rows have been brought together.
+    filled: usize,
+    /// Where the next block's elements are, and how many.
+    ahead: SmallVec<[*const T; 16]>,
+    ahead_len: usize,
+}
+
+impl<'a, 'r, T: Real> Blocks<'a, 'r, T> {
+    fn new(formula: &'a Formula, inputs: &[View<'a, T>], mut room: Scratch<'r, T>) -> Self {
+        let mut room: SmallVec<[&'r mut [T]; 32]> =
+            (0..formula.room).map(|_| room.take(BLOCK)).collect();
+        for (step, &block) in formula.steps.iter().zip(&formula.blocks) {
+            if let FormulaStep::Number(value) = *step {
+                room[block].fill(T::of(value));
+            }
+        }
+        let parts = inputs.iter().zip(&formula.operands);
+        let data: SmallVec<[&'a [T]; 16]> = parts
+            .flat_map(|(x, &parts)| std::iter::repeat_n(x.data(), parts))
+            .collect();
+        Self {
+            formula,
+            direct: SmallVec::from_elem(None, data.len()),
+            data,
+            room,
+            filled: 0,
+            ahead: SmallVec::new(),
+            ahead_len: 0,
+        }
+    }
+
+    /// Notes the places of a block that is next, of operands and results, which are asked for while another is computed.
+    fn ask_for(&mut self, at: &[usize], steps: &[isize], len: usize, outs: &[&mut [T]]) {
+        let results = self.formula.results.iter().zip(outs);
+        let results = results.flat_map(|(parts, out)| std::iter::repeat_n(&**out, parts.len()));
+        let of = self.data.iter().copied().chain(results);
+        self.ahead.clear();
+        self.ahead_len = len;
+        for ((data, &at), &step) in of.zip(at).zip(steps) {
+            if step == 1 {
+                self.ahead.push(data[at..].as_ptr());
+            }
+        }
+    }
+
+    /// Computes a block by itself.
+    fn whole(&mut self, at: &[usize], steps: &[isize], len: usize, outs: &mut [&mut [T]]) {
+        self.point(at, steps, len);
+        vectorized(Run { blocks: self, len });
+        let parts = self.data.len();
+        self.store(0, len, &at[parts..], &steps[parts..], outs);
+    }
+
+    /// Takes the operands of the next block from where they are, or brings them together.
+    fn point(&mut self, at: &[usize], steps: &[isize], len: usize) {
+        for (i, data) in self.data.iter().enumerate() {
+            self.direct[i] = (steps[i] == 1).then(|| &data[at[i]..][..len]);
+        }
+        self.bring(at, steps, 0, len);
+    }
+
+    /// Adds a short row to the block.
+    fn append(&mut self, at: &[usize], steps: &[isize], len: usize) {
+        self.direct.fill(None);
+        self.bring(at, steps, self.filled, len);
+        self.filled += len;
+    }
+
+    /// Brings operands that are not taken from where they are to places of the block.
+    fn bring(&mut self, at: &[usize], steps: &[isize], to: usize, len: usize) {
+        for (step, &block) in self.formula.steps.iter().zip(&self.formula.blocks) {
+            let FormulaStep::Input(i) = *step else {
+                continue;
+            };
+            if self.direct[i].is_some() {
+                continue;
+            }
+            let (from, to) = (self.data[i], &mut self.room[block][to..][..len]);
+            match steps[i] {
+                0 => to.fill(from[at[i]]),
+                1 => to.copy_from_slice(&from[at[i]..][..len]),
+                step => {
+                    for (k, to) in to.iter_mut().enumerate() {
+                        *to = from[at[i].wrapping_add_signed(k as isize * step)];
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first elements of a step's block.
+    #[inline(always)]
+    fn of(&self, step: usize, len: usize) -> &[T] {
+        let direct = match self.formula.steps[step] {
+            FormulaStep::Input(i) => self.direct[i],
+            _ => None,
+        };
+        match direct {
+            Some(elements) => elements,
+            None => &self.room[self.formula.blocks[step]][..len],
+        }
+    }
+
+    /// Writes results, from a place of the block on.
+    fn store(&self, from: usize, len: usize, at: &[usize], steps: &[isize], outs: &mut [&mut [T]]) {
+        let mut part = 0;
+        for (parts, out) in self.formula.results.iter().zip(outs) {
+            for &result in parts {
+                let found = &self.of(result, from + len)[from..];
+                let (at, step) = (at[part], steps[part]);
+                match step {
+                    1 => out[at..][..len].copy_from_slice(found),
+                    _ => {
+                        for (k, &found) in found.iter().enumerate() {
+                            out[at.wrapping_add_signed(k as isize * step)] = found;
+                        }
+                    }
+                }
+                part += 1;
+            }
+        }
+    }
+
+    /// Computes the short rows that have been brought together.
+    fn settle<const N: usize>(
+        &mut self,
+        count: usize,
+        waiting: &mut Vec<([usize; N], usize)>,
+        steps: &[isize; N],
+        outs: &mut [&mut [T]],
+    ) {
+        let len = self.filled;
+        if len > 0 {
+            vectorized(Run { blocks: self, len });
+        }
+        let mut from = 0;
+        for (at, len) in waiting.drain(..) {
+            self.store(from, len, &at[count..], &steps[count..], outs);
+            from += len;
+        }
+        self.filled = 0;
+    }
+}
+
+/// Goes through the steps for a block of elements: one call for all of them that are short.
+struct Run<'b, 'a, 'r, T> {
+    blocks: &'b mut Blocks<'a, 'r, T>,
+    len: usize,
+}
+
+impl<T: Real> WithSimd for Run<'_, '_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { blocks, len } = self;
+        let formula = blocks.formula;
+        // What the next block reads and writes is asked for bit by bit: all at once would be waited for.
+        let share = (blocks.ahead_len / formula.made).next_multiple_of(ELEMENTS);
+        let mut asked = 0;
+        for (step, &block) in formula.steps.iter().zip(&formula.blocks) {
+            if step.is_early() {
+                continue;
+            }
+            for &of in &blocks.ahead {
+                for at in (asked..blocks.ahead_len.min(asked + share)).step_by(ELEMENTS) {
+                    line(of.wrapping_add(at));
+                }
+            }
+            asked += share;
+            // No step reads the block that it writes.
+            let whole = std::mem::take(&mut blocks.room[block]);
+            let out = &mut whole[..len];
+            match *step {
+                FormulaStep::Input(_) | FormulaStep::Number(_) => {}
+                FormulaStep::Map { map, order, of } => map.eval(order, blocks.of(of, len), out),
+                FormulaStep::Binary { kind, of: [a, b] } => {
+                    let [a, b] = [blocks.of(a, len), blocks.of(b, len)];
+                    match kind {
+                        Binary::Add => each(a, b, out, T::add),
+                        Binary::Sub => each(a, b, out, T::sub),
+                        Binary::Mul => each(a, b, out, T::mul),
+                        Binary::Div => each(a, b, out, T::div),
+                        kind => binary_lines(kind, a, b, out),
+                    }
+                }
+                FormulaStep::Below(of) => {
+                    let [a, b, x, y] = of.map(|step| blocks.of(step, len));
+                    let of = a.iter().zip(b).zip(x.iter().zip(y));
+                    for (out, ((&a, &b), (&x, &y))) in out.iter_mut().zip(of) {
+                        // Both are there before one is taken: of two places, it would be gathered.
+                        *out = if a < b { x } else { y };
+                    }
+                }
+            }
+            blocks.room[block] = whole;
+        }
+    }
+}
+
+#[inline(always)]
+fn each<T: Real>(a: &[T], b: &[T], out: &mut [T], f: impl Fn(T, T) -> T) {
+    for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
+        *out = f(a, b);
+    }
+}

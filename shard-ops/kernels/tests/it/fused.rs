@@ -1,0 +1,138 @@
+use shard_kernels::fused::*;
+use shard_kernels::pointwise::Binary;
+use shard_kernels::unary::Unary;
+use shard_kernels::{Real, View, ViewMut};
+
+use crate::testing::{Rng, naive_index};
+
+const fn binary(kind: Binary, a: usize, b: usize) -> FormulaStep {
+    FormulaStep::Binary { kind, of: [a, b] }
+}
+
+/// Of `x` and of the two parts of `y`: `[x y0, y1 where x < 0.25 and -x elsewhere]`, two parts, and `x y0 - 0.25`.
+fn formula() -> Formula {
+    use FormulaStep::{Below, Input, Map, Number};
+    let steps = vec![
+        Input(0),
+        Input(1),
+        Input(2),
+        Number(0.25),
+        binary(Binary::Mul, 0, 1),
+        Map {
+            map: Unary::Neg,
+            order: 0,
+            of: 0,
+        },
+        Below([0, 3, 2, 5]),
+        binary(Binary::Sub, 4, 3),
+    ];
+    Formula::new(steps, vec![1, 2], vec![vec![4, 6], vec![7]])
+}
+
+/// Rows that are blocks by themselves and short ones, operands and results in steps, and an operand that broadcasts.
+fn all<T: Real>() {
+    let mut rng = Rng::new(7);
+    for round in 0..60 {
+        let (rows, n, behind) = (rng.within(0, 9), rng.within(1, 700), round % 2);
+        let with = |parts: usize| match behind {
+            0 => [rows, n, parts],
+            _ => [rows, parts, n],
+        };
+        // Strided: every second row of twice as many, and in odd rounds one number for each row.
+        let broadcasts = round % 3 == 0;
+        let memory = rng.vec::<T>(2 * rows * n);
+        let x = match broadcasts {
+            true => View::new(&memory, 0, &[rows, n], &[2 * n as isize, 0]),
+            false => View::new(&memory, 0, &[rows, n], &[2 * n as isize, 1]),
+        };
+        let y = rng.vec::<T>(2 * rows * n);
+        let y = View::contiguous(&y, &with(2));
+        let (mut first, mut second) = (vec![T::nan(); 2 * rows * n], vec![T::nan(); rows * n]);
+        let mut outs = [
+            ViewMut::contiguous(&mut first, &with(2)),
+            ViewMut::contiguous(&mut second, &[n, rows]).permute(&[1, 0]),
+        ];
+        fused(&formula(), behind, &[x.clone(), y.clone()], &mut outs);
+        let (first, second) = (
+            View::contiguous(&first, &with(2)),
+            View::contiguous(&second, &[n, rows]),
+        );
+        for at in naive_index(&[rows, n]) {
+            let part = |view: &View<'_, T>, part: usize| match behind {
+                0 => view.get(&[at[0], at[1], part]),
+                _ => view.get(&[at[0], part, at[1]]),
+            };
+            let x = x.get(&at);
+            let product = x * part(&y, 0);
+            let chosen = if x < T::of(0.25) { part(&y, 1) } else { -x };
+            assert_eq!(part(&first, 0), product, "{at:?} of {rows} x {n}");
+            assert_eq!(part(&first, 1), chosen, "{at:?} of {rows} x {n}");
+            assert_eq!(second.get(&[at[1], at[0]]), product - T::of(0.25), "{at:?}");
+        }
+    }
+}
+
+#[test]
+fn a_formula_is_its_steps_one_after_the_other() {
+    all::<f32>();
+    all::<f64>();
+}
+
+#[test]
+fn nobody_is_below_a_number_that_is_none() {
+    let below = Formula::new(
+        (0..4)
+            .map(FormulaStep::Input)
+            .chain([FormulaStep::Below([0, 1, 2, 3])])
+            .collect(),
+        vec![1; 4],
+        vec![vec![4]],
+    );
+    let (a, b, x, y) = (
+        [f64::NAN, 0.0, -0.0],
+        [0.0, f64::NAN, 0.0],
+        [1.0; 3],
+        [2.0, 3.0, 4.0],
+    );
+    let mut out = [0.0; 3];
+    fused(
+        &below,
+        0,
+        &[&a, &b, &x, &y].map(|x| View::line(x)),
+        &mut [ViewMut::line(&mut out)],
+    );
+    assert_eq!(out, y);
+}
+
+/// Steps are computed in as much room as there are at a time, and all operands of a long sum are read.
+#[test]
+fn formulas_may_have_many_operands() {
+    for count in [6, 7, 30, 31, 200, MOST - 1] {
+        let mut steps: Vec<_> = (0..count).map(FormulaStep::Input).collect();
+        for i in 1..count {
+            steps.push(binary(
+                Binary::Add,
+                if i == 1 { 0 } else { count + i - 2 },
+                i,
+            ));
+        }
+        let last = steps.len() - 1;
+        let sum = Formula::new(steps, vec![1; count], vec![vec![last]]);
+        let numbers: Vec<[f32; 3]> = (0..count).map(|i| [i as f32, 1.0, -(i as f32)]).collect();
+        let inputs: Vec<_> = numbers.iter().map(|x| View::line(x)).collect();
+        let mut out = [0.0; 3];
+        fused(&sum, 0, &inputs, &mut [ViewMut::line(&mut out)]);
+        let total = (count * (count - 1) / 2) as f32;
+        assert_eq!(out, [total, count as f32, -total]);
+    }
+}
+
+#[test]
+#[should_panic(expected = "fused: step 1 reads step 1")]
+fn steps_read_what_comes_before_them() {
+    Formula::new(
+        vec![FormulaStep::Input(0), binary(Binary::Add, 0, 1)],
+        vec![1],
+        vec![vec![1]],
+    );
+}
