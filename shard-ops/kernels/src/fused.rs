@@ -234,8 +234,8 @@ fn fused_here<T: Real>(
     let mut data: SmallVec<[&mut [T]; 4]> = outs.iter_mut().map(|out| out.parts().3).collect();
     match places.len() {
         ..=8 => by_rows::<T, 8>(formula, &places, inputs, &mut data),
-        ..=32 => by_rows::<T, 32>(formula, &places, inputs, &mut data),
-        ..=MOST => by_rows::<T, MOST>(formula, &places, inputs, &mut data),
+        9..=32 => by_rows::<T, 32>(formula, &places, inputs, &mut data),
+        33..=MOST => by_rows::<T, MOST>(formula, &places, inputs, &mut data),
         more => panic!("fused: {more} parts of operands and results"),
     }
 }

@@ -111,6 +111,7 @@ macro_rules! methods {
         }
     )*) => {
         /// Maps of one number.
+        #[expect(clippy::should_implement_trait, reason = "`neg` is a row of the table, and the trait is implemented too")]
         impl Symbol<'_> {$(
             $(#[$doc])*
             #[must_use]
