@@ -180,6 +180,7 @@ def cases(torch, device, quick):
     yield f"elem/add {count}", lambda: of(torch.add, (count,), (count,))
     yield f"elem/dot {count}", lambda: of(torch.dot, (count,), (count,))
     yield f"elem/(x*y).sum() full {count}", lambda: of(lambda x, y: (x * y).sum(), (count,), (count,))
+    yield f"elem/silu(x)*y in one pass {count}", lambda: of(lambda x, y: functional.silu(x) * y, (count,), (count,))
     yield f"elem/gelu {count}", lambda: of(functional.gelu, (count,))
     yield f"elem/exp {count}", lambda: of(torch.exp, (count,))
     yield f"elem/tanh {count}", lambda: of(torch.tanh, (count,))

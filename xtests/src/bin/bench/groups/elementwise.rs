@@ -4,7 +4,8 @@ use crate::case::{Limit, Work};
 use crate::numbers::fill;
 use crate::suite::Suite;
 use crate::tensors::{Share, bench};
-use shard_tensor::{Context, Result, ShardTensor};
+use shard_tensor::{Context, Fused, Result, ShardTensor};
+use std::sync::LazyLock;
 
 type Function = fn(&[ShardTensor]) -> Result<Vec<ShardTensor>>;
 
@@ -12,7 +13,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
     let n = suite.size(10_000_000, 100_000);
     let split = suite.options.split;
     // Name, operands, how many times the bytes of one operand a copy moves that reads and writes as much.
-    let cases: [(String, usize, f64, Function); 6] = [
+    let cases: [(String, usize, f64, Function); 7] = [
         (format!("elem/add {n}"), 2, 1.5, |x| {
             Ok(vec![x[0].add(&x[1])?])
         }),
@@ -21,6 +22,11 @@ pub(super) fn add(suite: &mut Suite<'_>) {
         }),
         (format!("elem/(x*y).sum() full {n}"), 2, 2.0, |x| {
             Ok(vec![x[0].mul(&x[1])?.sum_all()?.full_tensor()?])
+        }),
+        (format!("elem/silu(x)*y in one pass {n}"), 2, 1.5, |x| {
+            static GATED: LazyLock<Fused<2, 1>> =
+                LazyLock::new(|| Fused::new("gated", |[gate, x]| [gate.silu() * x]));
+            Ok(GATED.of([&x[0], &x[1]])?.into())
         }),
         (format!("elem/gelu {n}"), 1, 1.0, |x| Ok(vec![x[0].gelu()?])),
         (format!("elem/exp {n}"), 1, 1.0, |x| Ok(vec![x[0].exp()?])),
