@@ -295,6 +295,8 @@ fn by_rows<T: Real, const N: usize>(
     let offsets: [usize; N] = core::array::from_fn(|k| places.get(k).map_or(0, |at| at.offset));
     let mut memory = Room::new();
     let mut blocks = Blocks::new(formula, inputs, memory.numbers(formula.room * BLOCK));
+    // Between few steps less can be asked for.
+    let block = (64 * formula.made).clamp(128, BLOCK);
     // The block whose elements have been asked for while the one before is computed.
     let mut next: Option<([usize; N], usize)> = None;
     // Short rows that wait for more: where their results go.
@@ -306,8 +308,8 @@ fn by_rows<T: Real, const N: usize>(
             core::array::from_fn(|k| at[k].wrapping_add_signed(by as isize * steps[k]))
         };
         if n >= LONG {
-            for first in (0..n).step_by(BLOCK) {
-                let (at, len) = (moved(first), BLOCK.min(n - first));
+            for first in (0..n).step_by(block) {
+                let (at, len) = (moved(first), block.min(n - first));
                 blocks.ask_for(&at, &steps, len, data);
                 if let Some((at, len)) = next.replace((at, len)) {
                     blocks.whole(&at, &steps, len, data);
