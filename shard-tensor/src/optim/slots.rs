@@ -386,11 +386,14 @@ impl Slot {
         Ok(())
     }
 
-    /// A part of what is remembered, before the first step.
+    /// A part of what is remembered, before the first step. What it begins with is an option that no later step names.
+    #[track_caller]
     fn start(&self, options: &dyn Formula, part: usize) -> Result<Value> {
         let value = self.parameter.value();
         let (cx, dtype) = (value.array().cx(), value.dtype());
         let layout = options.lies(part, value.layout())?;
+        let call = Call::new("step").with(options.start().to_bits().into());
+        let number = cx.record(call.constant().of(dtype, &layout));
         let buffer = match layout.local_shape(cx.world().rank()) {
             Some(shape) => {
                 let (device, every) = (cx.device(), Strided::contiguous(&shape));
@@ -400,7 +403,8 @@ impl Slot {
             }
             None => None,
         };
-        Ok(Value::new(Array::from_parts(cx, &layout, buffer, dtype)?))
+        let array = Array::from_parts(cx, &layout, buffer, dtype)?;
+        Ok(Value::new(array.with_number(number)))
     }
 }
 

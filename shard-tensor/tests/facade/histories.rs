@@ -3,7 +3,7 @@
 use shard_comm::Communicator;
 use shard_spec::DeviceMesh;
 use shard_tensor::nn::{LayerNorm, Linear, ModelExt, Module, Rotary};
-use shard_tensor::optim::{AdamW, Lbfgs, Optimizer, Sgd};
+use shard_tensor::optim::{Adagrad, AdamW, Lbfgs, Optimizer, Sgd};
 use shard_tensor::{
     ClassLoss, Context, Conv, DType, DeviceKind, Error, ErrorClass, GradAs, KernelPolicy, Launch,
     LocalSizes, Mesh, Placements, Result, ShardTensor, checkpoint, launch, replicate, shard,
@@ -208,7 +208,7 @@ fn gradients_read_in_another_order_are_found_out() {
 
 #[test]
 fn numbers_that_differ_are_found_out() {
-    let differing: [fn(f64, &Mesh) -> Result<()>; 7] = [
+    let differing: [fn(f64, &Mesh) -> Result<()>; 8] = [
         |v, mesh| mesh.full([6], v, shard(0)).map(drop),
         |v, mesh| mesh.ones([6], shard(0))?.div_scalar(v).map(drop),
         |v, mesh| mesh.ones([6], shard(0))?.mul_scalar(v).map(drop),
@@ -223,6 +223,12 @@ fn numbers_that_differ_are_found_out() {
             let w = mesh.ones([6], shard(0))?.requires_grad()?;
             let mut adam = AdamW::new(vec![("w".to_owned(), w.clone())], 0.1)?.eps(v);
             adam.step(&w.square()?.sum_all()?.backward()?)
+        },
+        // What is remembered begins with it, and no later step names it.
+        |v, mesh| {
+            let w = mesh.ones([6], shard(0))?.requires_grad()?;
+            let mut adagrad = Adagrad::new(vec![("w".to_owned(), w.clone())], 0.1)?.initial(v);
+            adagrad.step(&w.square()?.sum_all()?.backward()?)
         },
     ];
     for (case, differing) in differing.into_iter().enumerate() {
