@@ -3,8 +3,9 @@
 use crate::local::into_autograd;
 use crate::{Context, Error, Result, ShardTensor};
 use shard_comm::{Calling, Communicator, DType, Monoid, Scalar, Strided};
+use shard_kernels::unary::Unary;
 use shard_ops::Value;
-use shard_ops::elementwise::mul_scalar;
+use shard_ops::elementwise::{mul_scalar, unary};
 use shard_ops::optimize::power_sum;
 use shard_spec::Placement;
 use std::fmt;
@@ -204,7 +205,16 @@ impl Gradients {
     pub fn clip_value(&mut self, limit: f64) -> Result<()> {
         let _call = Calling::of("clip_value");
         check_limit("clip_value", limit)?;
-        self.map(|_, gradient| gradient.hardtanh(-limit, limit))
+        // Of terms of a sum no bound is known.
+        self.inner.reduce()?;
+        let engine = self.ctx.engine();
+        let within = Unary::Hardtanh {
+            min_val: -limit,
+            max_val: limit,
+        };
+        Ok(self
+            .inner
+            .map(|value| Ok(unary(&**engine, value, within)?))?)
     }
 
     /// Scales all gradients together so that their norm is at most a limit, as `torch.nn.utils.clip_grad_norm_`, and returns

@@ -237,6 +237,22 @@ fn numbers_that_differ_are_found_out() {
     }
 }
 
+/// What clips is the program's call, not the op that it is made of.
+#[test]
+fn limits_of_gradients_that_differ_are_told_by_the_method_and_line() {
+    let text = told(|ctx, mesh| {
+        let w = mesh.ones([6], shard(0))?.requires_grad()?;
+        let mut gradients = w.square()?.sum_all()?.backward()?;
+        gradients.clip_value(1.0 + ctx.rank() as f64)
+    });
+    let line = line!() - 2;
+    let named = format!(
+        "rank 0 called clip_value (hardtanh of f32 [6] S(0)) at {}:{line}:",
+        file!()
+    );
+    assert!(text.contains(&named), "{text}");
+}
+
 /// A number that is an operand of an op rather than one of its attributes.
 #[test]
 fn numbers_that_become_operands_are_found_out() {
