@@ -59,6 +59,8 @@ pub struct Loader {
     shuffle: bool,
     drop_last: bool,
     ahead: usize,
+    /// Which loader it is: the first seed, which no other has.
+    id: u64,
     seed: u64,
     epoch: u64,
     /// Samples of this epoch that were given out.
@@ -88,6 +90,7 @@ impl Loader {
             ));
         }
         let [a, b, ..] = mesh.context().next_stream().words(0);
+        let seed = u64::from(a) << 32 | u64::from(b);
         Ok(Self {
             mesh: mesh.clone(),
             batch,
@@ -96,7 +99,8 @@ impl Loader {
             shuffle: false,
             drop_last: false,
             ahead: 1,
-            seed: u64::from(a) << 32 | u64::from(b),
+            id: seed,
+            seed,
             epoch: 0,
             given: 0,
             feed: None,
@@ -365,9 +369,9 @@ impl Loader {
         // What was read ahead is not of the batch that is asked for next, if this one is lost.
         let pieces = agreed(OP, &self.mesh, pieces).inspect_err(|_| self.feed = None)?;
         let (ctx, cx) = (self.mesh.context(), self.mesh.comm());
-        // Which samples they are: ranks that shuffle or choose otherwise have others.
+        // Which samples they are: ranks that shuffle or choose otherwise have others, and so have those of another loader.
         let order = self.shuffle.then(|| (self.seed, self.used().len()));
-        let which = key_of(OP, &(order, self.used().start, self.epoch, &range));
+        let which = key_of(OP, &(self.id, order, self.used().start, self.epoch, &range));
         let mut batch = Vec::with_capacity(pieces.len());
         for ((source, placements), piece) in self.sources.iter().zip(pieces) {
             let dtype = source.dtype();

@@ -2,6 +2,8 @@
 
 use shard_comm::Communicator;
 use shard_spec::DeviceMesh;
+use shard_tensor::data::Loader;
+use shard_tensor::ndarray::Array2;
 use shard_tensor::nn::{LayerNorm, Linear, ModelExt, Module, Rotary};
 use shard_tensor::optim::{Adagrad, AdamW, Lbfgs, Optimizer, Sgd};
 use shard_tensor::{
@@ -53,6 +55,21 @@ fn tensors_of_one_rank_that_are_swapped_are_found_where_they_go() {
         first.sub(&second)?.sum_all()?.item().map(drop)
     });
     assert!(text.contains("rank 0 called to_mesh"), "{text}");
+}
+
+/// Batches of two loaders are alike in all but what is in them.
+#[test]
+fn loaders_that_are_swapped_are_found_out() {
+    let text = told(|ctx, mesh| {
+        let loader = |first: f32| {
+            let rows = Array2::from_shape_fn((6, 2), |(i, _)| first + i as f32);
+            Loader::new(mesh, 4)?.source_array(&rows, shard(0))
+        };
+        let (mut a, mut b) = (loader(0.0)?, loader(9.0)?);
+        let mine = if ctx.rank() == 0 { &mut a } else { &mut b };
+        mine.next_batch().map(drop)
+    });
+    assert!(text.contains("Loader"), "{text}");
 }
 
 /// How often a loss is asked for depends on them, so nothing may be asked before they are compared.
