@@ -196,8 +196,12 @@ pub(crate) struct Slices {
 }
 
 impl Slices {
-    /// Ranges of a tensor of this shape as a user writes them.
-    pub(crate) fn of(shape: &[usize], elements: &[SliceInfoElem]) -> Result<Self> {
+    /// Ranges of a tensor of this shape as a user writes them for an op.
+    pub(crate) fn of(
+        op: &'static str,
+        shape: &[usize],
+        elements: &[SliceInfoElem],
+    ) -> Result<Self> {
         let mut read = Self {
             ranges: Vec::new(),
             shape: Vec::new(),
@@ -207,7 +211,7 @@ impl Slices {
         let mut next = || {
             extents.next().copied().ok_or_else(|| {
                 Error::argument(
-                    "slices",
+                    op,
                     format!("at most {} ranges, one for each dim", shape.len()),
                     format!("{elements:?}"),
                     "give fewer ranges",
@@ -217,12 +221,12 @@ impl Slices {
         for element in elements {
             match *element {
                 SliceInfoElem::Slice { start, end, step } => {
-                    let range = range(next()?, start, end, step)?;
+                    let range = range(op, next()?, start, end, step)?;
                     read.ranges.push(range);
                     read.shape.push(range.2);
                 }
                 SliceInfoElem::Index(index) => {
-                    read.ranges.push((place(next()?, index)?, 1, 1));
+                    read.ranges.push((place(op, next()?, index)?, 1, 1));
                     read.changes = true;
                 }
                 SliceInfoElem::NewAxis => {
@@ -237,13 +241,30 @@ impl Slices {
         }
         Ok(read)
     }
+
+    /// What a source is told that does not expand to what the ranges leave.
+    #[track_caller]
+    pub(crate) fn refuses(&self, op: &'static str, source: &[usize]) -> Error {
+        Error::argument(
+            op,
+            format!("a source that expands to {:?}", self.shape),
+            format!("one of {source:?}"),
+            "give an element for each place, or 1 along dims where it is repeated",
+        )
+    }
 }
 
 /// Start, step and length of a range of a dim of `n`, of which ends below 0 count from the end, and ends beyond are cut off.
-fn range(n: usize, start: isize, end: Option<isize>, step: isize) -> Result<(usize, isize, usize)> {
+fn range(
+    op: &'static str,
+    n: usize,
+    start: isize,
+    end: Option<isize>,
+    step: isize,
+) -> Result<(usize, isize, usize)> {
     if step == 0 {
         return Err(Error::argument(
-            "slices",
+            op,
             "a step other than 0",
             step.to_string(),
             "leave the step away, or give another",
@@ -263,14 +284,14 @@ fn range(n: usize, start: isize, end: Option<isize>, step: isize) -> Result<(usi
 }
 
 /// The place of an index of a dim of `n`, from the end below 0.
-fn place(n: usize, index: isize) -> Result<usize> {
+fn place(op: &'static str, n: usize, index: isize) -> Result<usize> {
     let at = match index {
         0.. => Some(index.unsigned_abs()),
         _ => n.checked_sub(index.unsigned_abs()),
     };
     at.filter(|&at| at < n).ok_or_else(|| {
         Error::argument(
-            "slices",
+            op,
             format!("an index of {n}, from -{n} on and below {n}"),
             index.to_string(),
             "name an index that is there",

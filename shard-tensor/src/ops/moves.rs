@@ -4,7 +4,7 @@ use super::Branch;
 use crate::dim::Slices;
 use crate::{Dim, DimList, Extents, Result, Shape, ShardTensor, Shifts};
 use ndarray::SliceInfoElem;
-use shard_comm::{Calling, DType};
+use shard_comm::{Calling, DType, ErrorClass};
 use shard_ops::{Exec, Value, broadcast, index, indexing, shape};
 use shard_spec::{EdgeMap, Layout};
 use std::borrow::Borrow;
@@ -162,7 +162,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn slices(&self, of: impl AsRef<[SliceInfoElem]>) -> Result<Self> {
         let _call = Calling::of("slices");
-        let read = Slices::of(self.shape(), of.as_ref())?;
+        let read = Slices::of("slices", self.shape(), of.as_ref())?;
         self.run(|exec, x| {
             let part = index::slices(exec, x, &read.ranges)?;
             match read.changes {
@@ -208,10 +208,13 @@ impl ShardTensor {
     /// [`slices_assign`](Self::slices_assign), once for all kinds of ranges and sources.
     #[track_caller]
     fn replaced_in(&self, of: &[SliceInfoElem], src: Branch<'_>) -> Result<Self> {
-        let read = Slices::of(self.shape(), of)?;
-        let mut src = src
-            .put_into("slices_assign", self)?
-            .expand(&read.shape[..])?;
+        const OP: &str = "slices_assign";
+        let read = Slices::of(OP, self.shape(), of)?;
+        let given = src.put_into(OP, self)?;
+        let mut src = (given.expand(&read.shape[..])).map_err(|error| match error.class() {
+            ErrorClass::Uniform => read.refuses(OP, given.shape()),
+            _ => error,
+        })?;
         if read.changes {
             let extents: Vec<usize> = read.ranges.iter().map(|range| range.2).collect();
             src = src.reshape(&extents[..])?;

@@ -763,7 +763,6 @@ fn errors_name_what_was_called() {
         "factors",
         "layers",
         "more",
-        "slices_assign",
         "windows",
     ];
     let mut refused = 0;

@@ -692,11 +692,13 @@ fn ranges_of_several_dims_are_replaced_wherever_both_lie() {
             x.slices_assign(s![.., .., ..], &x),
             x.slices_assign(s![1..3], &mesh.ones([3, 2], shard(0))?),
             x.slices_assign(s![4], &x.select(0, 0)?),
+            x.slices_assign(s![..;0], &x),
         ]
         .into_iter()
         .enumerate()
         {
-            assert!(wrong.is_err(), "{i}");
+            let text = wrong.unwrap_err().to_string();
+            assert!(i == 0 || text.starts_with("slices_assign: "), "{i}: {text}");
         }
         let one = x.sum_all()?.slices_assign(s![..;0], &x);
         assert!(one.is_err());
