@@ -49,7 +49,7 @@ pub use transformer::{
 };
 pub use tree::{Leaf, LeafMut, ModelExt, Training, Tree, under};
 
-use crate::{Mesh, Placements, Result, Shape, ShardTensor};
+use crate::{Error, Mesh, Placements, Result, Shape, ShardTensor};
 
 /// Tensors by name, in a fixed order that is the same on every rank.
 pub type Parameters = Vec<(String, ShardTensor)>;
@@ -95,4 +95,26 @@ fn uniform(mesh: &Mesh, shape: impl Into<Shape>, fan_in: usize) -> Result<ShardT
     let bound = 1.0 / (fan_in.max(1) as f64).sqrt();
     mesh.uniform(shape, -bound..bound, Placements::replicated())?
         .requires_grad()
+}
+
+/// So many layers, if there is memory for them at all: a number that nobody means is refused before the first is made.
+#[track_caller]
+fn layers_of<T>(
+    op: &'static str,
+    count: usize,
+    layer: impl FnMut(usize) -> Result<T>,
+) -> Result<Vec<T>> {
+    let mut layers = Vec::new();
+    if layers.try_reserve_exact(count).is_err() {
+        return Err(Error::argument(
+            op,
+            "as many layers as memory holds",
+            count.to_string(),
+            "give a smaller number of layers",
+        ));
+    }
+    for made in (0..count).map(layer) {
+        layers.push(made?);
+    }
+    Ok(layers)
 }

@@ -1,6 +1,6 @@
 //! Recurrent layers: plain and gated recurrent units, and long short-term memory.
 
-use super::{Leaf, LeafMut, Module, Training, Tree, under, uniform};
+use super::{Leaf, LeafMut, Module, Training, Tree, layers_of, under, uniform};
 use crate::{DType, Error, Mesh, Result, ShardTensor, tree};
 use shard_comm::Calling;
 use shard_ops::fused as ops;
@@ -317,7 +317,7 @@ impl<C: RecurrentCell> Recurrent<C> {
     /// All ranks of the program: it draws random numbers.
     ///
     /// # Errors
-    /// [`Argument`](Error::Argument) for no layers; if the sizes are too large for an array.
+    /// [`Argument`](Error::Argument) for no layers, and for more than memory holds; if the sizes are too large for an array.
     #[track_caller]
     pub fn new(mesh: &Mesh, inputs: usize, hidden: usize, layers: usize) -> Result<Self> {
         Self::with_directions(mesh, [inputs, hidden, layers], 1)
@@ -354,10 +354,10 @@ impl<C: RecurrentCell> Recurrent<C> {
             0 => inputs,
             _ => hidden.saturating_mul(directions),
         };
-        let cells = (0..layers.saturating_mul(directions))
-            .map(|i| C::new(mesh, inputs(i / directions), hidden));
+        let count = layers.saturating_mul(directions);
+        let cell = |i| C::new(mesh, inputs(i / directions), hidden);
         Ok(Self {
-            cells: cells.collect::<Result<_>>()?,
+            cells: layers_of(C::LAYERS, count, cell)?,
             directions,
             dropout: 0.0,
             training: Training::default(),

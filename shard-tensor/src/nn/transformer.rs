@@ -1,6 +1,6 @@
 //! Layers of transformers, as PyTorch builds them.
 
-use super::{Dropout, LayerNorm, Linear, Module, MultiheadAttention};
+use super::{Dropout, LayerNorm, Linear, Module, MultiheadAttention, layers_of};
 use crate::{Attention, Mesh, Result, ShardTensor, tree};
 use shard_comm::Calling;
 
@@ -372,12 +372,11 @@ macro_rules! stack {
             /// As `layer`.
             ///
             /// # Errors
-            /// As `layer`.
+            /// As `layer`; [`Argument`](crate::Error::Argument) for more layers than memory holds.
             #[track_caller]
-            pub fn new(layers: usize, layer: impl FnMut() -> Result<$layer>) -> Result<Self> {
-                let layers = std::iter::repeat_with(layer).take(layers);
+            pub fn new(layers: usize, mut layer: impl FnMut() -> Result<$layer>) -> Result<Self> {
                 Ok(Self {
-                    layers: layers.collect::<Result<_>>()?,
+                    layers: layers_of(stringify!($stack), layers, |_| layer())?,
                     norm: None,
                 })
             }

@@ -342,6 +342,17 @@ const ABSURD: &[(&str, Call)] = &[
     ("uniform weights of attention", |m| {
         nn::MultiheadAttention::new(m, usize::MAX / 3 + 2, 1).map(drop)
     }),
+    ("TransformerEncoder of endless layers", |m| {
+        let layer = || nn::TransformerEncoderLayer::new(m, 4, 2, 4);
+        nn::TransformerEncoder::new(9 << 59, layer).map(drop)
+    }),
+    ("TransformerDecoder of endless layers", |m| {
+        let layer = || nn::TransformerDecoderLayer::new(m, 4, 2, 4);
+        nn::TransformerDecoder::new(9 << 59, layer).map(drop)
+    }),
+    ("Gru of endless layers", |m| {
+        nn::Gru::bidirectional(m, 2, 2, 1 << 60).map(drop)
+    }),
     ("neighborhood_attention times no number", |m| {
         let x = m.ones([1, 4, 1, 2], [shard(1)])?;
         let near = Neighborhood::new([3]).scale(f64::NAN);
