@@ -13,8 +13,9 @@ impl ShardTensor {
     /// `[batch, kv heads, keys, dim]` with values `[batch, kv heads, keys, value dim]`, as
     /// [`attention`](fn@shard_ops::attention::attention).
     ///
-    /// A bool mask says which keys count, one of the tensor's type is added to the logits; both are broadcast. Queries
-    /// that see no key get zeros. For dropout give the options a stream of their own:
+    /// A bool mask says which keys count, one of the tensor's type is added to the logits; both are broadcast. A key whose logit is -∞,
+    /// by the mask or by itself, is not seen, and queries that see no key get zeros: also where
+    /// PyTorch's softmax of nothing but -∞ is NaN. For dropout give the options a stream of their own:
     /// `options.dropout(0.1, ctx.next_stream())`.
     ///
     /// ```
@@ -219,7 +220,7 @@ impl ShardTensor {
     }
 
     /// The nearest `cap` of the `points` `[points, dim]` at most `radius` away from each of these queries `[queries, dim]`,
-    /// nearest first, equal distances by index.
+    /// nearest first, equal distances by index: tables `[queries, cap]`, which are that large however few points there are.
     ///
     /// ```
     /// use shard_tensor::{launch, shard};
@@ -346,7 +347,8 @@ impl ShardTensor {
     /// All members of the mesh; see [`farthest_points`](fn@shard_ops::neighbors::farthest_points).
     ///
     /// # Errors
-    /// If this is no table of points, the start is none of them, or there are fewer than `count`; what the communicator reports.
+    /// If this is no table of points, the start is none of them (of no samples it is not looked at), or there are fewer than `count`; what the
+    /// communicator reports.
     #[track_caller]
     pub fn farthest_points(&self, count: usize, start: usize) -> Result<Self> {
         let _call = Calling::of("farthest_points");

@@ -35,7 +35,8 @@ use std::sync::Arc;
 ///
 /// The number of heads is a multiple of that of kv heads; each kv head serves as many consecutive heads. The mask is broadcast to
 /// `[batch, heads, queries, keys]`: a mask of bools says which keys count, and one of the queries' type is added to the logits.
-/// Queries that see no key get zeros. The value of a hidden key must still be finite.
+/// A key whose logit is -∞, by a mask or by itself, is not seen, and queries that see no key get zeros. The value of a hidden
+/// key must still be finite.
 ///
 /// # Collective
 /// All members of the mesh. Nothing moves where keys are not sharded; otherwise as the table of [`FoldBy`](crate::FoldBy) says.
