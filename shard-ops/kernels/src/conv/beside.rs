@@ -195,7 +195,6 @@ impl Targets {
 }
 
 /// Writes such runs of a channel's sums, of which the first belongs to column `from`; `to` is the channel's first output.
-#[inline(always)]
 pub(super) fn write<T: Real>(
     runs: &[(usize, usize, isize)],
     sums: &[T],

@@ -190,7 +190,7 @@ impl<T: Real> PanelJob<'_, T> {
         for (to, sums) in buffer.0.iter_mut().zip(&acc) {
             T::vectors_mut::<S>(&mut to[..place.width]).copy_from_slice(sums);
         }
-        self.write::<S, MR, NV>(y, place, &buffer);
+        self.write_apart(y, place, &buffer);
     }
 
     /// Two rows of a tile, by their parts.
@@ -228,9 +228,9 @@ impl<T: Real> PanelJob<'_, T> {
             }
             tile_onto::<T, S, MR, NV>(simd, packed, self.taps, weights, &mut sums.0);
             match part {
-                0 => self.write::<S, MR, NV>(y, place, upper),
+                0 => self.write::<S>(y, place, upper),
                 2 => shared::<T, S, MR, NV>(simd, upper, lower),
-                3 if row + 1 < self.block.rows.len() => self.write::<S, MR, NV>(y, place, lower),
+                3 if row + 1 < self.block.rows.len() => self.write::<S>(y, place, lower),
                 _ => {}
             }
         }
@@ -271,12 +271,20 @@ impl<T: Real> PanelJob<'_, T> {
 
     /// Writes what lies in the block of some sums.
     #[inline(always)]
-    fn write<S: Simd, const MR: usize, const NV: usize>(
-        &self,
-        y: &mut [T],
-        place: Place,
-        sums: &Sums<T>,
-    ) {
+    fn write<S: Simd>(&self, y: &mut [T], place: Place, sums: &Sums<T>) {
+        if !place.side_by_side {
+            return self.write_apart(y, place, sums);
+        }
+        for (i, sums) in sums.0.iter().enumerate().take(self.count) {
+            let to = place.at.wrapping_add_signed(i as isize * self.channel);
+            let to = &mut y[to..to + place.width];
+            T::vectors_mut::<S>(to).copy_from_slice(T::vectors::<S>(&sums[..place.width]));
+        }
+    }
+
+    /// As [`write`](Self::write), where vectors do not lie in `y` as they are: one function for tiles of any size on any vectors.
+    #[inline(never)]
+    fn write_apart(&self, y: &mut [T], place: Place, sums: &Sums<T>) {
         if let Some(targets) = self.targets {
             let runs = targets.runs(place.col..place.col + place.valid, place.row);
             for (i, sums) in sums.0.iter().enumerate().take(self.count) {
@@ -287,11 +295,6 @@ impl<T: Real> PanelJob<'_, T> {
         }
         for (i, sums) in sums.0.iter().enumerate().take(self.count) {
             let to = place.at.wrapping_add_signed(i as isize * self.channel);
-            if place.side_by_side {
-                let to = &mut y[to..to + place.width];
-                T::vectors_mut::<S>(to).copy_from_slice(T::vectors::<S>(&sums[..place.width]));
-                continue;
-            }
             for (j, v) in sums[..place.valid].iter().enumerate() {
                 y[to.wrapping_add_signed(j as isize * self.steps[1])] = *v;
             }
