@@ -42,6 +42,9 @@ fn may_keep(dtype: DType, ndim: usize) -> bool {
     matches!(dtype, DType::I64 | DType::I32) || ndim > 2
 }
 
+/// Writes a run, from the index of its first element and the dim it goes along.
+type Filler<'a, T> = dyn FnMut(&[usize], usize, &mut [T]) + 'a;
+
 impl Array {
     /// Wraps this rank's piece.
     ///
@@ -227,6 +230,15 @@ impl Array {
         cx: &Rc<MeshComm>,
         layout: &Layout,
         mut fill: impl FnMut(&[usize], usize, &mut [T]),
+    ) -> Result<Self> {
+        Self::filled(cx, layout, &mut fill)
+    }
+
+    /// As [`from_runs`](Self::from_runs), compiled once for a type, whatever fills the runs.
+    fn filled<T: Element>(
+        cx: &Rc<MeshComm>,
+        layout: &Layout,
+        fill: &mut Filler<'_, T>,
     ) -> Result<Self> {
         let Some(held) = Held::of(cx, layout) else {
             return Self::from_parts(cx, layout, None, T::DTYPE);
