@@ -5,13 +5,13 @@
 //! Pieces may be uneven or empty; a dim may be divided over several axes of a mesh.
 //!
 //! ```
-//! use shard_tensor::{Conv, prelude::*};
+//! use shard_tensor::{ConvOptions, prelude::*};
 //!
 //! # fn main() -> Result<()> {
 //! let losses = launch(4, |ctx| {
 //!     let mesh = ctx.mesh([("h", 2), ("w", 2)])?;
 //!     let x = mesh.randn([1, 3, 50, 37], [("h", shard(2).sizes([31, 19])), ("w", shard(3))])?;
-//!     let conv = nn::Conv::new(&mesh, 3, 8, [3, 3], Conv::new().padding(1))?;
+//!     let conv = nn::Conv::new(&mesh, 3, 8, [3, 3], ConvOptions::new().padding(1))?;
 //!     let mut adam = AdamW::new(conv.parameters(), 1e-2)?;
 //!     let mut losses = Vec::new();
 //!     for _ in 0..3 {
@@ -89,7 +89,7 @@ pub use launch::{Backend, Launch, RankProgram, Returned, launch};
 pub use mesh::{LocalSizes, Mesh, Steps};
 pub use operators::Operand;
 pub use ops::{Bins, Branch, ClassLoss, Fused, RadiusPairs, RadiusTable, Stft, Unique};
-pub use options::{Conv, ConvTranspose, Pool, Unfold};
+pub use options::{ConvOptions, ConvTransposeOptions, PoolOptions, UnfoldOptions};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use processes::refuse_copies;
 pub use profile::{Profile, Spent};

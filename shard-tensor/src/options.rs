@@ -1,24 +1,23 @@
 //! Options of convolutions and pools, written from left to right.
 
 use crate::Shape;
-use shard_ops::conv::{ConvOptions, ConvTransposeOptions, Padding};
-use shard_ops::pool::PoolOptions;
-use shard_ops::unfold::UnfoldOptions;
+use shard_ops::conv::{self, Padding};
+use shard_ops::{pool, unfold};
 use shard_spec::EdgeMap;
 
 /// How a convolution runs. Numbers are per spatial dim, or one for all.
 ///
 /// ```
-/// use shard_tensor::{Conv, EdgeMap};
-/// let strided = Conv::new().padding(1).stride(2);
-/// let around_the_globe = Conv::new().padding_each([(1, 1), (0, 0)]).edge(EdgeMap::Circular);
+/// use shard_tensor::{ConvOptions, EdgeMap};
+/// let strided = ConvOptions::new().padding(1).stride(2);
+/// let around_the_globe = ConvOptions::new().padding_each([(1, 1), (0, 0)]).edge(EdgeMap::Circular);
 /// # let _ = (strided, around_the_globe);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
-pub struct Conv(ConvOptions);
+pub struct ConvOptions(conv::ConvOptions);
 
-impl Conv {
+impl ConvOptions {
     /// Stride and dilation 1, no padding, one group.
     pub fn new() -> Self {
         Self::default()
@@ -66,7 +65,7 @@ impl Conv {
         self
     }
 
-    pub(crate) fn options(&self) -> &ConvOptions {
+    pub(crate) fn options(&self) -> &conv::ConvOptions {
         &self.0
     }
 }
@@ -74,9 +73,9 @@ impl Conv {
 /// How a transposed convolution runs. Numbers are per spatial dim, or one for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
-pub struct ConvTranspose(ConvTransposeOptions);
+pub struct ConvTransposeOptions(conv::ConvTransposeOptions);
 
-impl ConvTranspose {
+impl ConvTransposeOptions {
     /// Stride and dilation 1, no padding, one group.
     pub fn new() -> Self {
         Self::default()
@@ -112,7 +111,7 @@ impl ConvTranspose {
         self
     }
 
-    pub(crate) fn options(&self) -> &ConvTransposeOptions {
+    pub(crate) fn options(&self) -> &conv::ConvTransposeOptions {
         &self.0
     }
 }
@@ -120,18 +119,18 @@ impl ConvTranspose {
 /// How a pool runs. Numbers are per spatial dim, or one for all.
 ///
 /// ```
-/// let halve = shard_tensor::Pool::new(2);
-/// let smooth = shard_tensor::Pool::new(3).stride(1).padding(1).count_include_pad(false);
+/// let halve = shard_tensor::PoolOptions::new(2);
+/// let smooth = shard_tensor::PoolOptions::new(3).stride(1).padding(1).count_include_pad(false);
 /// # let _ = (halve, smooth);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
-pub struct Pool(PoolOptions);
+pub struct PoolOptions(pool::PoolOptions);
 
-impl Pool {
+impl PoolOptions {
     /// Windows of this size side by side.
     pub fn new(kernel: impl Into<Shape>) -> Self {
-        Self(PoolOptions::new(kernel.into().to_vec()))
+        Self(pool::PoolOptions::new(kernel.into().to_vec()))
     }
 
     /// Inputs from one output to the next; the window's size unless said otherwise.
@@ -170,7 +169,7 @@ impl Pool {
         self
     }
 
-    pub(crate) fn options(&self) -> &PoolOptions {
+    pub(crate) fn options(&self) -> &pool::PoolOptions {
         &self.0
     }
 }
@@ -178,17 +177,17 @@ impl Pool {
 /// Which windows are laid out as columns. Numbers are per spatial dim, or one for all.
 ///
 /// ```
-/// let patches = shard_tensor::Unfold::new(4).stride(4);
+/// let patches = shard_tensor::UnfoldOptions::new(4).stride(4);
 /// # let _ = patches;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
-pub struct Unfold(UnfoldOptions);
+pub struct UnfoldOptions(unfold::UnfoldOptions);
 
-impl Unfold {
+impl UnfoldOptions {
     /// Windows of this size at every place where one fits.
     pub fn new(kernel: impl Into<Shape>) -> Self {
-        Self(UnfoldOptions::new(kernel.into().to_vec()))
+        Self(unfold::UnfoldOptions::new(kernel.into().to_vec()))
     }
 
     /// Inputs from one window to the next.
@@ -209,7 +208,7 @@ impl Unfold {
         self
     }
 
-    pub(crate) fn options(&self) -> &UnfoldOptions {
+    pub(crate) fn options(&self) -> &unfold::UnfoldOptions {
         &self.0
     }
 }

@@ -31,7 +31,7 @@ use std::thread;
 ///         Ok((x, w))
 ///     },
 ///     |_, (x, w)| {
-///         let y = x.conv2d(w, None, shard_tensor::Conv::new().padding(1))?;
+///         let y = x.conv2d(w, None, shard_tensor::ConvOptions::new().padding(1))?;
 ///         y.mul(&y)?.mean(&[0, 1, 2, 3], false)?.backward()?;
 ///         Ok(())
 ///     },

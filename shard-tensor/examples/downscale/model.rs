@@ -1,7 +1,7 @@
 //! A small U-Net.
 
 use shard_tensor::nn::{Conv, GroupNorm, Module};
-use shard_tensor::{Conv as Options, Mesh, ResampleMode, Result, ShardTensor, tree};
+use shard_tensor::{ConvOptions, Mesh, ResampleMode, Result, ShardTensor, tree};
 
 /// Channels that one group norm takes together, as a share of all.
 const GROUPS: usize = 4;
@@ -49,7 +49,7 @@ impl UNet {
             quarter: [block(w2, w4, 2)?, block(w4, w4, 1)?],
             up_half: block(w4 + w2, w2, 1)?,
             up_fine: block(w2 + w, w, 1)?,
-            head: Conv::new(mesh, w, outputs, [1, 1], Options::new())?,
+            head: Conv::new(mesh, w, outputs, [1, 1], ConvOptions::new())?,
         })
     }
 }
@@ -67,7 +67,7 @@ impl Module for UNet {
 
 impl Block {
     fn new(mesh: &Mesh, inputs: usize, outputs: usize, stride: usize) -> Result<Self> {
-        let options = Options::new().padding(1).stride(stride);
+        let options = ConvOptions::new().padding(1).stride(stride);
         Ok(Self {
             conv: Conv::without_bias(mesh, inputs, outputs, [3, 3], options)?,
             norm: GroupNorm::new(mesh, GROUPS, outputs)?,

@@ -4,7 +4,7 @@ use crate::args::{MeshShape, Split};
 use crate::forecast::{ALTITUDE, THETA};
 use shard_tensor::data::load_npy;
 use shard_tensor::{
-    AxisPlacement, DType, Mesh, Placements, Pool, ResampleMode, Result, ShardTensor, shard,
+    AxisPlacement, DType, Mesh, Placements, PoolOptions, ResampleMode, Result, ShardTensor, shard,
 };
 use std::path::Path;
 
@@ -87,7 +87,7 @@ impl Task {
 /// What is known of the field: means over blocks, fewer points at the edges, interpolated back to the fine grid.
 fn coarsened(field: &ShardTensor) -> Result<ShardTensor> {
     let (rows, columns) = (field.shape()[2], field.shape()[3]);
-    let blocks = field.avg_pool(Pool::new(COARSENING).ceil_mode(true))?;
+    let blocks = field.avg_pool(PoolOptions::new(COARSENING).ceil_mode(true))?;
     // By the factor and not to the size: otherwise the short blocks at the edges would stretch the others.
     let factor = COARSENING as f64;
     blocks

@@ -1,7 +1,7 @@
 //! The operator: layers that act on frequencies and on points.
 
 use shard_tensor::nn::{Conv, Module, SpectralConv};
-use shard_tensor::{Conv as Options, Mesh, Result, ShardTensor, tree};
+use shard_tensor::{ConvOptions, Mesh, Result, ShardTensor, tree};
 
 /// Channels lifted, three layers, channels brought back.
 pub(crate) struct Operator {
@@ -36,7 +36,7 @@ impl Operator {
         width: usize,
         modes: usize,
     ) -> Result<Self> {
-        let points = |from, to| Conv::new(mesh, from, to, [1, 1], Options::new());
+        let points = |from, to| Conv::new(mesh, from, to, [1, 1], ConvOptions::new());
         let layer = |_| {
             Ok(Layer {
                 spectral: SpectralConv::new(mesh, width, width, [modes, modes])?,

@@ -6,7 +6,7 @@
 //! is Sadourny's (1975): what leaves a cell enters the next, so the mass stays.
 
 use ndarray::Array4;
-use shard_tensor::{Conv, EdgeMap, Mesh, Placements, Result, ShardTensor};
+use shard_tensor::{ConvOptions, EdgeMap, Mesh, Placements, Result, ShardTensor};
 
 /// The size of a cell, in metres.
 const CELL: f64 = 5_000.0;
@@ -103,7 +103,7 @@ impl Water {
 
     /// How depth and flow change per second.
     pub(crate) fn change(&self, state: &ShardTensor) -> Result<ShardTensor> {
-        let edge = || Conv::new().same().edge(EdgeMap::Circular);
+        let edge = || ConvOptions::new().same().edge(EdgeMap::Circular);
         let channels = |x: &ShardTensor, from: usize, to: usize| x.narrow(1, from..to);
         let flow = channels(state, U, V + 1)?;
         let known = ShardTensor::cat(&[state, &flow.square()?], 1)?;

@@ -2,7 +2,7 @@
 
 use shard_tensor::nn::{Conv, ConvTranspose, GroupNorm, Module};
 use shard_tensor::{
-    Conv as Options, ConvTranspose as Upwards, Mesh, Pool, Result, Shape, ShardTensor, tree,
+    ConvOptions, ConvTransposeOptions, Mesh, PoolOptions, Result, Shape, ShardTensor, tree,
 };
 
 /// Groups of channels that a norm takes together.
@@ -81,7 +81,7 @@ impl Module for UNet3d {
 
 impl Block {
     fn new(mesh: &Mesh, from: usize, to: usize, stride: [usize; 3]) -> Result<Self> {
-        let options = Options::new().padding(1).stride(stride);
+        let options = ConvOptions::new().padding(1).stride(stride);
         Ok(Self {
             conv: Conv::without_bias(mesh, from, to, [3, 3, 3], options)?,
             norm: GroupNorm::new(mesh, GROUPS, to)?,
@@ -115,12 +115,18 @@ fn both(blocks: &[Block; 2], x: &ShardTensor) -> Result<ShardTensor> {
 
 /// The largest of each 2 x 2 x 2 values, or of fewer at the end of an odd dim.
 fn halved(x: &ShardTensor) -> Result<ShardTensor> {
-    x.max_pool(Pool::new(2).ceil_mode(true))
+    x.max_pool(PoolOptions::new(2).ceil_mode(true))
 }
 
 /// So many times the extents.
 fn twice(mesh: &Mesh, from: usize, to: usize, by: [usize; 3]) -> Result<ConvTranspose> {
-    ConvTranspose::new(mesh, from, to, Shape::from(by), Upwards::new().stride(by))
+    ConvTranspose::new(
+        mesh,
+        from,
+        to,
+        Shape::from(by),
+        ConvTransposeOptions::new().stride(by),
+    )
 }
 
 /// Without what goes beyond the extents of another.

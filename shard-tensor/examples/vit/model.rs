@@ -1,7 +1,7 @@
 //! A vision transformer that gives a field for two fields.
 
 use shard_tensor::nn::{Conv, LayerNorm, Linear, Module, MultiheadAttention, PositionEmbedding};
-use shard_tensor::{Attention, Conv as Options, FoldBy, Mesh, Result, ShardTensor, tree};
+use shard_tensor::{Attention, ConvOptions, FoldBy, Mesh, Result, ShardTensor, tree};
 
 /// Patches as tokens, blocks of attention, and tokens as patches.
 pub(crate) struct Vit {
@@ -59,7 +59,13 @@ impl Vit {
         } = sizes;
         let blocks = (0..sizes.depth).map(|_| Block::new(mesh, width, sizes.heads));
         Ok(Self {
-            patches: Conv::new(mesh, 2, width, [side, side], Options::new().stride(side))?,
+            patches: Conv::new(
+                mesh,
+                2,
+                width,
+                [side, side],
+                ConvOptions::new().stride(side),
+            )?,
             place: PositionEmbedding::new(mesh, grid[0] * grid[1], width)?,
             blocks: blocks.collect::<Result<_>>()?,
             norm: LayerNorm::new(mesh, width)?,

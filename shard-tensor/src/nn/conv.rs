@@ -1,16 +1,16 @@
 //! Convolutional layers.
 
 use super::{Module, uniform};
-use crate::{Error, Mesh, Result, Shape, ShardTensor, tree};
+use crate::{ConvOptions, ConvTransposeOptions, Error, Mesh, Result, Shape, ShardTensor, tree};
 use shard_spec::numel;
 
 /// A layer whose weight has such numbers of channels first, applied by a method of tensors.
 macro_rules! layer {
-    ($(#[$doc:meta])* $name:ident, $method:ident, $channels:expr, $weight:literal) => {
+    ($(#[$doc:meta])* $name:ident, $options:ident, $method:ident, $channels:expr, $weight:literal) => {
         $(#[$doc])*
         #[derive(Clone, Debug)]
         pub struct $name {
-            options: crate::$name,
+            options: $options,
             #[doc = $weight]
             pub weight: ShardTensor,
             /// `[outputs]`
@@ -31,7 +31,7 @@ macro_rules! layer {
                 inputs: usize,
                 outputs: usize,
                 kernel: impl Into<Shape>,
-                options: crate::$name,
+                options: $options,
             ) -> Result<Self> {
                 let mut layer = Self::without_bias(mesh, inputs, outputs, kernel, options)?;
                 layer.bias = Some(bias(mesh, outputs, &layer.weight)?);
@@ -51,7 +51,7 @@ macro_rules! layer {
                 inputs: usize,
                 outputs: usize,
                 kernel: impl Into<Shape>,
-                options: crate::$name,
+                options: $options,
             ) -> Result<Self> {
                 let channels: fn(usize, usize) -> [usize; 2] = $channels;
                 let (channels, groups) = (channels(inputs, outputs), options.options().groups);
@@ -77,6 +77,7 @@ macro_rules! layer {
 layer!(
     /// A convolution of as many spatial dims as its kernel has.
     Conv,
+    ConvOptions,
     conv,
     |inputs, outputs| [outputs, inputs],
     "`[outputs, inputs / groups, kernel...]`"
@@ -85,6 +86,7 @@ layer!(
 layer!(
     /// A transposed convolution of as many spatial dims as its kernel has.
     ConvTranspose,
+    ConvTransposeOptions,
     conv_transpose,
     |inputs, outputs| [inputs, outputs],
     "`[inputs, outputs / groups, kernel...]`"

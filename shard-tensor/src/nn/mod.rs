@@ -4,8 +4,7 @@
 //! random numbers: the same on any mesh. [`ModelExt::place`], [`ModelExt::fully_sharded`] and [`ModelExt::distribute`] lay them
 //! elsewhere. Names are PyTorch's, so that its weights [load](load_state_with).
 //!
-//! Layers are written with the module, `nn::Linear`, `nn::Conv`, as PyTorch's are, and not imported all at once: some share their names with
-//! the options of their ops, as [`Conv`] with [`crate::Conv`].
+//! Layers are written with the module, `nn::Linear`, `nn::Conv`, as PyTorch's are.
 
 mod attention;
 mod buffer;

@@ -1,7 +1,7 @@
 //! Pools.
 
 use super::Module;
-use crate::{Pool, Result, Shape, ShardTensor, tree};
+use crate::{PoolOptions, Result, Shape, ShardTensor, tree};
 
 /// Layers that hold options and apply one op.
 macro_rules! options {
@@ -30,9 +30,9 @@ macro_rules! options {
 
 options! {
     /// The greatest of each window.
-    MaxPool(Pool) = max_pool;
+    MaxPool(PoolOptions) = max_pool;
     /// The mean of each window.
-    AvgPool(Pool) = avg_pool;
+    AvgPool(PoolOptions) = avg_pool;
     /// Means over so many windows as there are to be outputs.
     AdaptiveAvgPool(Shape) = adaptive_avg_pool;
     /// The greatest of so many windows as there are to be outputs.
@@ -43,12 +43,12 @@ options! {
 #[derive(Clone, Debug)]
 pub struct LpPool {
     norm: f64,
-    options: Pool,
+    options: PoolOptions,
 }
 
 impl LpPool {
     /// The layer of this norm; of the options, size, stride and rounding count.
-    pub fn new(norm: f64, options: impl Into<Pool>) -> Self {
+    pub fn new(norm: f64, options: impl Into<PoolOptions>) -> Self {
         let options = options.into();
         Self { norm, options }
     }
@@ -67,10 +67,10 @@ impl Module for LpPool {
 ///
 /// ```
 /// use shard_tensor::nn::MaxUnpool;
-/// use shard_tensor::{Pool, launch, shard};
+/// use shard_tensor::{PoolOptions, launch, shard};
 /// let planes = launch(2, |ctx| {
 ///     let x = ctx.mesh_of(2)?.from_fn([1, 1, 6], [shard(2)], |i| [1.0, 3.0, 2.0, 0.0, 5.0, 4.0][i[2]])?;
-///     let pool = Pool::new(2);
+///     let pool = PoolOptions::new(2);
 ///     let (y, places) = x.max_pool_with_indices(pool.clone())?;
 ///     MaxUnpool::new(pool).unpool(&y, &places)?.to_array::<f32>()
 /// })?;
@@ -78,11 +78,11 @@ impl Module for LpPool {
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct MaxUnpool(Pool);
+pub struct MaxUnpool(PoolOptions);
 
 impl MaxUnpool {
     /// The layer with the options of the pool.
-    pub fn new(options: impl Into<Pool>) -> Self {
+    pub fn new(options: impl Into<PoolOptions>) -> Self {
         Self(options.into())
     }
 

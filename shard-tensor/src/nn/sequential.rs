@@ -7,13 +7,13 @@ use crate::{Result, ShardTensor, tree};
 ///
 /// ```
 /// use shard_tensor::nn::{self, ModelExt, Module};
-/// use shard_tensor::{Conv, Pool, launch, shard};
+/// use shard_tensor::{ConvOptions, PoolOptions, launch, shard};
 /// let names = launch(2, |ctx| {
 ///     let mesh = ctx.mesh_of(2)?;
 ///     let net = nn::Sequential::new()
-///         .then(nn::Conv::new(&mesh, 3, 8, [3, 3], Conv::new().padding(1))?)
+///         .then(nn::Conv::new(&mesh, 3, 8, [3, 3], ConvOptions::new().padding(1))?)
 ///         .then(nn::Map::new(|x| x.gelu()))
-///         .then(nn::MaxPool::new(Pool::new([2, 2])));
+///         .then(nn::MaxPool::new(PoolOptions::new([2, 2])));
 ///     net.forward(&mesh.ones([1, 3, 8, 6], shard(2))?)?.expect_layout(shard(2))?;
 ///     Ok(net.parameters().into_iter().map(|p| p.0).collect::<Vec<_>>())
 /// })?;

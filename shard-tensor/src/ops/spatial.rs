@@ -1,10 +1,10 @@
 //! Windows: convolution, pooling, resampling, neighbourhood attention; and norms.
 #![expect(
     clippy::needless_pass_by_value,
-    reason = "options are built in place: `x.conv2d(&w, None, Conv::new().padding(1))`"
+    reason = "options are built in place: `x.conv2d(&w, None, ConvOptions::new().padding(1))`"
 )]
 
-use crate::options::{Conv, ConvTranspose, Pool};
+use crate::options::{ConvOptions, ConvTransposeOptions, PoolOptions};
 use crate::{Error, Result, Shape, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::neighborhood::{self, Neighborhood};
@@ -25,7 +25,7 @@ impl ShardTensor {
     /// # Errors
     /// If shapes or options do not fit, or types differ; what the communicator reports.
     #[track_caller]
-    pub fn conv(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
+    pub fn conv(&self, weight: &Self, bias: Option<&Self>, options: ConvOptions) -> Result<Self> {
         let _call = Calling::of("conv");
         let bias = bias.map(Self::value);
         self.run2(weight, |exec, x, w| {
@@ -45,7 +45,7 @@ impl ShardTensor {
         &self,
         weight: &Self,
         bias: Option<&Self>,
-        options: ConvTranspose,
+        options: ConvTransposeOptions,
     ) -> Result<Self> {
         let _call = Calling::of("conv_transpose");
         let bias = bias.map(Self::value);
@@ -62,7 +62,7 @@ impl ShardTensor {
     /// # Errors
     /// As [`conv`](Self::conv); if the tensor has not three dims.
     #[track_caller]
-    pub fn conv1d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
+    pub fn conv1d(&self, weight: &Self, bias: Option<&Self>, options: ConvOptions) -> Result<Self> {
         let _call = Calling::of("conv1d");
         self.has_ndim("conv1d", 3)?.conv(weight, bias, options)
     }
@@ -75,7 +75,7 @@ impl ShardTensor {
     /// # Errors
     /// As [`conv`](Self::conv); if the tensor has not four dims.
     #[track_caller]
-    pub fn conv2d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
+    pub fn conv2d(&self, weight: &Self, bias: Option<&Self>, options: ConvOptions) -> Result<Self> {
         let _call = Calling::of("conv2d");
         self.has_ndim("conv2d", 4)?.conv(weight, bias, options)
     }
@@ -88,7 +88,7 @@ impl ShardTensor {
     /// # Errors
     /// As [`conv`](Self::conv); if the tensor has not five dims.
     #[track_caller]
-    pub fn conv3d(&self, weight: &Self, bias: Option<&Self>, options: Conv) -> Result<Self> {
+    pub fn conv3d(&self, weight: &Self, bias: Option<&Self>, options: ConvOptions) -> Result<Self> {
         let _call = Calling::of("conv3d");
         self.has_ndim("conv3d", 5)?.conv(weight, bias, options)
     }
@@ -120,7 +120,7 @@ impl ShardTensor {
     /// # Errors
     /// If shapes or options do not fit; what the communicator reports.
     #[track_caller]
-    pub fn max_pool(&self, options: Pool) -> Result<Self> {
+    pub fn max_pool(&self, options: PoolOptions) -> Result<Self> {
         let _call = Calling::of("max_pool");
         Ok(self.max_pool_with_indices(options)?.0)
     }
@@ -133,7 +133,7 @@ impl ShardTensor {
     /// # Errors
     /// As [`max_pool`](Self::max_pool).
     #[track_caller]
-    pub fn max_pool_with_indices(&self, options: Pool) -> Result<(Self, Self)> {
+    pub fn max_pool_with_indices(&self, options: PoolOptions) -> Result<(Self, Self)> {
         let _call = Calling::of("max_pool_with_indices");
         let (y, indices) = pool::max_pool(self.context().tape(), &self.value(), options.options())?;
         Ok((self.lift(y), self.lift(indices)))
@@ -147,7 +147,7 @@ impl ShardTensor {
     /// # Errors
     /// As [`max_pool`](Self::max_pool).
     #[track_caller]
-    pub fn avg_pool(&self, options: Pool) -> Result<Self> {
+    pub fn avg_pool(&self, options: PoolOptions) -> Result<Self> {
         let _call = Calling::of("avg_pool");
         self.run(|exec, x| pool::avg_pool(exec, x, options.options()))
     }

@@ -1,10 +1,10 @@
 //! Pools by the number of outputs and by powers, windows as columns, channels as positions, and sampling at coordinates.
 #![expect(
     clippy::needless_pass_by_value,
-    reason = "options are built in place: `x.lp_pool(2.0, Pool::new(3))`"
+    reason = "options are built in place: `x.lp_pool(2.0, PoolOptions::new(3))`"
 )]
 
-use crate::options::{Pool, Unfold};
+use crate::options::{PoolOptions, UnfoldOptions};
 use crate::{Dim, Result, Shape, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::grid::{self, Sampling};
@@ -84,7 +84,7 @@ impl ShardTensor {
     /// # Errors
     /// As [`max_pool`](Self::max_pool); if the norm is not positive and finite.
     #[track_caller]
-    pub fn lp_pool(&self, norm: f64, options: Pool) -> Result<Self> {
+    pub fn lp_pool(&self, norm: f64, options: PoolOptions) -> Result<Self> {
         let _call = Calling::of("lp_pool");
         self.run(|exec, x| pool::lp_pool(exec, x, norm, options.options()))
     }
@@ -116,7 +116,7 @@ impl ShardTensor {
     /// # Errors
     /// As [`max_unpool`](Self::max_unpool); if options do not fit.
     #[track_caller]
-    pub fn max_unpool_of(&self, indices: &Self, options: Pool) -> Result<Self> {
+    pub fn max_unpool_of(&self, indices: &Self, options: PoolOptions) -> Result<Self> {
         let _call = Calling::of("max_unpool_of");
         self.run2(indices, |exec, x, indices| {
             pool::max_unpool(exec, x, indices, options.options(), None)
@@ -150,10 +150,10 @@ impl ShardTensor {
     /// If shapes or options do not fit.
     ///
     /// ```
-    /// use shard_tensor::{Unfold, launch, shard};
+    /// use shard_tensor::{UnfoldOptions, launch, shard};
     /// let sums = launch(3, |ctx| {
     ///     let x = ctx.mesh_of(3)?.ones([1, 1, 5, 4], [shard(2)])?;
-    ///     let windows = Unfold::new(3).padding(1);
+    ///     let windows = UnfoldOptions::new(3).padding(1);
     ///     // How many windows see each element.
     ///     x.unfold(windows.clone())?.fold([5, 4], windows)?.to_array::<f32>()
     /// })?;
@@ -161,7 +161,7 @@ impl ShardTensor {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn unfold(&self, windows: Unfold) -> Result<Self> {
+    pub fn unfold(&self, windows: UnfoldOptions) -> Result<Self> {
         let _call = Calling::of("unfold");
         self.run(|exec, x| unfold::unfold(exec, x, windows.options()))
     }
@@ -174,7 +174,7 @@ impl ShardTensor {
     /// # Errors
     /// As [`unfold`](Self::unfold).
     #[track_caller]
-    pub fn fold(&self, output: impl Into<Shape>, windows: Unfold) -> Result<Self> {
+    pub fn fold(&self, output: impl Into<Shape>, windows: UnfoldOptions) -> Result<Self> {
         let _call = Calling::of("fold");
         let output = output.into().to_vec();
         self.run(|exec, x| unfold::fold(exec, x, &output, windows.options()))

@@ -3,8 +3,8 @@
 use shard_tensor::nn::{Conv, GroupNorm, Linear, ModelExt, Module};
 use shard_tensor::optim::{AdamW, LossScale, Optimizer, Sgd};
 use shard_tensor::{
-    Context, Conv as Options, DType, DeviceKind, Error, ErrorClass, Launch, Mesh, ResampleMode,
-    Result, ShardTensor, launch, replicate, shard, tree,
+    Context, ConvOptions, DType, DeviceKind, Error, ErrorClass, Launch, Mesh, ResampleMode, Result,
+    ShardTensor, launch, replicate, shard, tree,
 };
 
 /// A convolution, a norm, an interpolation, and a product per element.
@@ -25,9 +25,9 @@ tree!(Net {
 impl Net {
     fn new(mesh: &Mesh) -> Result<Self> {
         Ok(Self {
-            first: Conv::new(mesh, 2, 8, [3, 3], Options::new().padding(1).stride(2))?,
+            first: Conv::new(mesh, 2, 8, [3, 3], ConvOptions::new().padding(1).stride(2))?,
             norm: GroupNorm::new(mesh, 2, 8)?,
-            second: Conv::without_bias(mesh, 8, 8, [3, 3], Options::new().padding(1))?,
+            second: Conv::without_bias(mesh, 8, 8, [3, 3], ConvOptions::new().padding(1))?,
             head: Linear::new(mesh, 8, 3)?,
         })
     }
@@ -42,11 +42,11 @@ impl Net {
         let norm = || self.norm.parameters();
         let second = || self.second.parameters();
         let head = || self.head.parameters();
-        let options = Options::new().padding(1);
+        let options = ConvOptions::new().padding(1);
         let (w, b) = (parameter(&first, "weight")?, parameter(&first, "bias")?);
         let y = x
             .to(to)?
-            .conv(&w, Some(&b), Options::new().padding(1).stride(2))?;
+            .conv(&w, Some(&b), ConvOptions::new().padding(1).stride(2))?;
         let (w, b) = (parameter(&norm, "weight")?, parameter(&norm, "bias")?);
         let y = y.group_norm(2, Some(&w), Some(&b), 1e-5)?.gelu()?;
         let y = y.conv(&parameter(&second, "weight")?, None, options)?;
@@ -200,7 +200,7 @@ fn operands_of_16_bits_are_copied_in_blocks() {
         let (x, y) = (narrow(&[2048, 2048])?, narrow(&[2048, 2048])?);
         let image = narrow(&[1, 64, 256, 256])?;
         let weight = narrow(&[8, 64, 3, 3])?;
-        let window = Options::new().padding(1);
+        let window = ConvOptions::new().padding(1);
         const MIB: usize = 1 << 20;
         type Case<'a> = (&'a str, usize, &'a dyn Fn() -> Result<ShardTensor>);
         let cases: [Case<'_>; 9] = [

@@ -9,10 +9,10 @@ mod more;
 use shard_tensor::ndarray::SliceInfoElem;
 use shard_tensor::nn::{self, Module};
 use shard_tensor::{
-    Attention, AxisPlacement, Causal, ClassLoss, Conv, ConvTranspose, DType, EdgeMap, ErrorClass,
-    FourierNorm, Interpolation, Launch, LossReduction, Mesh, Neighborhood, Placement, Pool,
-    ReduceOp, ResampleMode, Result, SampleEdge, SampleMode, Sampling, ShardTensor, Unfold, partial,
-    replicate, shard,
+    Attention, AxisPlacement, Causal, ClassLoss, ConvOptions, ConvTransposeOptions, DType, EdgeMap,
+    ErrorClass, FourierNorm, Interpolation, Launch, LossReduction, Mesh, Neighborhood, Placement,
+    PoolOptions, ReduceOp, ResampleMode, Result, SampleEdge, SampleMode, Sampling, ShardTensor,
+    UnfoldOptions, partial, replicate, shard,
 };
 
 /// Arguments by chance: a function of a seed, the same on all ranks and for any mesh.
@@ -187,8 +187,8 @@ impl Chance {
         self.pick(&[FourierNorm::Backward, FourierNorm::Ortho])
     }
 
-    fn pool(&mut self) -> Pool {
-        let mut pool = Pool::new(self.size()).ceil_mode(self.flag());
+    fn pool(&mut self) -> PoolOptions {
+        let mut pool = PoolOptions::new(self.size()).ceil_mode(self.flag());
         if self.flag() {
             pool = pool.stride(self.size());
         }
@@ -304,7 +304,11 @@ const MOVES: &[(&str, Call)] = &[
     }),
     ("unfold", |c, m| {
         let x = c.of(m, 4)?;
-        one(x.unfold(Unfold::new(c.size()).stride(c.size()).padding(c.size())))
+        one(x.unfold(
+            UnfoldOptions::new(c.size())
+                .stride(c.size())
+                .padding(c.size()),
+        ))
     }),
     ("redistribute", |c, m| {
         let x = c.of(m, 2)?;
@@ -493,7 +497,7 @@ const LAYERS: &[(&str, Call)] = &[
         let weight = c.tensor(m, &[&[outputs, channels], &kernel[..]].concat())?;
         let bias = c.of(m, 1)?;
         let bias = c.maybe(bias);
-        let mut options = Conv::new().stride(c.size()).dilation(c.size());
+        let mut options = ConvOptions::new().stride(c.size()).dilation(c.size());
         options = match c.below(3) {
             0 => options.same(),
             _ => options.padding(c.size()).groups(c.size()),
@@ -505,7 +509,9 @@ const LAYERS: &[(&str, Call)] = &[
         let shape = [&[2, channels], &c.shape(1)[..]].concat();
         let x = c.tensor(m, &shape)?;
         let weight = c.tensor(m, &[channels, outputs, 3])?;
-        let options = ConvTranspose::new().stride(c.size()).padding(c.size());
+        let options = ConvTransposeOptions::new()
+            .stride(c.size())
+            .padding(c.size());
         one(x.conv_transpose(&weight, None, options.output_padding(c.size())))
     }),
     ("max_pool", |c, m| {
@@ -597,7 +603,9 @@ const LAYERS: &[(&str, Call)] = &[
         let x = c.of(m, 3)?;
         one(match c.below(5) {
             0 => nn::Linear::new(m, a, b)?.forward(&x),
-            1 => nn::Conv::new(m, a, b, [c.size()], Conv::new().groups(c.size()))?.forward(&x),
+            1 => {
+                nn::Conv::new(m, a, b, [c.size()], ConvOptions::new().groups(c.size()))?.forward(&x)
+            }
             2 => nn::MultiheadAttention::new(m, a, b)?.forward(&x),
             3 => nn::RmsNorm::new(m, [a])?.forward(&x),
             _ => nn::PositionEmbedding::new(m, [a], b)?.forward(&x),

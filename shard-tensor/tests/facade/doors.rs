@@ -5,8 +5,8 @@ use shard_comm::CommError;
 use shard_tensor::nn::{self, ModelExt, Module, Plan};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
-    ConvTranspose, DType, Error, ErrorClass, GradCheck, Launch, LocalSizes, Placement, Placements,
-    ReduceOp, Result, ShardTensor, launch, partial, replicate, shard,
+    ConvTransposeOptions, DType, Error, ErrorClass, GradCheck, Launch, LocalSizes, Placement,
+    Placements, ReduceOp, Result, ShardTensor, launch, partial, replicate, shard,
 };
 use std::collections::BTreeMap;
 
@@ -404,7 +404,7 @@ fn terms_that_are_summed_first_leave_a_result_where_they_do_off_the_tape() {
     launch(4, |ctx| {
         let mesh = ctx.mesh_of([2, 2])?;
         let weight = mesh.randn([1, 4, 2, 2], replicate())?;
-        let stride = ConvTranspose::new().stride(2);
+        let stride = ConvTransposeOptions::new().stride(2);
         let layer = move |x: &[ShardTensor]| {
             let y = x[0].conv_transpose(&weight, None, stride.clone())?;
             Ok(vec![y])

@@ -5,7 +5,7 @@ use crate::common::{numbers, on};
 use ndarray::{Array1, ArrayD, IxDyn, array};
 use shard_tensor::DeviceMesh;
 use shard_tensor::{
-    Context, Conv, DType, ErrorClass, GradAs, Launch, Layout, LocalSizes, Mesh, Placement,
+    Context, ConvOptions, DType, ErrorClass, GradAs, Launch, Layout, LocalSizes, Mesh, Placement,
     Placements, ReduceOp, Result, ShardTensor, partial, replicate, shard,
 };
 
@@ -453,7 +453,7 @@ fn case_23_convolutions_of_divided_images() {
         let w = mesh
             .from_fn([3, 4, 3, 3], Placements::replicated(), weights)?
             .requires_grad()?;
-        let y = x.conv2d(&w, None, Conv::new().padding(1))?;
+        let y = x.conv2d(&w, None, ConvOptions::new().padding(1))?;
         let gradients = y.square()?.sum_all()?.backward()?;
         let of = |x| numbers(&gradients.get(x)?.unwrap());
         Ok([numbers(&y)?, of(&x)?, of(&w)?])

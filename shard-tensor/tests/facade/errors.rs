@@ -5,8 +5,8 @@ use shard_tensor::nn::{self, LayerNorm, Linear, ModelExt, Module};
 use shard_tensor::op::OpError;
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
-    Attention, ClassLoss, Context, Conv, ConvTranspose, DType, Error, ErrorClass, LocalSizes,
-    Result, ShardTensor, checkpoint, launch, replicate, shard,
+    Attention, ClassLoss, Context, ConvOptions, ConvTransposeOptions, DType, Error, ErrorClass,
+    LocalSizes, Result, ShardTensor, checkpoint, launch, replicate, shard,
 };
 use std::rc::Rc;
 
@@ -320,8 +320,8 @@ fn ranks_that_take_different_turns_are_found_out_at_the_next_sum() {
 fn layers_whose_groups_do_not_divide_are_refused_when_they_are_made() {
     let told = launch(2, |ctx| {
         let mesh = ctx.mesh_of(2)?;
-        let by = |groups| Conv::new().groups(groups);
-        let turned = ConvTranspose::new().groups(2);
+        let by = |groups| ConvOptions::new().groups(groups);
+        let turned = ConvTransposeOptions::new().groups(2);
         let wrong = [
             nn::GroupNorm::new(&mesh, 3, 8).err(),
             nn::GroupNorm::new(&mesh, 0, 8).err(),

@@ -1,8 +1,8 @@
 //! Ops that are made of several, of floats of 16 bits: results and gradients are those of `f32`, rounded once.
 
 use shard_tensor::{
-    ClassLoss, ConvTranspose, DType, Interpolation, Launch, LossReduction, Placements, Pool,
-    Result, SampleEdge, SampleMode, Sampling, ScatterReduce, ShardTensor, shard,
+    ClassLoss, ConvTransposeOptions, DType, Interpolation, Launch, LossReduction, Placements,
+    PoolOptions, Result, SampleEdge, SampleMode, Sampling, ScatterReduce, ShardTensor, shard,
 };
 
 const SHAPE: [usize; 2] = [4, 6];
@@ -178,7 +178,7 @@ fn maps_and_pools_of_16_bits_are_rounded_once() {
         });
     }
     check_of("lp_pool", &[2, 3, 6, 8], &[large], &|x| {
-        x[0].lp_pool(2.0, Pool::new(2))
+        x[0].lp_pool(2.0, PoolOptions::new(2))
     });
     check_of("local_response_norm", &[2, 3, 6, 8], &[large], &|x| {
         x[0].local_response_norm(3, 0.5, 0.75, 2.0)
@@ -229,7 +229,7 @@ fn products_of_16_bits_are_rounded_once() {
     check_of("conv_transpose", &[3, 3, 3, 3], &[signed, share], &|x| {
         let bias = x[1].detach().select(3, 0)?.select(0, 0)?.select(0, 0)?;
         let bias = bias.redistribute(Placements::replicated())?;
-        x[0].conv_transpose(&x[1], Some(&bias), ConvTranspose::new())
+        x[0].conv_transpose(&x[1], Some(&bias), ConvTransposeOptions::new())
     });
 }
 

@@ -7,8 +7,9 @@ use shard_tensor::ndarray::Array2;
 use shard_tensor::nn::{LayerNorm, Linear, ModelExt, Module, Rotary};
 use shard_tensor::optim::{Adagrad, AdamW, Lbfgs, Optimizer, Sgd};
 use shard_tensor::{
-    ClassLoss, Context, Conv, DType, DeviceKind, Error, ErrorClass, GradAs, KernelPolicy, Launch,
-    LocalSizes, Mesh, Placements, Result, ShardTensor, checkpoint, launch, replicate, shard,
+    ClassLoss, Context, ConvOptions, DType, DeviceKind, Error, ErrorClass, GradAs, KernelPolicy,
+    Launch, LocalSizes, Mesh, Placements, Result, ShardTensor, checkpoint, launch, replicate,
+    shard,
 };
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -204,8 +205,9 @@ fn operands_in_another_order_are_found_out() {
             mesh.randn([1, 1, 3], replicate())?,
         );
         let [first, second] = if ctx.rank() == 0 { [v, w] } else { [w, v] };
-        let y = x.conv1d(&first, None, Conv::new().padding(1))?;
-        y.conv1d(&second, None, Conv::new().padding(1)).map(drop)
+        let y = x.conv1d(&first, None, ConvOptions::new().padding(1))?;
+        y.conv1d(&second, None, ConvOptions::new().padding(1))
+            .map(drop)
     });
 }
 
@@ -499,7 +501,7 @@ fn who_waits_is_named_by_the_method_and_line_of_the_program() {
             x.conv1d(
                 &m.ones([1, 1, 3], replicate())?,
                 None,
-                Conv::new().padding(1),
+                ConvOptions::new().padding(1),
             )
             .map(drop)
         }),

@@ -6,8 +6,8 @@ use shard_tensor::nn::{
     NeighborhoodAttention, PositionEmbedding, Rotary, Sequential, SinCos, Strict, load_state_with,
 };
 use shard_tensor::{
-    Attention, Causal, Context, DType, ErrorClass, Launch, Mesh, Neighborhood, Placements, Pool,
-    Result, ShardTensor, State, launch, replicate, shard, tree,
+    Attention, Causal, Context, DType, ErrorClass, Launch, Mesh, Neighborhood, Placements,
+    PoolOptions, Result, ShardTensor, State, launch, replicate, shard, tree,
 };
 
 /// `sin(0.37 n + k)` of the element number `n`.
@@ -128,7 +128,7 @@ fn attention_loads_the_joint_projections_of_pytorch() {
 #[test]
 fn transposed_convolutions_and_instance_norms() {
     everywhere(|_, mesh| {
-        let options = shard_tensor::ConvTranspose::new()
+        let options = shard_tensor::ConvTransposeOptions::new()
             .stride(2)
             .padding(1)
             .output_padding(1)
@@ -302,7 +302,7 @@ fn keys_and_values_of_other_widths() {
 fn pools_by_norm_and_the_way_back() {
     everywhere(|_, mesh| {
         let x = wave(mesh, &[1, 2, 7], 3, shard(2))?;
-        let pool = LpPool::new(2.0, Pool::new(3).stride(2));
+        let pool = LpPool::new(2.0, PoolOptions::new(3).stride(2));
         check(
             &pool.forward(&x)?,
             &[
@@ -314,7 +314,7 @@ fn pools_by_norm_and_the_way_back() {
                 1.5289447518536583,
             ],
         )?;
-        let options = Pool::new(3).stride(2);
+        let options = PoolOptions::new(3).stride(2);
         let x = wave(mesh, &[1, 1, 9], 3, shard(2))?;
         let (y, places) = x.max_pool_with_indices(options.clone())?;
         let back = MaxUnpool::new(options).unpool(&y, &places)?;
@@ -567,7 +567,8 @@ fn layers_without_some_of_their_parts() {
         assert!(names(&norm).is_empty());
         norm.eval();
         same(norm.forward(&x)?, of_batch)?;
-        let up = ConvTranspose::without_bias(mesh, 4, 2, 3, shard_tensor::ConvTranspose::new())?;
+        let up =
+            ConvTranspose::without_bias(mesh, 4, 2, 3, shard_tensor::ConvTransposeOptions::new())?;
         assert_eq!(names(&up), ["weight"]);
         up.forward(&x)?;
         let table = Embedding::new(mesh, 3, 2)?

@@ -3,8 +3,9 @@
 use shard_tensor::nn::{self, Module};
 use shard_tensor::op::Handler;
 use shard_tensor::{
-    Attention, Conv, ConvTranspose, DType, DeviceFactory, EdgeMap, ErrorClass, FourierNorm, Launch,
-    Mesh, Neighborhood, Pool, Result, ShardTensor, launch, replicate, shard,
+    Attention, ConvOptions, ConvTransposeOptions, DType, DeviceFactory, EdgeMap, ErrorClass,
+    FourierNorm, Launch, Mesh, Neighborhood, PoolOptions, Result, ShardTensor, launch, replicate,
+    shard,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -183,14 +184,14 @@ fn options_of_windows_that_cannot_be_counted_are_refused() {
         let index = mesh.with_dtype(DType::I64).zeros([1, 1, 3], shard(2))?;
         let edges = [EdgeMap::Replicate, EdgeMap::Reflect, EdgeMap::Circular];
         let convs = edges.iter().flat_map(|&edge| {
-            let options = Conv::new().edge(edge);
+            let options = ConvOptions::new().edge(edge);
             [(usize::MAX, 0), (0, usize::MAX - 1)]
                 .map(|pads| x.conv(&weight, None, options.clone().padding_each([pads])))
         });
         let pools = [
-            Pool::new(usize::MAX),
-            Pool::new(2).stride(usize::MAX),
-            Pool::new(2).padding(usize::MAX),
+            PoolOptions::new(usize::MAX),
+            PoolOptions::new(2).stride(usize::MAX),
+            PoolOptions::new(2).padding(usize::MAX),
         ];
         let unpools = pools.map(|options| x.max_unpool_of(&index, options));
         Ok((convs.chain(unpools))
@@ -279,7 +280,7 @@ const ABSURD: &[(&str, Call)] = &[
     }),
     ("avg_pool by nothing", |m| {
         let x = m.ones([4, 1, 6], [shard(0)])?.sum([0], true)?;
-        x.avg_pool(Pool::new(2).divisor(0)).map(drop)
+        x.avg_pool(PoolOptions::new(2).divisor(0)).map(drop)
     }),
     ("pad of two dims", |m| {
         let x = m.ones([3, 2], [shard(0)])?;
@@ -297,7 +298,7 @@ const ABSURD: &[(&str, Call)] = &[
     }),
     ("conv by itself", |m| {
         let x = m.ones([1, 1, 6], [shard(2)])?;
-        let options = Conv::new().same().dilation(usize::MAX);
+        let options = ConvOptions::new().same().dilation(usize::MAX);
         x.conv1d(&m.ones([1, 1, 3], [shard(0)])?, None, options)
             .map(drop)
     }),
@@ -333,10 +334,10 @@ const ABSURD: &[(&str, Call)] = &[
         nn::GroupNorm::new(m, 2, 2)?.forward(&x).map(drop)
     }),
     ("uniform weights of a convolution", |m| {
-        nn::Conv::new(m, 1 << 40, 3, [1 << 40, 3], Conv::new()).map(drop)
+        nn::Conv::new(m, 1 << 40, 3, [1 << 40, 3], ConvOptions::new()).map(drop)
     }),
     ("uniform weights of a transposed one", |m| {
-        let options = ConvTranspose::new();
+        let options = ConvTransposeOptions::new();
         nn::ConvTranspose::new(m, 3, 1 << 40, [1 << 40, 3], options).map(drop)
     }),
     ("uniform weights of attention", |m| {

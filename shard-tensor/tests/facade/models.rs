@@ -3,7 +3,7 @@
 use shard_tensor::nn::{Conv, GroupNorm, LayerNorm, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::{
-    Conv as Options, DType, DeviceKind, EdgeMap, Launch, Mesh, Placements, Pool, ResampleMode,
+    ConvOptions, DType, DeviceKind, EdgeMap, Launch, Mesh, Placements, PoolOptions, ResampleMode,
     Result, ShardTensor, replicate, shard, tree,
 };
 
@@ -25,13 +25,13 @@ tree!(UNet {
 
 impl UNet {
     fn new(mesh: &Mesh) -> Result<Self> {
-        let around = || Options::new().padding(1);
+        let around = || ConvOptions::new().padding(1);
         Ok(Self {
             down: Conv::without_bias(mesh, 2, 4, [3, 3], around())?,
             norm: GroupNorm::new(mesh, 2, 4)?,
             middle: Conv::new(mesh, 4, 6, [3, 3], around().stride(2))?,
             up: Conv::new(mesh, 10, 4, [3, 3], around().edge(EdgeMap::Reflect))?,
-            head: Conv::new(mesh, 4, 1, [1, 1], Options::new())?,
+            head: Conv::new(mesh, 4, 1, [1, 1], ConvOptions::new())?,
         })
     }
 }
@@ -43,7 +43,7 @@ impl Module for UNet {
             .middle
             .forward(&fine)?
             .silu()?
-            .max_pool(Pool::new(2).ceil_mode(true))?;
+            .max_pool(PoolOptions::new(2).ceil_mode(true))?;
         let size = &fine.shape()[2..];
         let up = coarse.interpolate(size, ResampleMode::Linear)?;
         let joined = ShardTensor::cat(&[&fine, &up], 1)?;
@@ -162,7 +162,9 @@ fn layer_norm_over_a_sharded_dim() {
 fn convolutions_name_the_dims_they_need() {
     let text = Launch::new(1).run(|ctx| {
         let x = ctx.mesh_of(1)?.ones([3, 8, 8], [replicate()])?;
-        Ok(x.conv2d(&x, None, Options::new()).unwrap_err().to_string())
+        Ok(x.conv2d(&x, None, ConvOptions::new())
+            .unwrap_err()
+            .to_string())
     });
     assert!(text.unwrap()[0].contains("unsqueeze"));
 }

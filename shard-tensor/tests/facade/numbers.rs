@@ -2,8 +2,8 @@
 
 use crate::common::numbers;
 use shard_tensor::{
-    DType, EdgeMap, Error, ErrorClass, Launch, Placements, Pool, Result, ShardTensor, launch,
-    replicate, shard,
+    DType, EdgeMap, Error, ErrorClass, Launch, Placements, PoolOptions, Result, ShardTensor,
+    launch, replicate, shard,
 };
 
 /// The same program on one rank and on two, where each rank holds one of two elements.
@@ -146,7 +146,7 @@ fn the_mean_of_a_large_window_is_as_exact_as_a_mean() {
     let means = launch(1, |ctx| {
         let n = 2048;
         let x = ctx.mesh_of(1)?.full([1, 1, n, n], 0.1, [replicate()])?;
-        let (pooled, mean) = (x.avg_pool(Pool::new([n, n]))?, x.mean_all()?);
+        let (pooled, mean) = (x.avg_pool(PoolOptions::new([n, n]))?, x.mean_all()?);
         Ok((pooled.item()?, mean.item()?))
     });
     let (pooled, mean) = means.unwrap()[0];

@@ -4,8 +4,8 @@
 use crate::common::pattern;
 use shard_tensor::op::EdgeMap;
 use shard_tensor::{
-    Attention, Causal, ClassLoss, Conv, ConvTranspose, DType, Launch, Mesh, Placements, Pool,
-    ResampleMode, Result, ShardTensor, Unfold, replicate, shard,
+    Attention, Causal, ClassLoss, ConvOptions, ConvTransposeOptions, DType, Launch, Mesh,
+    Placements, PoolOptions, ResampleMode, Result, ShardTensor, UnfoldOptions, replicate, shard,
 };
 
 const RANKS: usize = 4;
@@ -160,23 +160,23 @@ const ROWS: &[Row] = rows! {
         x[0].cross_entropy(&x[1], &sum)
     };
     "mse_loss" [X, X] |x| x[0].mse_loss(&x[1]);
-    "conv2d k3p1" [IMAGE, WEIGHTS] |x| x[0].conv2d(&x[1], None, Conv::new().padding(1));
-    "conv2d k3p0" [IMAGE, WEIGHTS] |x| x[0].conv2d(&x[1], None, Conv::new());
-    "conv2d k3s2p1" [IMAGE, WEIGHTS] |x| x[0].conv2d(&x[1], None, Conv::new().stride(2).padding(1));
-    "conv2d k3d2p2" [IMAGE, WEIGHTS] |x| x[0].conv2d(&x[1], None, Conv::new().dilation(2).padding(2));
-    "conv2d k2s2" [IMAGE, Floats(&[3, 4, 2, 2])] |x| x[0].conv2d(&x[1], None, Conv::new().stride(2));
-    "conv2d k2p1" [IMAGE, Floats(&[3, 4, 2, 2])] |x| x[0].conv2d(&x[1], None, Conv::new().padding(1));
+    "conv2d k3p1" [IMAGE, WEIGHTS] |x| x[0].conv2d(&x[1], None, ConvOptions::new().padding(1));
+    "conv2d k3p0" [IMAGE, WEIGHTS] |x| x[0].conv2d(&x[1], None, ConvOptions::new());
+    "conv2d k3s2p1" [IMAGE, WEIGHTS] |x| x[0].conv2d(&x[1], None, ConvOptions::new().stride(2).padding(1));
+    "conv2d k3d2p2" [IMAGE, WEIGHTS] |x| x[0].conv2d(&x[1], None, ConvOptions::new().dilation(2).padding(2));
+    "conv2d k2s2" [IMAGE, Floats(&[3, 4, 2, 2])] |x| x[0].conv2d(&x[1], None, ConvOptions::new().stride(2));
+    "conv2d k2p1" [IMAGE, Floats(&[3, 4, 2, 2])] |x| x[0].conv2d(&x[1], None, ConvOptions::new().padding(1));
     "conv2d same" [IMAGE, Floats(&[3, 4, 4, 3])] |x| {
         // An even kernel: one zero more behind than before.
         let padded = x[0].pad(&[(0, 0), (0, 0), (1, 2), (1, 1)], EdgeMap::Zeros, 0.0)?;
-        padded.conv2d(&x[1], None, Conv::new())
+        padded.conv2d(&x[1], None, ConvOptions::new())
     };
-    "conv3d k3p1" [VOLUME, Floats(&[3, 2, 3, 3, 3])] |x| x[0].conv3d(&x[1], None, Conv::new().padding(1));
-    "conv_transpose2d k2s2" [IMAGE, Floats(&[4, 3, 2, 2])] |x| x[0].conv_transpose(&x[1], None, ConvTranspose::new().stride(2));
-    "max_pool2d 2" [IMAGE] |x| x[0].max_pool(Pool::new(2));
-    "max_pool2d k3s2p1" [IMAGE] |x| x[0].max_pool(Pool::new(3).stride(2).padding(1));
-    "avg_pool2d 2" [IMAGE] |x| x[0].avg_pool(Pool::new(2));
-    "avg_pool2d k3s1p1" [IMAGE] |x| x[0].avg_pool(Pool::new(3).stride(1).padding(1));
+    "conv3d k3p1" [VOLUME, Floats(&[3, 2, 3, 3, 3])] |x| x[0].conv3d(&x[1], None, ConvOptions::new().padding(1));
+    "conv_transpose2d k2s2" [IMAGE, Floats(&[4, 3, 2, 2])] |x| x[0].conv_transpose(&x[1], None, ConvTransposeOptions::new().stride(2));
+    "max_pool2d 2" [IMAGE] |x| x[0].max_pool(PoolOptions::new(2));
+    "max_pool2d k3s2p1" [IMAGE] |x| x[0].max_pool(PoolOptions::new(3).stride(2).padding(1));
+    "avg_pool2d 2" [IMAGE] |x| x[0].avg_pool(PoolOptions::new(2));
+    "avg_pool2d k3s1p1" [IMAGE] |x| x[0].avg_pool(PoolOptions::new(3).stride(1).padding(1));
     "adaptive_avg_pool2d 1" [IMAGE] |x| x[0].adaptive_avg_pool([1, 1]);
     "adaptive_avg_pool2d (3,2)" [IMAGE] |x| x[0].adaptive_avg_pool([3, 2]);
     "interpolate nearest x2" [IMAGE] |x| x[0].interpolate_by(&[2.0, 2.0], ResampleMode::Nearest);
@@ -188,7 +188,7 @@ const ROWS: &[Row] = rows! {
     "pad H replicate" [IMAGE] |x| x[0].pad(&[(0, 0), (0, 0), (2, 1), (0, 0)], EdgeMap::Replicate, 0.0);
     "instance_norm" [IMAGE] |x| x[0].instance_norm(None, None, 1e-5);
     "pixel_shuffle" [IMAGE] |x| x[0].pixel_shuffle(2);
-    "unfold" [IMAGE] |x| x[0].unfold(Unfold::new([3, 3]).padding([1, 1]));
+    "unfold" [IMAGE] |x| x[0].unfold(UnfoldOptions::new([3, 3]).padding([1, 1]));
     "group_norm" [IMAGE, Floats(&[4]), Floats(&[4])] |x| x[0].group_norm(2, Some(&x[1]), Some(&x[2]), 1e-5);
     "batch_norm train" [IMAGE, Floats(&[4]), Floats(&[4])] |x| x[0].batch_norm(None, [Some(&x[1]), Some(&x[2])], true, 0.1, 1e-5);
     "sdpa" [HEADS, HEADS, HEADS] |x| x[0].attention(&x[1], &x[2], None, &Attention::default());

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use shard_tensor::prelude::*;
-use shard_tensor::{Conv, Error, Profile};
+use shard_tensor::{ConvOptions, Error, Profile};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 fn step_of(ctx: &Context) -> Result<Profile> {
     let mesh = ctx.mesh_of(3)?;
     let x = mesh.randn([1, 2, 9, 5], shard(2).sizes([6, 0, 3]))?;
-    let conv = nn::Conv::new(&mesh, 2, 4, [3, 3], Conv::new().padding(1))?;
+    let conv = nn::Conv::new(&mesh, 2, 4, [3, 3], ConvOptions::new().padding(1))?;
     let step = || {
         // What a convolution has fetched of a tensor stays with it.
         let y = conv.forward(&x.sin()?)?.gelu()?.redistribute(shard(1))?;

@@ -4,8 +4,8 @@ use shard_tensor::nn::{self, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::simulated::{LinkCost, Machine, Topology};
 use shard_tensor::{
-    Attention, Context, Conv, DType, FoldBy, Launch, LedgerSnapshot, Mesh, Placements, Pool,
-    Result, ShardTensor, Simulation, replicate, shard,
+    Attention, Context, ConvOptions, DType, FoldBy, Launch, LedgerSnapshot, Mesh, Placements,
+    PoolOptions, Result, ShardTensor, Simulation, replicate, shard,
 };
 
 /// A step of a program, and what it holds between steps.
@@ -19,8 +19,9 @@ struct Job {
 impl Job {
     fn new(ctx: &Context, way: FoldBy) -> Result<Self> {
         let mesh = ctx.mesh_of([2, ctx.world_size() / 2])?;
-        let conv =
-            |mesh: &Mesh, from, to| nn::Conv::new(mesh, from, to, [3, 3], Conv::new().padding(1));
+        let conv = |mesh: &Mesh, from, to| {
+            nn::Conv::new(mesh, from, to, [3, 3], ConvOptions::new().padding(1))
+        };
         let parts: Vec<Box<dyn Module>> = vec![
             Box::new(conv(&mesh, 3, 8)?),
             Box::new(nn::GroupNorm::new(&mesh, 4, 8)?),
@@ -41,7 +42,7 @@ impl Job {
         for part in &self.parts {
             y = part.forward(&y)?.gelu()?;
         }
-        y = y.max_pool(Pool::new(2).ceil_mode(true))?;
+        y = y.max_pool(PoolOptions::new(2).ceil_mode(true))?;
         let shape = [1, 4, 19, 11];
         assert_eq!(y.shape(), shape);
         let options = Attention::default().fold_by(self.way);
@@ -233,7 +234,7 @@ fn a_thousand_ranks_take_less_each() {
                 let w = mesh.randn([16, 16, 3, 3], Placements::replicated())?;
                 Ok((mesh.randn([1, 16, 4096, 4096], [shard(2)])?, w))
             },
-            |_, (x, w)| x.conv2d(w, None, Conv::new().padding(1)).map(drop),
+            |_, (x, w)| x.conv2d(w, None, ConvOptions::new().padding(1)).map(drop),
         );
         let forecast = forecast.unwrap();
         (forecast.seconds(), forecast.peak())

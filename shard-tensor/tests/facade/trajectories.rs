@@ -60,12 +60,12 @@ tree!(Net {
 
 impl Net {
     fn new(mesh: &Mesh) -> Result<Self> {
-        let same = || shard_tensor::Conv::new().padding(1);
+        let same = || shard_tensor::ConvOptions::new().padding(1);
         Ok(Self {
             first: Conv::new(mesh, 2, 6, [3, 3], same())?,
             norm: GroupNorm::new(mesh, 2, 6)?,
             second: Conv::new(mesh, 6, 6, [3, 3], same().stride(2))?,
-            last: Conv::new(mesh, 6, 3, [1, 1], shard_tensor::Conv::new())?,
+            last: Conv::new(mesh, 6, 3, [1, 1], shard_tensor::ConvOptions::new())?,
         })
     }
 }

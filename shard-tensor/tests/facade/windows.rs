@@ -2,8 +2,8 @@
 
 use shard_tensor::nn::{BatchNorm, ModelExt, Module, RmsNorm};
 use shard_tensor::{
-    Context, DType, GradCheck, Launch, Placements, Pool, ResampleMode, Result, SampleEdge,
-    SampleMode, Sampling, ShardTensor, Unfold, launch, replicate, shard,
+    Context, DType, GradCheck, Launch, Placements, PoolOptions, ResampleMode, Result, SampleEdge,
+    SampleMode, Sampling, ShardTensor, UnfoldOptions, launch, replicate, shard,
 };
 
 /// The shape of a mesh, and placements on it of a tensor of four dims.
@@ -86,7 +86,7 @@ fn pools_by_powers_are_their_definitions() {
         })
     };
     let norm = |at: &[usize]| window(at).map(|x| x.abs().powi(4)).sum::<f64>().powf(0.25);
-    let pool = || Pool::new([3, 2]).stride(2);
+    let pool = || PoolOptions::new([3, 2]).stride(2);
     gives("lp_pool", &[2, 4, 3, 3], norm, |x| x.lp_pool(4.0, pool()));
     let response = |at: &[usize]| {
         let near = at[1].saturating_sub(1)..(at[1] + 2).min(4);
@@ -106,7 +106,7 @@ fn the_root_of_nothing_has_no_slope() {
             .mesh_of(2)?
             .zeros([1, 1, 4], [shard(2)])?
             .requires_grad()?;
-        let y = x.lp_pool(2.0, Pool::new(2))?;
+        let y = x.lp_pool(2.0, PoolOptions::new(2))?;
         Ok(y.sum_all()?
             .backward()?
             .get(&x)?
@@ -133,14 +133,14 @@ fn values_go_back_to_where_they_were() {
         best.map_or(0.0, |b| if b == at { element(at) } else { 0.0 })
     };
     gives("max_unpool", &SHAPE, largest, |x| {
-        let (y, indices) = x.max_pool_with_indices(Pool::new(2))?;
+        let (y, indices) = x.max_pool_with_indices(PoolOptions::new(2))?;
         y.max_unpool(&indices, [7, 6])
     });
 }
 
 #[test]
 fn columns_and_channels_are_their_definitions() {
-    let windows = || Unfold::new([3, 2]).stride([2, 1]).padding([1, 0]);
+    let windows = || UnfoldOptions::new([3, 2]).stride([2, 1]).padding([1, 0]);
     let column = |at: &[usize]| {
         let (c, k, o) = (at[1] / 6, at[1] % 6, [at[2] / 5, at[2] % 5]);
         let h = (2 * o[0] + k / 2).checked_sub(1).filter(|&h| h < 7);
@@ -184,7 +184,7 @@ fn averages_of_windows_that_overhang_are_pytorchs() {
             let mesh = ctx.mesh_of(ranks)?;
             let x = mesh.from_fn([1, 1, 6], placed.clone(), |i| i[2] as f64 + 1.0)?;
             let pooled = |padding: usize, counts| -> Result<Vec<f64>> {
-                let pool = Pool::new([3])
+                let pool = PoolOptions::new([3])
                     .stride([2])
                     .padding([padding])
                     .ceil_mode(true);
@@ -449,7 +449,10 @@ fn gradients_are_slopes() {
         xs[0].rms_norm(2, None, Some(1e-3))?.square()
     });
     check_gradients("lp_pool", |xs| {
-        xs[0].square()?.add_scalar(0.5)?.lp_pool(3.0, Pool::new(2))
+        xs[0]
+            .square()?
+            .add_scalar(0.5)?
+            .lp_pool(3.0, PoolOptions::new(2))
     });
     check_gradients("grid_sample", |xs| {
         // Coordinates that depend on the weight.

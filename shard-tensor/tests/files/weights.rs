@@ -6,7 +6,8 @@ use shard_tensor::nn::{
     TransformerEncoderLayer, load_state_with,
 };
 use shard_tensor::{
-    ConvTranspose, Launch, Mesh, Placements, Pool, Result, ShardTensor, replicate, shard, tree,
+    ConvTransposeOptions, Launch, Mesh, Placements, PoolOptions, Result, ShardTensor, replicate,
+    shard, tree,
 };
 
 /// A layer without weights.
@@ -48,11 +49,11 @@ impl UNet {
                 inputs,
                 outputs,
                 [3, 3],
-                shard_tensor::Conv::new().padding(1),
+                shard_tensor::ConvOptions::new().padding(1),
             )
         };
         let zeros = |shape: &[usize]| mesh.zeros(shape, Placements::replicated())?.requires_grad();
-        let point = Conv::new(mesh, 6, 1, [1, 1], shard_tensor::Conv::new())?;
+        let point = Conv::new(mesh, 6, 1, [1, 1], shard_tensor::ConvOptions::new())?;
         Ok(Self {
             down: conv(2, 6)?,
             norm: BatchNorm::new(mesh, 6)?,
@@ -77,9 +78,9 @@ fn in_turn(layers: &[Box<dyn Module>], x: ShardTensor) -> Result<ShardTensor> {
 impl Module for UNet {
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         let skip = self.norm.forward(&self.down.forward(x)?)?.relu()?;
-        let h = skip.max_pool(Pool::new([2, 2]).stride([2, 2]))?;
+        let h = skip.max_pool(PoolOptions::new([2, 2]).stride([2, 2]))?;
         let h = in_turn(&self.middle, h)?.relu()?;
-        let options = ConvTranspose::new().stride([2, 2]);
+        let options = ConvTransposeOptions::new().stride([2, 2]);
         let up = h.conv_transpose(&self.up.weight, Some(&self.up.bias), options)?;
         in_turn(&self.head, ShardTensor::cat(&[&up, &skip], 1)?)
     }
@@ -147,7 +148,7 @@ impl ViT {
                 1,
                 WIDTH,
                 [4, 4],
-                shard_tensor::Conv::new().stride([4, 4]),
+                shard_tensor::ConvOptions::new().stride([4, 4]),
             )?,
             position: zeros(&[1, 15, WIDTH])?,
             blocks: vec![Box::new(block), Box::new(layer)],

@@ -4,7 +4,7 @@
 mod channels;
 
 use shard_comm::{DeviceRef, Host};
-use shard_tensor::{Context, Conv, Error, Launch, Result, replicate, shard};
+use shard_tensor::{Context, ConvOptions, Error, Launch, Result, replicate, shard};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn program(ctx: &Context) -> Result<(Vec<f32>, Vec<f32>)> {
     let mesh = ctx.mesh_of(ctx.world().size())?;
     let x = mesh.randn([1, 2, 11, 5], shard(2))?.requires_grad()?;
     let w = mesh.randn([3, 2, 3, 3], replicate())?;
-    let y = x.conv2d(&w, None, Conv::new().padding(1))?;
+    let y = x.conv2d(&w, None, ConvOptions::new().padding(1))?;
     let gradients = y.mul(&y)?.sum_all()?.backward()?;
     let moved = y.redistribute(shard(1))?;
     let gradient = gradients

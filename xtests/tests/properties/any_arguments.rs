@@ -4,8 +4,9 @@
 use proptest::prelude::*;
 use shard_spec::DeviceMesh;
 use shard_tensor::{
-    Context, Conv, ConvTranspose, DType, EdgeMap, ErrorClass, Mesh, Pool, ResampleMode, Result,
-    SampleEdge, SampleMode, Sampling, ShardTensor, Unfold, replicate, shard,
+    Context, ConvOptions, ConvTransposeOptions, DType, EdgeMap, ErrorClass, Mesh, PoolOptions,
+    ResampleMode, Result, SampleEdge, SampleMode, Sampling, ShardTensor, UnfoldOptions, replicate,
+    shard,
 };
 use xtests::harness::{On, on_mesh};
 use xtests::properties;
@@ -51,7 +52,12 @@ fn apply(call: &Call, mesh: &Mesh, place: Place<'_>) -> Result<Vec<f64>> {
         ResampleMode::LinearAntialias,
         ResampleMode::CubicAlignedAntialias,
     ][(call.edge + 4 * usize::from(call.flag)) % 8];
-    let windows = || Unfold::new(n(0)).stride(n(1)).padding(n(2)).dilation(n(3));
+    let windows = || {
+        UnfoldOptions::new(n(0))
+            .stride(n(1))
+            .padding(n(2))
+            .dilation(n(3))
+    };
     let sampling = Sampling {
         mode: [SampleMode::Nearest, SampleMode::Linear, SampleMode::Cubic][n(0) % 3],
         edge: [
@@ -70,7 +76,7 @@ fn apply(call: &Call, mesh: &Mesh, place: Place<'_>) -> Result<Vec<f64>> {
         4 => x.conv(
             &y,
             None,
-            Conv::new()
+            ConvOptions::new()
                 .padding(n(0))
                 .stride(n(1))
                 .dilation(n(2))
@@ -79,26 +85,26 @@ fn apply(call: &Call, mesh: &Mesh, place: Place<'_>) -> Result<Vec<f64>> {
         5 => x.conv(
             &y,
             None,
-            Conv::new()
+            ConvOptions::new()
                 .padding_each([(n(0), n(1)), (n(2), n(3))])
                 .groups(n(4)),
         )?,
         6 => x.conv_transpose(
             &y,
             None,
-            ConvTranspose::new()
+            ConvTransposeOptions::new()
                 .stride(n(0))
                 .padding(n(1))
                 .output_padding(n(2)),
         )?,
         7 => x.max_pool(
-            Pool::new(n(0))
+            PoolOptions::new(n(0))
                 .stride(n(1))
                 .padding(n(2))
                 .ceil_mode(call.flag),
         )?,
         8 => x.avg_pool(
-            Pool::new(n(0))
+            PoolOptions::new(n(0))
                 .stride(n(1))
                 .padding(n(2))
                 .count_include_pad(call.flag),
@@ -124,7 +130,7 @@ fn apply(call: &Call, mesh: &Mesh, place: Place<'_>) -> Result<Vec<f64>> {
         27 => x
             .square()?
             .add_scalar(1.0)?
-            .lp_pool(n(0) as f64, Pool::new(n(1)).stride(n(2)))?,
+            .lp_pool(n(0) as f64, PoolOptions::new(n(1)).stride(n(2)))?,
         28 => x.unfold(windows())?,
         29 => x.fold([n(2), n(1)], windows())?,
         30 => x.sliding(n(0), n(1), n(2))?,

@@ -2,8 +2,8 @@
 
 use shard_spec::DeviceMesh;
 use shard_tensor::{
-    Context, Conv, ConvTranspose, DType, EdgeMap, Mesh, Pool, ResampleMode, Result, ShardTensor,
-    replicate, shard,
+    Context, ConvOptions, ConvTransposeOptions, DType, EdgeMap, Mesh, PoolOptions, ResampleMode,
+    Result, ShardTensor, replicate, shard,
 };
 use xtests::harness::{On, on_mesh};
 use xtests::properties;
@@ -52,13 +52,15 @@ fn calls() -> Vec<Call> {
         ("amax", |x, _| x.amax([HUGE], true)),
         ("groups", |x, _| x.group_norm(0, None, None, 1e-5)),
         ("layer_norm", |x, _| x.layer_norm(HUGE, None, None, 1e-5)),
-        ("pool kernel", |x, _| x.max_pool(Pool::new(0))),
+        ("pool kernel", |x, _| x.max_pool(PoolOptions::new(0))),
         ("pool padding", |x, _| {
-            x.avg_pool(Pool::new(2).padding(HUGE))
+            x.avg_pool(PoolOptions::new(2).padding(HUGE))
         }),
-        ("pool stride", |x, _| x.max_pool(Pool::new(2).stride(0))),
+        ("pool stride", |x, _| {
+            x.max_pool(PoolOptions::new(2).stride(0))
+        }),
         ("pool divisor", |x, _| {
-            x.avg_pool(Pool::new(HUGE).divisor(1))
+            x.avg_pool(PoolOptions::new(HUGE).divisor(1))
         }),
         ("size", |x, _| x.interpolate([0, 3], ResampleMode::Linear)),
         ("size beyond memory", |x, _| {
@@ -74,28 +76,28 @@ fn calls() -> Vec<Call> {
             x.interpolate_by(&[-1.0], ResampleMode::Nearest)
         }),
         ("conv padding", |x, m| {
-            x.conv(&kernel(m)?, None, Conv::new().padding(HUGE))
+            x.conv(&kernel(m)?, None, ConvOptions::new().padding(HUGE))
         }),
         ("conv dilation", |x, m| {
-            x.conv(&kernel(m)?, None, Conv::new().dilation(HUGE))
+            x.conv(&kernel(m)?, None, ConvOptions::new().dilation(HUGE))
         }),
         ("conv stride", |x, m| {
-            x.conv(&kernel(m)?, None, Conv::new().stride(0))
+            x.conv(&kernel(m)?, None, ConvOptions::new().stride(0))
         }),
         ("conv groups", |x, m| {
-            x.conv(&kernel(m)?, None, Conv::new().groups(0))
+            x.conv(&kernel(m)?, None, ConvOptions::new().groups(0))
         }),
         ("many groups", |x, m| {
-            x.conv(&kernel(m)?, None, Conv::new().groups(HUGE))
+            x.conv(&kernel(m)?, None, ConvOptions::new().groups(HUGE))
         }),
         ("transposed stride", |x, m| {
-            x.conv_transpose(&kernel(m)?, None, ConvTranspose::new().stride(HUGE))
+            x.conv_transpose(&kernel(m)?, None, ConvTransposeOptions::new().stride(HUGE))
         }),
         ("transposed groups", |x, m| {
-            x.conv_transpose(&kernel(m)?, None, ConvTranspose::new().groups(HUGE))
+            x.conv_transpose(&kernel(m)?, None, ConvTransposeOptions::new().groups(HUGE))
         }),
         ("transposed crop", |x, m| {
-            x.conv_transpose(&kernel(m)?, None, ConvTranspose::new().padding(HUGE))
+            x.conv_transpose(&kernel(m)?, None, ConvTransposeOptions::new().padding(HUGE))
         }),
         ("neighbours", |_, m| {
             Ok(points(m)?.nearest(&points(m)?, HUGE)?.0)

@@ -3,8 +3,8 @@
 use super::{Call, Chance, Made, one, two};
 use shard_tensor::nn::{self, Module};
 use shard_tensor::{
-    BagReduce, Bins, ClassLoss, Conv, DType, EdgeMap, FourierNorm, Mesh, Order, Pool, ResampleMode,
-    Result, ScatterReduce, ShardTensor, Unfold, replicate,
+    BagReduce, Bins, ClassLoss, ConvOptions, DType, EdgeMap, FourierNorm, Mesh, Order, PoolOptions,
+    ResampleMode, Result, ScatterReduce, ShardTensor, UnfoldOptions, replicate,
 };
 
 /// A loss of two tensors.
@@ -32,7 +32,9 @@ pub(super) const MOVES: &[(&str, Call)] = &[
     }),
     ("fold", |c, m| {
         let x = c.of(m, 3)?;
-        let windows = Unfold::new(c.size()).stride(c.size()).padding(c.size());
+        let windows = UnfoldOptions::new(c.size())
+            .stride(c.size())
+            .padding(c.size());
         one(x.fold([c.size(), c.size()], windows.dilation(c.size())))
     }),
     ("tile", |c, m| one(c.any(m)?.tile([c.size(), c.size()]))),
@@ -330,7 +332,7 @@ pub(super) const LAYERS: &[(&str, Call)] = &[
         let x = c.tensor(m, &[2, 2, 5])?;
         let weight = c.tensor(m, &[2, 2, 3])?;
         let edges = [EdgeMap::Replicate, EdgeMap::Reflect, EdgeMap::Circular];
-        let options = Conv::new().edge(c.pick(&edges)).stride(c.size());
+        let options = ConvOptions::new().edge(c.pick(&edges)).stride(c.size());
         one(x.conv(&weight, None, options.padding_each([(c.size(), c.size())])))
     }),
     ("lp_pool", |c, m| {
@@ -338,7 +340,7 @@ pub(super) const LAYERS: &[(&str, Call)] = &[
         one(x.lp_pool(c.number(), c.pool()))
     }),
     ("dilated max_pool", |c, m| {
-        let pool = Pool::new([c.size(), c.size()]).dilation([c.size(), c.size()]);
+        let pool = PoolOptions::new([c.size(), c.size()]).dilation([c.size(), c.size()]);
         one(c.of(m, 4)?.max_pool(pool.ceil_mode(c.flag())))
     }),
     ("local_response_norm", |c, m| {

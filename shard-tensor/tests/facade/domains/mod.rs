@@ -12,9 +12,9 @@ use shard_tensor::nn::{self, ModelExt, Module};
 use shard_tensor::op::EdgeMap;
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
-    Attention, Causal, Conv, ConvTranspose, DType, ErrorClass, FoldBy, GradAs, Launch, Layout,
-    LocalSizes, Mesh, Neighborhood, Placements, Pool, ReduceOp, ResampleMode, Result, ShardTensor,
-    partial, replicate, shard,
+    Attention, Causal, ConvOptions, ConvTransposeOptions, DType, ErrorClass, FoldBy, GradAs,
+    Launch, Layout, LocalSizes, Mesh, Neighborhood, Placements, PoolOptions, ReduceOp,
+    ResampleMode, Result, ShardTensor, partial, replicate, shard,
 };
 
 /// The shape and the placements of an operand.

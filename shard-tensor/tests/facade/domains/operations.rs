@@ -12,7 +12,7 @@ fn case_17_convolutions_of_lines() {
                     operand(&[2, 3, k], replicate()),
                 ];
                 equal(&[4], &x, &|x| {
-                    let options = Conv::new()
+                    let options = ConvOptions::new()
                         .stride(stride)
                         .padding(padding)
                         .dilation(dilation);
@@ -35,7 +35,11 @@ fn case_18_convolutions_of_images_and_volumes() {
                 operand(&[4, 3, k, k], Placements::replicated()),
             ];
             equal(&mesh, &x, &|x| {
-                x[0].conv2d(&x[1], None, Conv::new().stride(stride).padding(padding))
+                x[0].conv2d(
+                    &x[1],
+                    None,
+                    ConvOptions::new().stride(stride).padding(padding),
+                )
             });
         }
         let x = [
@@ -43,7 +47,7 @@ fn case_18_convolutions_of_images_and_volumes() {
             operand(&[3, 2, 3, 3, 3], Placements::replicated()),
         ];
         equal(&mesh, &x, &|x| {
-            x[0].conv3d(&x[1], None, Conv::new().padding(1))
+            x[0].conv3d(&x[1], None, ConvOptions::new().padding(1))
         });
     }
 }
@@ -54,7 +58,7 @@ fn case_19_pieces_stay_pieces() {
         let mesh = ctx.mesh_of(4)?;
         let x = mesh.ones([1, 2, 64, 64], [shard(2)])?.requires_grad()?;
         let w = mesh.ones([2, 2, 3, 3], [replicate()])?;
-        let y = x.conv2d(&w, None, Conv::new().padding(1))?;
+        let y = x.conv2d(&w, None, ConvOptions::new().padding(1))?;
         let dx = y.mean_all()?.backward()?.get(&x)?.unwrap();
         assert_eq!(
             [&y.local_shape()[..], &dx.local_shape()[..]],
@@ -72,7 +76,7 @@ fn case_20_transposed_convolutions() {
             operand(&[3, 2, k, k], replicate()),
         ];
         equal(&[3], &x, &|x| {
-            let options = ConvTranspose::new()
+            let options = ConvTransposeOptions::new()
                 .stride(2)
                 .padding(padding)
                 .output_padding(more);
@@ -88,7 +92,7 @@ fn case_21_a_halo_from_beyond_the_neighbour() {
         operand(&[2, 2, 7], replicate()),
     ];
     equal(&[4], &x, &|x| {
-        x[0].conv1d(&x[1], None, Conv::new().padding(3))
+        x[0].conv1d(&x[1], None, ConvOptions::new().padding(3))
     });
 }
 
@@ -100,7 +104,7 @@ fn case_22_padded_by_what_lies_around() {
             operand(&[2, 2, 3, 3], replicate()),
         ];
         equal(&[3], &x, &|x| {
-            x[0].conv2d(&x[1], None, Conv::new().padding(2).edge(edge))
+            x[0].conv2d(&x[1], None, ConvOptions::new().padding(2).edge(edge))
         });
     }
 }
@@ -123,9 +127,9 @@ fn case_23_padding_alone() {
 fn case_24_pools() {
     let x = [operand(&[2, 2, 17, 9], shard(2).sizes([6, 0, 11]))];
     for options in [
-        || Pool::new(2),
-        || Pool::new(4),
-        || Pool::new(3).stride(2).padding(1),
+        || PoolOptions::new(2),
+        || PoolOptions::new(4),
+        || PoolOptions::new(3).stride(2).padding(1),
     ] {
         equal(&[3], &x, &|x| x[0].avg_pool(options()));
         equal(&[3], &x, &|x| x[0].max_pool(options()));
@@ -135,7 +139,7 @@ fn case_24_pools() {
             let x = ctx
                 .mesh_of(ranks)?
                 .from_fn([1, 1, 17, 9], placements.clone(), |i| pattern(0, i))?;
-            x.max_pool_with_indices(Pool::new(3).stride(2).padding(1))?
+            x.max_pool_with_indices(PoolOptions::new(3).stride(2).padding(1))?
                 .1
                 .to_array::<i64>()
         });

@@ -258,13 +258,13 @@ fn case_44_models() {
     ];
     equal(&[3], &volume, &|x| {
         let fine = x[0]
-            .conv3d(&x[1], None, Conv::new().padding(1))?
+            .conv3d(&x[1], None, ConvOptions::new().padding(1))?
             .group_norm(3, None, None, 1e-5)?
             .silu()?;
-        let coarse = fine.max_pool(Pool::new(2).ceil_mode(true))?;
+        let coarse = fine.max_pool(PoolOptions::new(2).ceil_mode(true))?;
         let up = coarse.interpolate(&fine.shape()[2..], ResampleMode::Linear)?;
         let both = ShardTensor::cat(&[&up.narrow(1, 0..2)?, &fine], 1)?;
-        both.conv3d(&x[2], None, Conv::new().padding(1))
+        both.conv3d(&x[2], None, ConvOptions::new().padding(1))
     });
     let image = [
         operand(&[2, 1, 16, 12], [shard(2), shard(3)]),
@@ -273,7 +273,7 @@ fn case_44_models() {
         operand(&[8, 8], Placements::replicated()),
     ];
     equal(&[2, 2], &image, &|x| {
-        let patches = x[0].conv2d(&x[1], None, Conv::new().stride(4))?;
+        let patches = x[0].conv2d(&x[1], None, ConvOptions::new().stride(4))?;
         let tokens = patches.reshape([2, 8, 12])?.transpose(1, 2)?;
         let qkv = tokens
             .layer_norm(1, None, None, 1e-5)?
@@ -308,8 +308,8 @@ fn case_46_training_is_the_same_training() {
             .dtype(DType::F64)
             .run(|ctx| {
                 let mesh = ctx.mesh_of(shape.to_vec())?;
-                let first = nn::Conv::new(&mesh, 1, 4, [3, 3], Conv::new().padding(1))?;
-                let last = nn::Conv::new(&mesh, 4, 1, [3, 3], Conv::new().padding(1))?;
+                let first = nn::Conv::new(&mesh, 1, 4, [3, 3], ConvOptions::new().padding(1))?;
+                let last = nn::Conv::new(&mesh, 4, 1, [3, 3], ConvOptions::new().padding(1))?;
                 let parameters = [first.parameters(), last.parameters()].concat();
                 let mut sgd = Sgd::new(parameters, 0.1)?.momentum(0.9);
                 let x = mesh.from_fn([3, 1, 11, 9], &placements, |i| pattern(0, i))?;

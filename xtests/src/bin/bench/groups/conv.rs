@@ -4,7 +4,7 @@ use crate::case::{Bench, Limit, Work};
 use crate::numbers::fill;
 use crate::suite::{Split, Suite};
 use crate::tensors::{Share, bench, gradients};
-use shard_tensor::{Context, Conv, DType, Result, ShardTensor, replicate};
+use shard_tensor::{Context, ConvOptions, DType, Result, ShardTensor, replicate};
 
 /// A convolution and where its input is divided.
 #[derive(Clone)]
@@ -53,7 +53,7 @@ impl Case {
     }
 
     fn function(&self) -> impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + Clone + use<> {
-        let options = Conv::new()
+        let options = ConvOptions::new()
             .padding(self.padding)
             .stride(self.stride)
             .groups(self.groups);

@@ -3,7 +3,7 @@
 use super::{cross_entropy, train};
 use crate::suite::Suite;
 use shard_tensor::nn::{Conv, LayerNorm, Linear, Module};
-use shard_tensor::{Conv as Options, Mesh, Result, ShardTensor, replicate, tree};
+use shard_tensor::{ConvOptions, Mesh, Result, ShardTensor, replicate, tree};
 
 /// Points along the side of a patch.
 const PATCH: usize = 4;
@@ -37,7 +37,7 @@ impl ConvNext {
     fn new(mesh: &Mesh, width: usize) -> Result<Self> {
         let blocks = (0..DEPTH).map(|_| Block::new(mesh, width));
         Ok(Self {
-            stem: Conv::new(mesh, 3, width, [PATCH; 2], Options::new().stride(PATCH))?,
+            stem: Conv::new(mesh, 3, width, [PATCH; 2], ConvOptions::new().stride(PATCH))?,
             blocks: blocks.collect::<Result<_>>()?,
             head: Linear::new(mesh, width, CLASSES)?,
         })
@@ -75,7 +75,7 @@ tree!(Block {
 
 impl Block {
     fn new(mesh: &Mesh, width: usize) -> Result<Self> {
-        let depthwise = Options::new().padding(3).groups(width);
+        let depthwise = ConvOptions::new().padding(3).groups(width);
         Ok(Self {
             near: Conv::new(mesh, width, width, [7, 7], depthwise)?,
             norm: LayerNorm::new(mesh, width)?,

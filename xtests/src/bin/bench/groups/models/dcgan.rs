@@ -3,7 +3,7 @@
 use super::{mean_square, train};
 use crate::suite::Suite;
 use shard_tensor::nn::{BatchNorm, ConvTranspose, Map, Sequential};
-use shard_tensor::{ConvTranspose as Options, Mesh, Result, ShardTensor};
+use shard_tensor::{ConvTransposeOptions, Mesh, Result, ShardTensor};
 
 pub(super) fn add(suite: &mut Suite<'_>) {
     let (samples, channels, side) = (suite.size(16, 4), suite.size(128, 8), suite.size(8, 4));
@@ -21,7 +21,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
 
 /// Three convolutions, each of which doubles the points along either side.
 fn generator(mesh: &Mesh, channels: usize) -> Result<Sequential> {
-    let options = || Options::new().stride(2).padding(1);
+    let options = || ConvTransposeOptions::new().stride(2).padding(1);
     let twice = |from, to| ConvTranspose::new(mesh, from, to, [4, 4], options());
     Ok(Sequential::new()
         .then(twice(channels, channels / 2)?)

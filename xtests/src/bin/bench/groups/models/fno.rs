@@ -3,7 +3,7 @@
 use super::{mean_square, train};
 use crate::suite::Suite;
 use shard_tensor::nn::{Conv, Module, SpectralConv};
-use shard_tensor::{Conv as Options, Mesh, Result, ShardTensor, tree};
+use shard_tensor::{ConvOptions, Mesh, Result, ShardTensor, tree};
 
 const DEPTH: usize = 4;
 
@@ -48,7 +48,7 @@ tree!(Layer {
 
 impl Fno {
     fn new(mesh: &Mesh, width: usize, modes: usize) -> Result<Self> {
-        let points = |from, to| Conv::new(mesh, from, to, [1, 1], Options::new());
+        let points = |from, to| Conv::new(mesh, from, to, [1, 1], ConvOptions::new());
         let layer = |_| {
             Ok(Layer {
                 spectral: SpectralConv::new(mesh, width, width, [modes, modes])?,

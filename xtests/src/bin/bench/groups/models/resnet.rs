@@ -3,7 +3,7 @@
 use super::{cross_entropy, train};
 use crate::suite::Suite;
 use shard_tensor::nn::{BatchNorm, Conv, Linear, Module};
-use shard_tensor::{Conv as Options, Mesh, Result, ShardTensor, tree};
+use shard_tensor::{ConvOptions, Mesh, Result, ShardTensor, tree};
 
 const CLASSES: usize = 10;
 
@@ -33,7 +33,7 @@ tree!(ResNet { stem, blocks, head });
 impl ResNet {
     /// With so many channels in the first block.
     pub(in crate::groups) fn new(mesh: &Mesh, width: usize) -> Result<Self> {
-        let stem = Conv::new(mesh, 3, width, [3, 3], Options::new().padding(1))?;
+        let stem = Conv::new(mesh, 3, width, [3, 3], ConvOptions::new().padding(1))?;
         Ok(Self {
             stem,
             blocks: [
@@ -78,9 +78,9 @@ tree!(Block {
 impl Block {
     fn new(mesh: &Mesh, from: usize, to: usize) -> Result<Self> {
         let conv = |from, side, options| Conv::without_bias(mesh, from, to, [side, side], options);
-        let (near, coarser) = (Options::new().padding(1), from != to);
+        let (near, coarser) = (ConvOptions::new().padding(1), from != to);
         let stride = if coarser { 2 } else { 1 };
-        let skip = coarser.then(|| conv(from, 1, Options::new().stride(stride)));
+        let skip = coarser.then(|| conv(from, 1, ConvOptions::new().stride(stride)));
         Ok(Self {
             conv1: conv(from, 3, near.clone().stride(stride))?,
             norm1: BatchNorm::new(mesh, to)?,

@@ -3,9 +3,7 @@
 use super::{mean_square, train};
 use crate::suite::Suite;
 use shard_tensor::nn::{Conv, ConvTranspose, GroupNorm, Module};
-use shard_tensor::{
-    Conv as Options, ConvTranspose as TransposeOptions, Mesh, Result, ShardTensor, tree,
-};
+use shard_tensor::{ConvOptions, ConvTransposeOptions, Mesh, Result, ShardTensor, tree};
 
 /// Groups of channels that a norm takes together.
 const GROUPS: usize = 8;
@@ -48,10 +46,10 @@ tree!(UNet {
 impl UNet {
     /// With so many channels at the finer resolution, and twice as many at the coarser.
     pub(in crate::groups) fn new(mesh: &Mesh, width: usize) -> Result<Self> {
-        let (near, wide) = (Options::new().padding(1), 2 * width);
+        let (near, wide) = (ConvOptions::new().padding(1), 2 * width);
         let conv = |from, to, options| Conv::new(mesh, from, to, [3, 3], options);
         let block = |from, to| Block::new(mesh, from, to);
-        let twice = TransposeOptions::new().stride(2);
+        let twice = ConvTransposeOptions::new().stride(2);
         Ok(Self {
             first: conv(3, width, near.clone())?,
             fine: block(width, width)?,
@@ -97,8 +95,8 @@ tree!(Block {
 
 impl Block {
     fn new(mesh: &Mesh, from: usize, to: usize) -> Result<Self> {
-        let near = |from| Conv::new(mesh, from, to, [3, 3], Options::new().padding(1));
-        let skip = (from != to).then(|| Conv::new(mesh, from, to, [1, 1], Options::new()));
+        let near = |from| Conv::new(mesh, from, to, [3, 3], ConvOptions::new().padding(1));
+        let skip = (from != to).then(|| Conv::new(mesh, from, to, [1, 1], ConvOptions::new()));
         Ok(Self {
             norm1: GroupNorm::new(mesh, GROUPS, from)?,
             conv1: near(from)?,

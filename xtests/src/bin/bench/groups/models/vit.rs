@@ -5,7 +5,7 @@ use crate::suite::Suite;
 use shard_tensor::nn::{
     Conv, LayerNorm, Linear, Module, PositionEmbedding, TransformerEncoder, TransformerEncoderLayer,
 };
-use shard_tensor::{Conv as Options, Mesh, Result, ShardTensor, tree};
+use shard_tensor::{ConvOptions, Mesh, Result, ShardTensor, tree};
 
 /// Points along the side of a patch.
 const PATCH: usize = 16;
@@ -51,7 +51,7 @@ impl Vit {
         };
         let encoder = TransformerEncoder::new(depth, layer)?;
         Ok(Self {
-            patches: Conv::new(mesh, 3, width, [PATCH; 2], Options::new().stride(PATCH))?,
+            patches: Conv::new(mesh, 3, width, [PATCH; 2], ConvOptions::new().stride(PATCH))?,
             positions: PositionEmbedding::new(mesh, (side / PATCH).pow(2), width)?,
             encoder: encoder.norm(LayerNorm::new(mesh, width)?),
             head: Linear::new(mesh, width, CLASSES)?,

@@ -5,7 +5,7 @@ use crate::numbers::{below, fill};
 use crate::suite::Suite;
 use crate::tensors::{Share, bench, gradients};
 use shard_tensor::{
-    AxisPlacement, ClassLoss, Context, Conv, Error, Result, ShardTensor, replicate, shard,
+    AxisPlacement, ClassLoss, Context, ConvOptions, Error, Result, ShardTensor, replicate, shard,
 };
 
 type Function = fn(&[ShardTensor]) -> Result<Vec<ShardTensor>>;
@@ -220,7 +220,13 @@ fn windows(suite: &Suite<'_>) -> Vec<Case> {
     let near = case(
         format!("convolution 1x32x{side}x{side}, k3, S(2)"),
         &[image.clone(), filters],
-        |x| Ok(vec![x[0].conv(&x[1], None, Conv::new().padding(1))?]),
+        |x| {
+            Ok(vec![x[0].conv(
+                &x[1],
+                None,
+                ConvOptions::new().padding(1),
+            )?])
+        },
     );
     vec![near.clone(), near.backward(&image)]
 }
