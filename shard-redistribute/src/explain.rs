@@ -8,7 +8,7 @@ use std::fmt;
 /// What running a plan costs one rank, as its ledger will show it. Sums over ranks that send messages go in stages, whose messages and
 /// rounds these are, if the plan has a [model](crate::CostModel) of their links.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Forecast {
+pub struct PlanCost {
     /// Bytes received from other ranks.
     pub bytes: u64,
     /// Ranks received from, summed over rounds.
@@ -27,7 +27,7 @@ pub struct StepReport {
     /// The layout after the step, in short form.
     pub layout: String,
     /// What the step costs this rank; the peak is that of the step alone.
-    pub mine: Forecast,
+    pub mine: PlanCost,
     /// Most bytes received by one rank; a bound for meshes of more than 64 ranks.
     pub most_received: u64,
     /// Most bytes sent by one rank; an estimate for meshes of more than 64 ranks.
@@ -46,10 +46,10 @@ pub struct Explanation {
     /// The steps, in order.
     pub steps: Vec<StepReport>,
     /// The totals of this rank.
-    pub mine: Forecast,
+    pub mine: PlanCost,
     /// The totals of this rank if the array moves in its own memory ([`Plan::run_into`]); the peak then counts the
     /// source.
-    pub in_place: Option<Forecast>,
+    pub in_place: Option<PlanCost>,
     /// The methods compared, if there was a choice.
     pub considered: Vec<Considered>,
     /// Why this method was taken.
@@ -66,11 +66,11 @@ impl Plan {
     /// What this rank will move and hold when the plan runs.
     ///
     /// Bytes, messages and rounds are what the ledger will count; the peak is an upper bound.
-    pub fn forecast(&self, dtype: DType) -> Forecast {
+    pub fn forecast(&self, dtype: DType) -> PlanCost {
         if let Some(first) = self.bounded(dtype) {
             return self.bounded_forecast(dtype, first);
         }
-        let mut total = Forecast::default();
+        let mut total = PlanCost::default();
         for step in &self.steps {
             let cost = self.step_forecast(step, dtype);
             total.bytes += cost.bytes;
@@ -172,18 +172,18 @@ impl Plan {
         numel(&shape) * dtype.size()
     }
 
-    pub(crate) fn step_forecast(&self, step: &Step, dtype: DType) -> Forecast {
+    pub(crate) fn step_forecast(&self, step: &Step, dtype: DType) -> PlanCost {
         let block = self.block(step, dtype);
         match step {
             Step::Exchange(exchange, _) => {
-                let mut moved = Forecast::default();
+                let mut moved = PlanCost::default();
                 for stage in exchange.stages() {
                     moved.bytes += (stage.remote_elements(self.index) * dtype.size()) as u64;
                     moved.messages += stage.remote_messages(self.index) as u64;
                     moved.rounds += u64::from(!exchange.is_local());
                 }
                 let block = block + exchange.between() * dtype.size();
-                Forecast {
+                PlanCost {
                     peak: match exchange.plan().widens(dtype) {
                         true => (block + block / dtype.size() * DType::F32.size()) as u64,
                         false => block as u64,
@@ -208,13 +208,13 @@ impl Plan {
         axes: &[usize],
         place: (usize, usize),
         op: ReduceOp,
-    ) -> Option<Forecast> {
+    ) -> Option<PlanCost> {
         let model = &self.choice.as_ref()?.model;
         if !model.sender_pays {
             return None;
         }
         let moves = staged_all_reduce(len, dtype, place, Monoid::Op(op), model.worst(axes))?;
-        Some(Forecast {
+        Some(PlanCost {
             bytes: moves.bytes,
             messages: moves.messages,
             rounds: moves.rounds,
@@ -224,7 +224,7 @@ impl Plan {
 }
 
 /// What an all-reduce of `len` elements costs member `me` of a group of `ranks`.
-pub(crate) fn all_reduce_forecast(len: usize, dtype: DType, ranks: usize, me: usize) -> Forecast {
+pub(crate) fn all_reduce_forecast(len: usize, dtype: DType, ranks: usize, me: usize) -> PlanCost {
     let block = len * dtype.size();
     let received = all_reduce_received(len, dtype.size(), ranks, me, 1);
     // The rule by which the communicator chooses one round or two.
@@ -238,7 +238,7 @@ pub(crate) fn all_reduce_forecast(len: usize, dtype: DType, ranks: usize, me: us
             others * u64::from(chunk > 0) + owners - u64::from(chunk > 0)
         }
     };
-    Forecast {
+    PlanCost {
         bytes: (received * dtype.size()) as u64,
         messages,
         rounds: match (ranks, one_round) {

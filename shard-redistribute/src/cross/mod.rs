@@ -12,7 +12,7 @@ use crate::budget::check_bytes;
 use crate::error::Incompatible;
 use crate::plan::{Comparison, dual};
 use crate::{
-    Considered, CostModel, Fingerprint, Forecast, Method, Plan, RedistributeError, Result,
+    Considered, CostModel, Fingerprint, Method, Plan, PlanCost, RedistributeError, Result,
 };
 use crossing::Crossing;
 use shard_comm::{DType, ExchangePlan, Scalar};
@@ -219,9 +219,9 @@ impl CrossPlan {
     }
 
     /// What this rank will move and hold when the plan runs; see [`Plan::forecast`].
-    pub fn forecast(&self, dtype: DType) -> Forecast {
+    pub fn forecast(&self, dtype: DType) -> PlanCost {
         let before = self.before.as_ref();
-        let mut all = before.map_or_else(Forecast::default, |p| p.forecast(dtype));
+        let mut all = before.map_or_else(PlanCost::default, |p| p.forecast(dtype));
         all.bytes += (self.exchange.remote_elements(self.rank) * dtype.size()) as u64;
         all.messages += self.exchange.remote_messages(self.rank) as u64;
         if !self.still {

@@ -2,7 +2,7 @@
 
 use super::run::{Mover, move_into};
 use super::sizes::{Leg, Place, Way, beside_sum, forecast_into, fresh_forecast};
-use crate::{Array, Forecast, Method, Plan, Result, Step};
+use crate::{Array, Method, Plan, PlanCost, Result, Step};
 use shard_comm::DType;
 
 impl Plan {
@@ -76,7 +76,7 @@ impl Plan {
     ///
     /// # Errors
     /// As [`Plan::new`], if the plan has to run as the direct one.
-    pub fn forecast_into(&self, dtype: DType) -> Result<Forecast> {
+    pub fn forecast_into(&self, dtype: DType) -> Result<PlanCost> {
         Ok(match self.instead(dtype)? {
             Some(direct) => forecast_into(&direct, 0, dtype, false),
             None => forecast_into(self, 0, dtype, false),
@@ -160,9 +160,9 @@ impl Plan {
     }
 
     /// What [`run_bounded`](Self::run_bounded) costs.
-    pub(crate) fn bounded_forecast(&self, dtype: DType, way: Way) -> Forecast {
+    pub(crate) fn bounded_forecast(&self, dtype: DType, way: Way) -> PlanCost {
         let Some(first) = self.legs().next() else {
-            return Forecast::default();
+            return PlanCost::default();
         };
         let mut total = fresh_forecast(self, &first, way, dtype);
         let rest = forecast_into(self, 1, dtype, way == Way::Whole && !first.is_local());

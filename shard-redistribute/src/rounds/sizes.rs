@@ -6,7 +6,7 @@ use super::ranges::{Block, Cut, UNEVEN};
 use crate::exchange::Exchange;
 use crate::explain::{all_reduce_forecast, position};
 use crate::path::{EXACT_RANKS, Hop, Move};
-use crate::{Forecast, Owners, Plan, Step};
+use crate::{Owners, Plan, PlanCost, Step};
 use shard_comm::DType;
 use shard_spec::{Layout, numel};
 use std::collections::BTreeSet;
@@ -373,7 +373,7 @@ pub(crate) fn forecast_into(
     from_step: usize,
     dtype: DType,
     mut loose: bool,
-) -> Forecast {
+) -> PlanCost {
     let shares = plan.in_even_shares(from_step, dtype);
     let plan = shares.as_ref().unwrap_or(plan);
     let rank = plan.from().mesh().ranks()[plan.index];
@@ -381,19 +381,19 @@ pub(crate) fn forecast_into(
     let size = dtype.size();
     let first = plan.legs().nth(from_step);
     let first = first.map_or(plan.to(), |leg| leg.from);
-    let mut total = Forecast {
+    let mut total = PlanCost {
         peak: (held(first) * size) as u64,
-        ..Forecast::default()
+        ..PlanCost::default()
     };
     for leg in plan.legs().skip(from_step) {
         let (source, target) = (held(leg.from), held(leg.step.layout()));
         let way = leg.way(dtype, plan.staging(), Place::Own);
         let local = leg.is_local();
         let mut cost = match (leg.step, way) {
-            (_, Way::Keep) => Forecast::default(),
+            (_, Way::Keep) => PlanCost::default(),
             (_, Way::Whole) => {
                 let whole = plan.step_forecast(leg.step, dtype);
-                Forecast {
+                PlanCost {
                     peak: whole.peak + (source * size) as u64,
                     ..whole
                 }
@@ -403,7 +403,7 @@ pub(crate) fn forecast_into(
                 let schedule = Schedule::new(exchange, rounds, leg.shared(plan.index));
                 let held = schedule.elements(source, target, size, plan.staging());
                 let each = size + leg.widening(dtype);
-                Forecast {
+                PlanCost {
                     bytes: (exchange.plan().remote_elements(plan.index) * size) as u64,
                     messages: schedule.messages(plan.index),
                     rounds: if local { 0 } else { 2 * rounds as u64 + 1 },
@@ -427,14 +427,14 @@ pub(crate) fn forecast_into(
 }
 
 /// What a plan's first step costs if it has a destination of its own and is run this way. The peak does not count the source.
-pub(super) fn fresh_forecast(plan: &Plan, leg: &Leg<'_>, way: Way, dtype: DType) -> Forecast {
+pub(super) fn fresh_forecast(plan: &Plan, leg: &Leg<'_>, way: Way, dtype: DType) -> PlanCost {
     let size = dtype.size();
     match (leg.step, way) {
-        (_, Way::Keep) => Forecast::default(),
+        (_, Way::Keep) => PlanCost::default(),
         (Step::Exchange(exchange, _), Way::Rounds(rounds)) => {
             let schedule = Schedule::new(exchange, rounds, leg.shared(plan.index));
             let each = size + leg.widening(dtype);
-            Forecast {
+            PlanCost {
                 bytes: (exchange.plan().remote_elements(plan.index) * size) as u64,
                 messages: schedule.messages(plan.index),
                 rounds: rounds as u64 + 1,
@@ -469,8 +469,8 @@ pub(super) fn slices_forecast(
     ranks: usize,
     me: usize,
     place: Place,
-) -> Forecast {
-    let mut total = Forecast::default();
+) -> PlanCost {
+    let mut total = PlanCost::default();
     // All slices but the last are alike.
     for (slice, count) in [(slice, len / slice), (len % slice, 1)] {
         if slice > 0 && count > 0 {

@@ -3,7 +3,7 @@
 use crate::common::{expected, layout, missing, on_ranks, pair, recipe, spread, value};
 use proptest::prelude::*;
 use shard_comm::{DType, ErrorClass};
-use shard_redistribute::{Array, CostModel, Forecast, LinkCost, Plan};
+use shard_redistribute::{Array, CostModel, LinkCost, Plan, PlanCost};
 use shard_spec::{DeviceMesh, Layout, ReduceOp, numel};
 
 fn meshes() -> impl Strategy<Value = Vec<usize>> {
@@ -83,7 +83,7 @@ proptest! {
                 let peak = cx.device().memory().peak - live;
                 let moved = cx.world().ledger().since(&before);
                 assert_eq!(y.to_vec::<f64>().unwrap(), want, "{plan}");
-                let did = Forecast {
+                let did = PlanCost {
                     bytes: moved.bytes,
                     messages: moved.messages,
                     rounds: moved.rounds,

@@ -7,7 +7,7 @@ use shard_comm::{
     Call, CommError, Communicator, DType, DeviceFactory, DeviceKind, Element, ErrorClass, Scalar,
     local,
 };
-use shard_redistribute::{Array, CostModel, Forecast, MeshComm, Plan, RedistributeError, Step};
+use shard_redistribute::{Array, CostModel, MeshComm, Plan, PlanCost, RedistributeError, Step};
 use shard_spec::{DeviceMesh, Layout, ReduceOp, numel};
 use std::rc::Rc;
 
@@ -80,7 +80,7 @@ fn check<T: Element>(cx: &Rc<MeshComm>, from: &Layout, to: &Layout, staging: usi
         let what = format!("{from} to {to}, staging {staging}, in place {in_place}: {plan}");
         assert_eq!(y.layout(), to);
         assert_eq!(bytes(&y), want, "{what}");
-        let did = Forecast {
+        let did = PlanCost {
             bytes: moved.bytes,
             messages: moved.messages,
             rounds: moved.rounds,

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use shard_comm::backend::Decorator;
 use shard_comm::simulated::SimulatedComm;
 use shard_comm::{Communicator, DType, Machine, Nodes, Topology, local};
-use shard_redistribute::{Array, CostModel, Forecast, LinkCost, MeshComm, Plan, Step};
+use shard_redistribute::{Array, CostModel, LinkCost, MeshComm, Plan, PlanCost, Step};
 use shard_spec::{DeviceMesh, IndexBox, Layout, Partition};
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ fn run(plan: &Plan, x: &Array) -> Array {
     // What was given back for others to read until now may have been part of what was live.
     let peak = x.cx().device().memory().peak.saturating_sub(live) as u64;
     let moved = world.ledger().since(&before);
-    let did = Forecast {
+    let did = PlanCost {
         bytes: moved.bytes,
         messages: moved.messages,
         rounds: moved.rounds,
