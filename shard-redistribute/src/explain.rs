@@ -19,7 +19,7 @@ pub struct PlanCost {
     pub peak: u64,
 }
 
-/// One step of an [`Explanation`].
+/// One step of a [`PlanReport`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct StepReport {
     /// `exchange`, `in stages` if it passes through other ranks, or `all-reduce`.
@@ -38,7 +38,7 @@ pub struct StepReport {
 
 /// A plan in words and figures; prints as a table.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Explanation {
+pub struct PlanReport {
     /// The layouts passed through, such as `S(0)[0]S(0)[1] → R S(0)`; see [`Plan::trace`].
     pub trace: String,
     /// The plan's method.
@@ -97,7 +97,7 @@ impl Plan {
     /// assert_eq!((told.mine.bytes, told.mine.messages), (4 * 16, 2));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn explain(&self, dtype: DType) -> Explanation {
+    pub fn explain(&self, dtype: DType) -> PlanReport {
         let shared = crate::CostModel::shared_memory();
         let model = self.choice.as_ref().map_or(&shared, |c| &c.model);
         let size = dtype.size() as u64;
@@ -116,7 +116,7 @@ impl Plan {
                 seconds: cost.time,
             }
         });
-        Explanation {
+        PlanReport {
             trace: self.trace(),
             method: self.method(),
             steps: steps.collect(),
@@ -277,7 +277,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-impl fmt::Display for Explanation {
+impl fmt::Display for PlanReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}  ({})", self.trace, self.method)?;
         for (i, s) in self.steps.iter().enumerate() {

@@ -48,7 +48,7 @@
 //! Where a rank has little for each of many others, messages cost more than bytes. An exchange then goes in **stages**: pieces pass
 //! through other ranks, first those of the node, so that a rank has a few messages per doubling of the number of ranks in place of one
 //! to each. The model decides, and the elements are the same to the last bit. Without a model of their links, processes that send
-//! messages decide by what their communicator says of them. [`Explanation`] and [`PlanCost`] show stages as the ledger counts them.
+//! messages decide by what their communicator says of them. [`PlanReport`] and [`PlanCost`] show stages as the ledger counts them.
 //! On 2048 ranks in nodes of eight (10 µs and 40 GB/s between them), in arrays of 2048 x 2048 (`tests/it/staged.rs`):
 //!
 //! | move | messages | bytes from other nodes | forecast |
@@ -131,7 +131,7 @@ pub use cost::CostModel;
 pub use cross::CrossPlan;
 pub use error::{Incompatible, RedistributeError, Result, TooManyPieces};
 pub use exchange::{Exchange, ExchangeBuilder, ExchangeHandle, Owners, Source};
-pub use explain::{Explanation, PlanCost, StepReport};
+pub use explain::{PlanCost, PlanReport, StepReport};
 pub use fingerprint::Fingerprint;
 pub use handle::PlanHandle;
 pub use mesh_comm::MeshComm;
