@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// One application of an op, or one move.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct ExplainedStep {
     /// The op.
     pub op: &'static str,
     /// Type, shape and layout of each operand.
@@ -33,19 +33,19 @@ pub struct Step {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Explanation {
     /// In order. Of an op that is made of others, those.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ExplainedStep>,
 }
 
 impl Explanation {
     /// The steps in which this rank sent or received anything.
-    pub fn moves(&self) -> impl Iterator<Item = &Step> {
+    pub fn moves(&self) -> impl Iterator<Item = &ExplainedStep> {
         self.steps
             .iter()
             .filter(|step| step.sent + step.received > 0)
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for ExplainedStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (operands, results) = (self.operands.join(", "), self.results.join(", "));
         write!(f, "{}: {operands} -> {results}", self.op)?;
@@ -170,19 +170,19 @@ impl ShardTensor {
 
 /// What has been told since somebody asked; `None` while nobody does.
 #[derive(Default)]
-pub(crate) struct Told(RefCell<Option<Vec<Step>>>);
+pub(crate) struct Told(RefCell<Option<Vec<ExplainedStep>>>);
 
 impl Told {
     fn is_asked(&self) -> bool {
         self.0.borrow().is_some()
     }
 
-    fn begin(&self) -> Option<Vec<Step>> {
+    fn begin(&self) -> Option<Vec<ExplainedStep>> {
         self.0.replace(Some(Vec::new()))
     }
 
     /// What was told; whoever asked before hears of it too.
-    fn end(&self, outer: Option<Vec<Step>>) -> Vec<Step> {
+    fn end(&self, outer: Option<Vec<ExplainedStep>>) -> Vec<ExplainedStep> {
         let steps = self.0.take().unwrap_or_default();
         self.0.replace(outer.map(|mut outer| {
             outer.extend(steps.iter().cloned());
@@ -214,7 +214,7 @@ impl Telling {
         let results = run()?;
         let moved = self.world.ledger().since(&before);
         let (strategy, alternatives) = strategy();
-        let step = Step {
+        let step = ExplainedStep {
             op,
             operands: operands(&results),
             results: results.iter().map(describe).collect(),

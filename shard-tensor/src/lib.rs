@@ -83,7 +83,7 @@ mod transfer;
 pub use context::Context;
 pub use dim::{Dim, DimList, Shifts};
 pub use error::{Error, Located, Result};
-pub use explain::{Explanation, Step};
+pub use explain::{ExplainedStep, Explanation};
 pub use gradients::{ClipNorm, Gradients};
 pub use launch::{Backend, Launch, RankProgram, Returned, launch};
 pub use mesh::{LocalSizes, Mesh, Steps};
