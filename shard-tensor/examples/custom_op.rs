@@ -147,10 +147,10 @@ fn main() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::Stencil;
-    use shard_tensor::op::testing::{Fault, Tensor, validate};
+    use shard_tensor::op::testing::{Tensor, ValidationError, validate};
 
     #[test]
-    fn a_stencil_is_under_any_layout_what_it_is_on_one_rank() -> Result<(), Fault> {
+    fn a_stencil_is_under_any_layout_what_it_is_on_one_rank() -> Result<(), ValidationError> {
         let weights = [0.25, 0.5, 0.125];
         validate(Stencil { weights }, &[Tensor::drawn([21], 1)])?;
         Ok(())

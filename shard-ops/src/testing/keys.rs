@@ -1,6 +1,6 @@
 //! Whether ops of one key are ruled alike.
 
-use super::{Fault, Sample};
+use super::{Sample, ValidationError};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -9,9 +9,9 @@ static TRIED: Mutex<BTreeMap<(u128, String), [String; 2]>> = Mutex::new(BTreeMap
 
 /// Remembers an op, and finds out if another one, of this check or one before, has its key for such operands and another rule: an engine
 /// that has found a strategy for one of them takes it for the other too.
-pub(super) fn differs(sample: &Sample) -> Result<(), Fault> {
+pub(super) fn differs(sample: &Sample) -> Result<(), ValidationError> {
     let (op, metas) = (&sample.op, &sample.metas);
-    let rule = op.rule(metas).map_err(Fault::Alone)?;
+    let rule = op.rule(metas).map_err(ValidationError::Alone)?;
     let shown = [format!("{rule:?}"), format!("{op:?}")];
     let mut tried = TRIED.lock().unwrap_or_else(PoisonError::into_inner);
     let first = tried.entry((op.key(), format!("{metas:?}")));
@@ -19,6 +19,6 @@ pub(super) fn differs(sample: &Sample) -> Result<(), Fault> {
     let ([one, other], [rule, op]) = (first.clone(), shown);
     match one == rule {
         true => Ok(()),
-        false => Err(Fault::Key { op, other }),
+        false => Err(ValidationError::Key { op, other }),
     }
 }

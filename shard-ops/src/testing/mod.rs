@@ -32,7 +32,7 @@
 //! # }
 //! let tried = validate(Twice, &[Tensor::drawn([7], 1)])?; // an op of yours
 //! assert_eq!(tried.slopes, 7);
-//! # Ok::<(), shard_ops::testing::Fault>(())
+//! # Ok::<(), shard_ops::testing::ValidationError>(())
 //! ```
 //!
 //! Beside it are the tools it is made of: whole tensors ([`Tensor`]), placed in any layout ([`place`]) and read back ([`whole`]),
@@ -117,7 +117,7 @@ pub struct Validated {
 /// Why an op is not what it should be.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum ValidationError {
     /// It does not run on one rank.
     #[error("on one rank: {0}")]
     Alone(OpError),
@@ -198,8 +198,8 @@ pub enum Fault {
 /// Ranks are threads of this process.
 ///
 /// # Errors
-/// The first [`Fault`]: it names op, layouts and element.
-pub fn validate(op: impl Op, operands: &[Tensor]) -> Result<Validated, Fault> {
+/// The first [`ValidationError`]: it names op, layouts and element.
+pub fn validate(op: impl Op, operands: &[Tensor]) -> Result<Validated, ValidationError> {
     Validation::default().run(op, operands)
 }
 
@@ -208,7 +208,7 @@ impl Validation {
     ///
     /// # Errors
     /// As [`validate`].
-    pub fn run(&self, op: impl Op, operands: &[Tensor]) -> Result<Validated, Fault> {
+    pub fn run(&self, op: impl Op, operands: &[Tensor]) -> Result<Validated, ValidationError> {
         let op: Arc<dyn Op> = Arc::new(op);
         self.run_shared(&op, operands)
     }
@@ -218,7 +218,11 @@ impl Validation {
     ///
     /// # Errors
     /// As [`validate`].
-    pub fn run_shared(&self, op: &Arc<dyn Op>, operands: &[Tensor]) -> Result<Validated, Fault> {
+    pub fn run_shared(
+        &self,
+        op: &Arc<dyn Op>,
+        operands: &[Tensor],
+    ) -> Result<Validated, ValidationError> {
         let alone = self.alone(op, operands)?;
         let mut tried = Validated {
             slopes: alone.slopes,
@@ -231,14 +235,14 @@ impl Validation {
     }
 
     /// What one rank gives.
-    fn alone(&self, op: &Arc<dyn Op>, operands: &[Tensor]) -> Result<Alone, Fault> {
+    fn alone(&self, op: &Arc<dyn Op>, operands: &[Tensor]) -> Result<Alone, ValidationError> {
         let once = self.on_one(op, operands, NOT_A_NUMBER)?;
         let again = self.on_one(op, operands, ZEROS)?;
         for sample in &once.samples {
             keys::differs(sample)?;
         }
         unwritten(&once.samples, &again.samples)?;
-        let of = |problem| Fault::Vjp {
+        let of = |problem| ValidationError::Vjp {
             op: format!("{op:?}"),
             problem,
         };
@@ -257,7 +261,7 @@ impl Validation {
         op: &Arc<dyn Op>,
         operands: &[Tensor],
         memory: HostOptions,
-    ) -> Result<OnOne, Fault> {
+    ) -> Result<OnOne, ValidationError> {
         let mesh = DeviceMesh::new(&[1])?;
         let options = LocalOptions {
             host: memory,
@@ -282,15 +286,21 @@ impl Validation {
             })
         })?;
         // One rank, one result.
-        runs.swap_remove(0).map_err(Fault::Alone)
+        runs.swap_remove(0).map_err(ValidationError::Alone)
     }
 
     /// Compares on one mesh.
-    fn on(&self, shape: &[usize], alone: &Alone, tried: &mut Validated) -> Result<(), Fault> {
+    fn on(
+        &self,
+        shape: &[usize],
+        alone: &Alone,
+        tried: &mut Validated,
+    ) -> Result<(), ValidationError> {
         let mesh = DeviceMesh::new(shape)?;
         let mut work = Vec::new();
         for sample in &alone.samples {
-            let probes = probes(sample, &mesh, &self.splits, self.seed).map_err(Fault::Alone)?;
+            let probes =
+                probes(sample, &mesh, &self.splits, self.seed).map_err(ValidationError::Alone)?;
             work.extend(probes.into_iter().map(|probe| (sample, probe)));
         }
         tried.layouts += work.len();
@@ -310,7 +320,7 @@ impl Validation {
         })?;
         match found.into_iter().flatten().next() {
             None => Ok(()),
-            Some(difference) => Err(Fault::Differs {
+            Some(difference) => Err(ValidationError::Differs {
                 mesh: shape.to_vec(),
                 difference,
             }),
@@ -321,22 +331,22 @@ impl Validation {
         mesh: &DeviceMesh,
         options: &LocalOptions,
         f: impl Fn(&Rc<MeshComm>) -> T + Sync,
-    ) -> Result<Vec<T>, Fault> {
+    ) -> Result<Vec<T>, ValidationError> {
         let run = local::run_with(mesh.size(), options, |comm| {
             let world: Rc<dyn Communicator> = Rc::new(comm);
             Ok(f(&MeshComm::new(&world, mesh).in_op("mesh")?))
         });
-        let failed = |source| Fault::Launch {
+        let failed = |source| ValidationError::Launch {
             mesh: mesh.shape().to_vec(),
             source,
         };
         let results: Result<Vec<T>, OpError> = run.map_err(failed)?.into_iter().collect();
-        results.map_err(Fault::Alone)
+        results.map_err(ValidationError::Alone)
     }
 }
 
 /// What is said of a derivative that is not that of the op.
-fn wrong_slope(op: &Arc<dyn Op>, slope: Slope) -> Fault {
+fn wrong_slope(op: &Arc<dyn Op>, slope: Slope) -> ValidationError {
     let Slope {
         operand,
         index,
@@ -345,14 +355,14 @@ fn wrong_slope(op: &Arc<dyn Op>, slope: Slope) -> Fault {
     } = slope;
     let op = format!("{op:?}");
     match got {
-        Some(got) => Fault::Slope {
+        Some(got) => ValidationError::Slope {
             op,
             operand,
             index,
             expected,
             got,
         },
-        None => Fault::Vjp {
+        None => ValidationError::Vjp {
             op,
             problem: format!(
                 "there is no gradient of operand {operand}, where differences of values at {index:?} say {expected:e}; give it, or \
@@ -376,12 +386,12 @@ const ZEROS: HostOptions = HostOptions {
 };
 
 /// The first result that is not the same over memory of other contents, of the same ops.
-fn unwritten(once: &[Sample], again: &[Sample]) -> Result<(), Fault> {
+fn unwritten(once: &[Sample], again: &[Sample]) -> Result<(), ValidationError> {
     for (sample, other) in once.iter().zip(again) {
         let outputs = sample.outputs.iter().zip(&other.outputs);
         let differs = |(output, (a, b))| Some((output, difference(b, a, Tolerance::EXACT)?));
         if let Some((output, problem)) = outputs.enumerate().find_map(differs) {
-            return Err(Fault::Unwritten {
+            return Err(ValidationError::Unwritten {
                 op: format!("{:?}", sample.op),
                 output,
                 problem,

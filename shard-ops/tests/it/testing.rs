@@ -4,7 +4,7 @@ use shard_comm::DType;
 use shard_comm::by_tree;
 use shard_ops::inside::Share;
 use shard_ops::testing::Rng;
-use shard_ops::testing::{Fault, Tensor, Validation, validate};
+use shard_ops::testing::{Tensor, Validation, ValidationError, validate};
 use shard_ops::{
     Access, Exec, HostCall, InOp, Keeps, Linearity, Meta, Op, OpError, Reduction, Rule, Saved,
     Value, key_of, reduce,
@@ -113,7 +113,7 @@ fn an_op_as_it_should_be_passes() {
     assert_eq!(tried.slopes, 11);
 }
 
-fn fault(mistake: Mistake) -> Fault {
+fn fault(mistake: Mistake) -> ValidationError {
     validate(ramp(mistake), &[Tensor::drawn([11], 1)]).unwrap_err()
 }
 
@@ -173,14 +173,14 @@ fn an_attribute_that_is_no_part_of_the_key_is_found() {
         validate(Plus { by: 0 }, &x).unwrap();
     }
     let fault = validate(Plus { by: 3 }, &x).unwrap_err();
-    assert!(matches!(fault, Fault::Key { .. }), "{fault}");
+    assert!(matches!(fault, ValidationError::Key { .. }), "{fault}");
     let told = fault.to_string();
     assert!(told.contains("by: 3") && told.contains("by: 0"), "{told}");
 }
 
 #[test]
 fn a_kernel_that_takes_its_box_for_the_whole_is_found() {
-    let Fault::Differs { mesh, difference } = fault(Mistake::Box) else {
+    let ValidationError::Differs { mesh, difference } = fault(Mistake::Box) else {
         panic!("found something else");
     };
     assert_eq!(mesh, [2]);
@@ -362,7 +362,8 @@ impl Op for PlacesAndSum {
 /// The first rank finds nothing in its piece, and sums the terms of what comes next with one that did.
 #[test]
 fn what_one_rank_alone_finds_keeps_no_other_waiting() {
-    let Err(Fault::Differs { difference, .. }) = validate(PlacesAndSum, &[Tensor::drawn([11], 1)])
+    let Err(ValidationError::Differs { difference, .. }) =
+        validate(PlacesAndSum, &[Tensor::drawn([11], 1)])
     else {
         panic!("found something else");
     };
@@ -372,7 +373,7 @@ fn what_one_rank_alone_finds_keeps_no_other_waiting() {
 
 #[test]
 fn a_linearity_that_is_none_is_found() {
-    let Fault::Differs { difference, .. } = fault(Mistake::Linear) else {
+    let ValidationError::Differs { difference, .. } = fault(Mistake::Linear) else {
         panic!("found something else");
     };
     assert_eq!(difference.layouts, ["P(sum)"]);
@@ -380,7 +381,7 @@ fn a_linearity_that_is_none_is_found() {
 
 #[test]
 fn a_derivative_of_another_function_is_found() {
-    let Fault::Slope {
+    let ValidationError::Slope {
         index,
         expected,
         got,
@@ -397,7 +398,7 @@ fn a_derivative_of_another_function_is_found() {
 fn a_derivative_that_looks_at_what_is_not_kept_is_found() {
     let error = fault(Mistake::Keeps);
     assert!(
-        matches!(&error, Fault::Alone(OpError::NoData { .. })),
+        matches!(&error, ValidationError::Alone(OpError::NoData { .. })),
         "{error}"
     );
 }
@@ -406,7 +407,7 @@ fn a_derivative_that_looks_at_what_is_not_kept_is_found() {
 fn a_kernel_that_panics_is_found() {
     let error = fault(Mistake::Panic);
     assert!(
-        matches!(&error, Fault::Launch { mesh, .. } if mesh == &[2]),
+        matches!(&error, ValidationError::Launch { mesh, .. } if mesh == &[2]),
         "{error}"
     );
 }
@@ -420,7 +421,12 @@ fn a_type_the_op_does_not_take_is_an_error() {
     let run =
         std::panic::catch_unwind(|| validation.run(ramp(Mistake::None), &[Tensor::drawn([4], 1)]));
     assert!(
-        matches!(run, Ok(Err(Fault::Launch { .. } | Fault::Alone(_)))),
+        matches!(
+            run,
+            Ok(Err(
+                ValidationError::Launch { .. } | ValidationError::Alone(_)
+            ))
+        ),
         "{run:?}"
     );
 }
