@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::{Spent, Work};
+use crate::{Work, WorkStats};
 
 /// How fast one rank computes: a roofline, and for each op the share of it that the op reaches.
 ///
@@ -55,7 +55,7 @@ impl Machine {
     /// The shares that a [metered](crate::HostOptions::meter) device reached. Its account begins when a kernel does, so the launches
     /// are not in it and come on top.
     #[must_use]
-    pub fn calibrated(mut self, spent: &[(&'static str, Spent)]) -> Self {
+    pub fn calibrated(mut self, spent: &[(&'static str, WorkStats)]) -> Self {
         for (op, spent) in spent {
             let took = spent.time.as_secs_f64();
             let bound = self.roofline(spent.work);

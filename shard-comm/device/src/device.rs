@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::{
     Buffer, BufferMut, DType, DeviceError, DeviceKind, Element, Event, HostJob, HostSlice,
-    HostSliceMut, Monoid, Result, Scalar, Spent, Strided, Work,
+    HostSliceMut, Monoid, Result, Scalar, Strided, Work, WorkStats,
 };
 
 /// A shared device.
@@ -220,7 +220,7 @@ pub trait Device: Any + Debug + Send + Sync {
 
     /// The work and time of jobs, copies and folds so far, by name, on a device that keeps such an account: a
     /// [metered](crate::HostOptions::meter) host measures, a simulated device forecasts, and other devices return nothing.
-    fn spent(&self) -> Vec<(&'static str, Spent)> {
+    fn spent(&self) -> Vec<(&'static str, WorkStats)> {
         Vec::new()
     }
 

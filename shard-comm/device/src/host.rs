@@ -13,7 +13,7 @@ use crate::job::Meter;
 use crate::pool::Pool;
 use crate::{
     Buffer, BufferMut, DType, Device, DeviceError, DeviceKind, DeviceRef, Event, HostJob, HostRun,
-    HostSlice, HostSliceMut, MemoryStats, Monoid, Result, Scalar, Spent, Strided, Work, kernel,
+    HostSlice, HostSliceMut, MemoryStats, Monoid, Result, Scalar, Strided, Work, WorkStats, kernel,
 };
 
 /// The memory of this process, with a caching pool of its own. Every call does its work before it returns.
@@ -380,7 +380,7 @@ impl Device for Host {
         self.pool.raise_peak(to);
     }
 
-    fn spent(&self) -> Vec<(&'static str, Spent)> {
+    fn spent(&self) -> Vec<(&'static str, WorkStats)> {
         self.meter.as_ref().map(Meter::read).unwrap_or_default()
     }
 

@@ -119,7 +119,7 @@ impl Sum for Work {
 
 /// What all work of one name cost on a device.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
-pub struct Spent {
+pub struct WorkStats {
     /// Pieces of work.
     pub calls: u64,
     /// All of it together.
@@ -130,7 +130,7 @@ pub struct Spent {
 
 /// A device's account of what it spent, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Meter(Mutex<BTreeMap<&'static str, Spent>>);
+pub(crate) struct Meter(Mutex<BTreeMap<&'static str, WorkStats>>);
 
 impl Meter {
     pub(crate) fn add(&self, name: &'static str, work: Work, time: Duration) {
@@ -141,7 +141,7 @@ impl Meter {
         spent.time += time;
     }
 
-    pub(crate) fn read(&self) -> Vec<(&'static str, Spent)> {
+    pub(crate) fn read(&self) -> Vec<(&'static str, WorkStats)> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().map(|(&name, &spent)| (name, spent)).collect()
     }

@@ -50,7 +50,7 @@ pub use error::{DeviceError, ErrorClass, Result, panic_message};
 pub use event::{Event, EventState};
 pub use host::{Host, HostOptions};
 pub use host_slice::{HostSlice, HostSliceMut};
-pub use job::{HostJob, Spent, Work};
+pub use job::{HostJob, Work, WorkStats};
 pub use kernel::by_tree;
 pub use kind::{DeviceKind, UnknownDevice};
 pub use monoid::Monoid;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shard_comm::{Machine, Spent, Work};
+use shard_comm::{Machine, Work, WorkStats};
 
 #[test]
 fn a_calibrated_machine_repeats_what_was_measured() {
@@ -10,7 +10,7 @@ fn a_calibrated_machine_repeats_what_was_measured() {
         flops: 1000,
         bytes: 10,
     };
-    let spent = Spent {
+    let spent = WorkStats {
         calls: 4,
         work: work + work + work + work,
         time: Duration::from_micros(12),

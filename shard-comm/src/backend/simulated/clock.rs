@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::Topology;
-use crate::{Spent, Work};
+use crate::{Work, WorkStats};
 
 /// The cost of one op on a rank.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -60,7 +60,7 @@ impl State {
     }
 
     /// What a device that did the work says of it.
-    pub(super) fn worked(&mut self, spent: &[(&'static str, Spent)]) {
+    pub(super) fn worked(&mut self, spent: &[(&'static str, WorkStats)]) {
         for (op, spent) in spent {
             let time = self.ops.entry(op).or_default();
             time.calls += spent.calls;

@@ -10,7 +10,7 @@ use super::clock::Clock;
 use crate::check::{check_fold, check_pair, check_terms, check_within, whole_elements};
 use crate::{
     Buffer, BufferMut, DType, Device, DeviceError, DeviceKind, DeviceRef, Event, HostJob,
-    MemoryStats, Monoid, Scalar, Spent, Strided, Work,
+    MemoryStats, Monoid, Scalar, Strided, Work, WorkStats,
 };
 use shard_device::Result;
 
@@ -218,12 +218,12 @@ impl Device for Phantom {
         self.memory.peak.fetch_max(to, Ordering::Relaxed);
     }
 
-    fn spent(&self) -> Vec<(&'static str, Spent)> {
+    fn spent(&self) -> Vec<(&'static str, WorkStats)> {
         let spent = |(&name, time): (&&'static str, &super::OpTime)| {
             (time.calls > 0).then(|| {
                 let (calls, work) = (time.calls, time.work);
                 let time = Duration::from_secs_f64(time.computing);
-                (name, Spent { calls, work, time })
+                (name, WorkStats { calls, work, time })
             })
         };
         self.clock.read().ops.iter().filter_map(spent).collect()

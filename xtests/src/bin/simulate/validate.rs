@@ -3,7 +3,7 @@
 use crate::Cli;
 use crate::jobs::Job;
 use crate::others::Ticks;
-use shard_comm::{Communicator, HostOptions, Spent, local};
+use shard_comm::{Communicator, HostOptions, WorkStats, local};
 use shard_tensor::simulated::{Machine, Topology};
 use shard_tensor::{Context, DType, FoldBy, Forecast, Launch, Measured, Result, Simulation};
 use std::error::Error;
@@ -252,24 +252,28 @@ fn calibrated(machine: &Machine, (_, job, train): &Case) -> Result<Machine> {
         },
         ..Default::default()
     };
-    let spent = local::run_with(1, &options, |comm| -> Result<Vec<(&'static str, Spent)>> {
-        let world: Rc<dyn Communicator> = Rc::new(comm);
-        let ctx = Context::new(world, 0, DType::F32);
-        let mut state = job.prepare(&ctx, *train)?;
-        job.step(&ctx, &mut state, *train)?;
-        // Of a few steps the shortest, which nobody disturbed.
-        let mut best: Option<(Duration, Vec<(&'static str, Spent)>)> = None;
-        for _ in 0..STEPS {
-            ctx.device().reset_spent();
+    let spent = local::run_with(
+        1,
+        &options,
+        |comm| -> Result<Vec<(&'static str, WorkStats)>> {
+            let world: Rc<dyn Communicator> = Rc::new(comm);
+            let ctx = Context::new(world, 0, DType::F32);
+            let mut state = job.prepare(&ctx, *train)?;
             job.step(&ctx, &mut state, *train)?;
-            let spent = ctx.device().spent();
-            let total = spent.iter().map(|(_, s)| s.time).sum();
-            if best.as_ref().is_none_or(|(least, _)| total < *least) {
-                best = Some((total, spent));
+            // Of a few steps the shortest, which nobody disturbed.
+            let mut best: Option<(Duration, Vec<(&'static str, WorkStats)>)> = None;
+            for _ in 0..STEPS {
+                ctx.device().reset_spent();
+                job.step(&ctx, &mut state, *train)?;
+                let spent = ctx.device().spent();
+                let total = spent.iter().map(|(_, s)| s.time).sum();
+                if best.as_ref().is_none_or(|(least, _)| total < *least) {
+                    best = Some((total, spent));
+                }
             }
-        }
-        Ok(best.map(|(_, spent)| spent).unwrap_or_default())
-    })?;
+            Ok(best.map(|(_, spent)| spent).unwrap_or_default())
+        },
+    )?;
     let spent: Result<Vec<_>> = spent.into_iter().collect();
     Ok(machine.clone().calibrated(&spent?.remove(0)))
 }
