@@ -118,7 +118,7 @@ pub use shard_ops::linalg::MatrixNorm;
 pub use shard_ops::loss::LossReduction;
 pub use shard_ops::neighborhood::Neighborhood;
 pub use shard_ops::rng;
-pub use shard_ops::statistics::{Interpolation, Order};
+pub use shard_ops::statistics::{Interpolation, NormOrder};
 pub use shard_ops::{FoldBy, KernelPolicy, RouteBy};
 #[cfg(feature = "proptest")]
 pub use shard_spec::strategies;

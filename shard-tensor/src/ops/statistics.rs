@@ -2,7 +2,7 @@
 
 use crate::{Dim, DimList, Result, ShardTensor};
 use shard_comm::Calling;
-use shard_ops::statistics::{self as ops, Interpolation, Order};
+use shard_ops::statistics::{self as ops, Interpolation, NormOrder};
 use shard_ops::{Exec, OpError, Value, pairwise, shape};
 
 /// Statistics over dims. Where a dim is sharded, ranks merge a few numbers per cell, at once; the elements stay where they are.
@@ -226,12 +226,12 @@ impl ShardTensor {
     #[track_caller]
     pub fn norm(
         &self,
-        order: impl Into<Order>,
+        order: impl Into<NormOrder>,
         dims: impl Into<DimList>,
         keepdim: bool,
     ) -> Result<Self> {
         let _call = Calling::of("norm");
-        let order: Order = order.into();
+        let order: NormOrder = order.into();
         self.over("norm", dims, |exec, x, dims| {
             ops::norm(exec, x, order, dims, keepdim)
         })
@@ -247,12 +247,12 @@ impl ShardTensor {
     #[track_caller]
     pub fn normalize(
         &self,
-        order: impl Into<Order>,
+        order: impl Into<NormOrder>,
         dims: impl Into<DimList>,
         eps: f64,
     ) -> Result<Self> {
         let _call = Calling::of("normalize");
-        let order: Order = order.into();
+        let order: NormOrder = order.into();
         self.over("normalize", dims, |exec, x, dims| {
             ops::normalize(exec, x, order, dims, eps)
         })
@@ -297,9 +297,9 @@ impl ShardTensor {
     /// # Errors
     /// For shapes that do not fit, types that differ or are no floats, and an order below 0; what the communicator reports.
     #[track_caller]
-    pub fn cdist(&self, other: &Self, order: impl Into<Order>) -> Result<Self> {
+    pub fn cdist(&self, other: &Self, order: impl Into<NormOrder>) -> Result<Self> {
         let _call = Calling::of("cdist");
-        let order: Order = order.into();
+        let order: NormOrder = order.into();
         self.run2(other, |exec, x, y| pairwise::cdist(exec, x, y, order))
     }
 
@@ -315,12 +315,12 @@ impl ShardTensor {
     pub fn pairwise_distance(
         &self,
         other: &Self,
-        order: impl Into<Order>,
+        order: impl Into<NormOrder>,
         eps: f64,
         keepdim: bool,
     ) -> Result<Self> {
         let _call = Calling::of("pairwise_distance");
-        let order: Order = order.into();
+        let order: NormOrder = order.into();
         self.run2(other, |exec, x, y| {
             pairwise::pairwise_distance(exec, x, y, order, eps, keepdim)
         })
@@ -346,9 +346,9 @@ impl ShardTensor {
     /// # Errors
     /// As [`cdist`](Self::cdist); for points that are not two dims.
     #[track_caller]
-    pub fn pdist(&self, order: impl Into<Order>) -> Result<Self> {
+    pub fn pdist(&self, order: impl Into<NormOrder>) -> Result<Self> {
         let _call = Calling::of("pdist");
-        let order: Order = order.into();
+        let order: NormOrder = order.into();
         self.run(|exec, x| pairwise::pdist(exec, x, order))
     }
 
@@ -401,7 +401,12 @@ impl ShardTensor {
     /// # Errors
     /// As [`norm`](Self::norm); for a dim out of range, and a bound below 0.
     #[track_caller]
-    pub fn renorm(&self, order: impl Into<Order>, dim: impl Into<Dim>, most: f64) -> Result<Self> {
+    pub fn renorm(
+        &self,
+        order: impl Into<NormOrder>,
+        dim: impl Into<Dim>,
+        most: f64,
+    ) -> Result<Self> {
         let _call = Calling::of("renorm");
         let (order, dim) = (order.into(), self.dim("renorm", dim)?);
         self.run(|exec, x| ops::renorm(exec, x, order, dim, most))

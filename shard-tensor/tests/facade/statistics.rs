@@ -4,8 +4,8 @@ use ndarray::{Array1, Array2, arr1};
 use shard_autograd::{GradCheck, Recorder, gradgradcheck};
 use shard_ops::{Value, norm, reduce, softmax as soft, statistics as stats};
 use shard_tensor::{
-    ClassLoss, Context, DType, ErrorClass, Interpolation, Launch, LossReduction, Order, Placements,
-    Result, ShardTensor, launch, replicate, shard,
+    ClassLoss, Context, DType, ErrorClass, Interpolation, Launch, LossReduction, NormOrder,
+    Placements, Result, ShardTensor, launch, replicate, shard,
 };
 
 /// The shape of a mesh, and placements of a tensor of two dims on it.
@@ -485,9 +485,9 @@ fn orders_of_norms_are_known_by_their_numbers() {
     let found = launch(2, |ctx| {
         // -1, 0, 1, 2, 3
         let x = ctx.mesh_of(2)?.arange(5, shard(0))?.sub_scalar(1.0)?;
-        let norm = |p| x.norm(Order::P(p), 0, false)?.item();
+        let norm = |p| x.norm(NormOrder::P(p), 0, false)?.item();
         let y = x.reshape([5, 1])?;
-        let far = |p| y.cdist(&y, Order::P(p))?.sum_all()?.item();
+        let far = |p| y.cdist(&y, NormOrder::P(p))?.sum_all()?.item();
         let norms = [norm(0.0)?, norm(f64::INFINITY)?, norm(f64::NEG_INFINITY)?];
         Ok((norms, [far(0.0)?, far(f64::INFINITY)?]))
     });

@@ -4,7 +4,7 @@ use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::{Attributes, Case, CaseError};
 use shard_ops::integral::{self, Spacing};
 use shard_ops::loss::{self, Classes, Labels, LossReduction};
-use shard_ops::statistics::{self, Interpolation, Order};
+use shard_ops::statistics::{self, Interpolation, NormOrder};
 use shard_ops::{Exec, OpError, Value, pairwise, reduce, shape, softmax as soft};
 
 pub(crate) const TABLE: &[Entry] = &[
@@ -441,13 +441,13 @@ fn moments(e: &dyn Exec, c: &Case, v: &[Value], one: Moment, two: Moments) -> Ap
 }
 
 /// A number, or infinity by name; 2 if it is left out.
-pub(super) fn order(c: &Case, name: &str) -> Result<Order, CaseError> {
+pub(super) fn order(c: &Case, name: &str) -> Result<NormOrder, CaseError> {
     let attributes: &Attributes = &c.attributes;
     match attributes.text(name, "") {
         Ok(text) => match text.as_str() {
-            "" => Ok(Order::P(2.0)),
-            "inf" | "Infinity" => Ok(Order::Infinity),
-            "-inf" | "-Infinity" => Ok(Order::NegInfinity),
+            "" => Ok(NormOrder::P(2.0)),
+            "inf" | "Infinity" => Ok(NormOrder::Infinity),
+            "-inf" | "-Infinity" => Ok(NormOrder::NegInfinity),
             other => other
                 .parse()
                 .map(|p: f64| p.into())

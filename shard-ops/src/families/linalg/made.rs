@@ -10,7 +10,7 @@ use crate::families::full::{in_full, rounded_once};
 use crate::families::matmul::{matmul, product};
 use crate::families::reduce::{amax, amin, sum};
 use crate::families::shape::{squeeze, unsqueeze};
-use crate::families::statistics::{Order, norm};
+use crate::families::statistics::{NormOrder, norm};
 use crate::families::triangle::{tril, triu};
 use crate::{Exec, OpError, Result, Value};
 
@@ -23,7 +23,7 @@ pub enum MatrixNorm {
     Nuclear,
     /// Of 2 its greatest singular value, of 1 the largest sum of magnitudes of a column, and of infinity of a row; of their negatives the
     /// smallest of these.
-    Of(Order),
+    Of(NormOrder),
 }
 
 impl From<f64> for MatrixNorm {
@@ -77,12 +77,12 @@ pub fn matrix_norm(
         match order {
             MatrixNorm::Frobenius => norm(exec, x, 2.0, &both, keepdim),
             MatrixNorm::Nuclear => singular(sum),
-            MatrixNorm::Of(Order::P(2.0)) => singular(greatest),
-            MatrixNorm::Of(Order::P(-2.0)) => singular(least),
-            MatrixNorm::Of(Order::P(1.0)) => extreme(rows, columns, greatest),
-            MatrixNorm::Of(Order::P(-1.0)) => extreme(rows, columns, least),
-            MatrixNorm::Of(Order::Infinity) => extreme(columns, rows, greatest),
-            MatrixNorm::Of(Order::NegInfinity) => extreme(columns, rows, least),
+            MatrixNorm::Of(NormOrder::P(2.0)) => singular(greatest),
+            MatrixNorm::Of(NormOrder::P(-2.0)) => singular(least),
+            MatrixNorm::Of(NormOrder::P(1.0)) => extreme(rows, columns, greatest),
+            MatrixNorm::Of(NormOrder::P(-1.0)) => extreme(rows, columns, least),
+            MatrixNorm::Of(NormOrder::Infinity) => extreme(columns, rows, greatest),
+            MatrixNorm::Of(NormOrder::NegInfinity) => extreme(columns, rows, least),
             MatrixNorm::Of(order) => Err(unfit(
                 "matrix_norm",
                 format!("there is no norm of matrices of order {order:?}"),

@@ -12,7 +12,7 @@ use super::full::in_full;
 use super::reduce::sum;
 use super::select::masked_select;
 use super::shape::{transpose, unsqueeze};
-use super::statistics::{Order, norm, power, square_root};
+use super::statistics::{NormOrder, norm, power, square_root};
 use super::triangle::triu;
 use super::types::float_types;
 use crate::host::with_float;
@@ -37,10 +37,10 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// Shapes that do not fit; types that differ or are not f32 or f64; an order below 0.
-pub fn cdist(exec: &dyn Exec, x: &Value, y: &Value, order: impl Into<Order>) -> Result<Value> {
+pub fn cdist(exec: &dyn Exec, x: &Value, y: &Value, order: impl Into<NormOrder>) -> Result<Value> {
     let order = order.into().named();
-    let wrong =
-        matches!(order, Order::P(p) if p.is_nan() || p <= 0.0) || order == Order::NegInfinity;
+    let wrong = matches!(order, NormOrder::P(p) if p.is_nan() || p <= 0.0)
+        || order == NormOrder::NegInfinity;
     if wrong {
         return Err(OpError::Shape {
             op: NAME,
@@ -52,8 +52,8 @@ pub fn cdist(exec: &dyn Exec, x: &Value, y: &Value, order: impl Into<Order>) -> 
     in_full(exec, [x, y], |[x, y]| distances(exec, x, y, order))
 }
 
-fn distances(exec: &dyn Exec, x: &Value, y: &Value, order: Order) -> Result<Value> {
-    let Order::P(p) = order else {
+fn distances(exec: &dyn Exec, x: &Value, y: &Value, order: NormOrder) -> Result<Value> {
+    let NormOrder::P(p) = order else {
         Extents::new(&[x, y].map(meta))?;
         let difference = differences(exec, x, y)?;
         let last = difference.ndim() - 1;
@@ -83,7 +83,7 @@ pub fn pairwise_distance(
     exec: &dyn Exec,
     x: &Value,
     y: &Value,
-    order: impl Into<Order>,
+    order: impl Into<NormOrder>,
     eps: f64,
     keepdim: bool,
 ) -> Result<Value> {
@@ -108,7 +108,7 @@ pub fn pairwise_distance(
 ///
 /// # Errors
 /// As [`cdist`]; points that are not two dims.
-pub fn pdist(exec: &dyn Exec, x: &Value, order: impl Into<Order>) -> Result<Value> {
+pub fn pdist(exec: &dyn Exec, x: &Value, order: impl Into<NormOrder>) -> Result<Value> {
     if x.ndim() != 2 {
         return Err(OpError::Shape {
             op: "pdist",

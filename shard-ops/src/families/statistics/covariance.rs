@@ -140,7 +140,7 @@ fn check(op: &'static str, x: &Value) -> Result<()> {
 pub fn renorm(
     exec: &dyn Exec,
     x: &Value,
-    order: impl Into<super::Order>,
+    order: impl Into<super::NormOrder>,
     dim: usize,
     most: f64,
 ) -> Result<Value> {

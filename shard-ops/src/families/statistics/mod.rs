@@ -19,7 +19,7 @@ pub use self::extreme::{argmax, argmin, max, min};
 pub use self::moments::{std, std_mean, var, var_mean};
 pub use self::nanquantile::nanquantile;
 pub(super) use self::norms::power;
-pub use self::norms::{Order, cosine_similarity, norm, normalize};
+pub use self::norms::{NormOrder, cosine_similarity, norm, normalize};
 pub use self::quantile::{Interpolation, quantile};
 pub(super) use self::states::states;
 

@@ -9,7 +9,7 @@ use shard_kernels::unary::Unary;
 
 /// The order of a norm: how the magnitudes of elements are put together.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Order {
+pub enum NormOrder {
     /// How many elements are not zero.
     Zero,
     /// `(Σ |x|^p)^(1/p)`; below 1 and below 0 as well, where it is no norm in the strict sense.
@@ -20,7 +20,7 @@ pub enum Order {
     NegInfinity,
 }
 
-impl Order {
+impl NormOrder {
     /// The order under its own name, if it is a power that has one.
     pub(in crate::families) fn named(self) -> Self {
         match self {
@@ -30,7 +30,7 @@ impl Order {
     }
 }
 
-impl From<f64> for Order {
+impl From<f64> for NormOrder {
     fn from(p: f64) -> Self {
         match p {
             0.0 => Self::Zero,
@@ -54,7 +54,7 @@ impl From<f64> for Order {
 pub fn norm(
     exec: &dyn Exec,
     x: &Value,
-    order: impl Into<Order>,
+    order: impl Into<NormOrder>,
     dims: &[usize],
     keepdim: bool,
 ) -> Result<Value> {
@@ -67,23 +67,23 @@ pub fn norm(
 fn of_order(
     exec: &dyn Exec,
     x: &Value,
-    order: Order,
+    order: NormOrder,
     dims: &[usize],
     keepdim: bool,
 ) -> Result<Value> {
     let size = |x: &Value| unary(exec, x, Unary::Abs);
     match order {
-        Order::Infinity => amax(exec, &size(x)?, dims, keepdim),
-        Order::NegInfinity => amin(exec, &size(x)?, dims, keepdim),
-        Order::Zero => {
+        NormOrder::Infinity => amax(exec, &size(x)?, dims, keepdim),
+        NormOrder::NegInfinity => amin(exec, &size(x)?, dims, keepdim),
+        NormOrder::Zero => {
             let [x] = &sums(exec, [x])?;
             let sign = size(&unary(exec, x, Unary::Sign)?)?;
             let nan = ne(exec, &x.detach(), &x.detach())?;
             sum(exec, &masked_fill(exec, &sign, &nan, 1.0)?, dims, keepdim)
         }
-        Order::P(1.0) => sum(exec, &size(x)?, dims, keepdim),
-        Order::P(2.0) => square_root(exec, &square_sum(exec, "norm", x, dims, keepdim)?),
-        Order::P(p) => {
+        NormOrder::P(1.0) => sum(exec, &size(x)?, dims, keepdim),
+        NormOrder::P(2.0) => square_root(exec, &square_sum(exec, "norm", x, dims, keepdim)?),
+        NormOrder::P(p) => {
             let powers = power(exec, &size(x)?, p)?;
             power(exec, &sum(exec, &powers, dims, keepdim)?, 1.0 / p)
         }
@@ -91,8 +91,8 @@ fn of_order(
 }
 
 /// Of nothing there is no largest or smallest magnitude.
-fn check_extremes(x: &Value, order: Order, dims: &[usize]) -> Result<()> {
-    let extreme = matches!(order, Order::Infinity | Order::NegInfinity);
+fn check_extremes(x: &Value, order: NormOrder, dims: &[usize]) -> Result<()> {
+    let extreme = matches!(order, NormOrder::Infinity | NormOrder::NegInfinity);
     match extreme && dims.iter().any(|&d| x.shape()[d] == 0) {
         false => Ok(()),
         true => Err(OpError::Shape {
@@ -114,7 +114,7 @@ fn check_extremes(x: &Value, order: Order, dims: &[usize]) -> Result<()> {
 pub fn normalize(
     exec: &dyn Exec,
     x: &Value,
-    order: impl Into<Order>,
+    order: impl Into<NormOrder>,
     dims: &[usize],
     eps: f64,
 ) -> Result<Value> {

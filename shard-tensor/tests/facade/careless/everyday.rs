@@ -5,7 +5,7 @@ use shard_tensor::ndarray::SliceInfoElem;
 use shard_tensor::nn::{self, ModelExt, Module};
 use shard_tensor::optim::Lbfgs;
 use shard_tensor::{
-    DType, EdgeMap, Interpolation, Mesh, Order, Result, ShardTensor, Stft, replicate,
+    DType, EdgeMap, Interpolation, Mesh, NormOrder, Result, ShardTensor, Stft, replicate,
 };
 
 fn frames(c: &mut Chance, m: &Mesh) -> Result<Stft> {
@@ -106,7 +106,7 @@ pub(super) const ALL: &[(&str, Call)] = &[
     ("renorm", |c, m| {
         one(c
             .of(m, 2)?
-            .renorm(Order::P(c.number()), c.dim(), c.number()))
+            .renorm(NormOrder::P(c.number()), c.dim(), c.number()))
     }),
     ("nanquantile", |c, m| {
         let x = c.any(m)?;
@@ -123,9 +123,11 @@ pub(super) const ALL: &[(&str, Call)] = &[
     }),
     ("pairwise_distance", |c, m| {
         let [x, y] = pair(c, m, 2)?;
-        one(x.pairwise_distance(&y, Order::P(c.number()), 1e-6, c.flag()))
+        one(x.pairwise_distance(&y, NormOrder::P(c.number()), 1e-6, c.flag()))
     }),
-    ("pdist", |c, m| one(c.of(m, 2)?.pdist(Order::P(c.number())))),
+    ("pdist", |c, m| {
+        one(c.of(m, 2)?.pdist(NormOrder::P(c.number())))
+    }),
     ("soft_margin_loss", |c, m| {
         let [x, y] = pair(c, m, 2)?;
         one(x.soft_margin_loss(&y, c.reduction()))

@@ -3,8 +3,8 @@
 use super::{Call, Chance, Made, one, two};
 use shard_tensor::nn::{self, Module};
 use shard_tensor::{
-    BagReduce, Bins, ClassLoss, ConvOptions, DType, EdgeMap, FourierNorm, Mesh, Order, PoolOptions,
-    ResampleMode, Result, ScatterReduce, ShardTensor, UnfoldOptions, replicate,
+    BagReduce, Bins, ClassLoss, ConvOptions, DType, EdgeMap, FourierNorm, Mesh, NormOrder,
+    PoolOptions, ResampleMode, Result, ScatterReduce, ShardTensor, UnfoldOptions, replicate,
 };
 
 /// A loss of two tensors.
@@ -121,7 +121,9 @@ pub(super) const FOLDS: &[(&str, Call)] = &[
         one(c.any(m)?.normalize(c.number(), [c.dim()], c.number()))
     }),
     ("norm of an order", |c, m| {
-        one(c.any(m)?.norm(Order::P(c.number()), [c.dim()], c.flag()))
+        one(c
+            .any(m)?
+            .norm(NormOrder::P(c.number()), [c.dim()], c.flag()))
     }),
     ("cosine_similarity", |c, m| {
         loss(c, m, |c, x, y| x.cosine_similarity(y, c.dim(), c.number()))
