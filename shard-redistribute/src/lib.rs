@@ -130,7 +130,7 @@ pub use array::Array;
 pub use cost::CostModel;
 pub use cross::CrossPlan;
 pub use error::{Incompatible, RedistributeError, Result, TooManyPieces};
-pub use exchange::{Exchange, ExchangeBuilder, ExchangeHandle, Owners, Source};
+pub use exchange::{Exchange, ExchangeBuilder, ExchangeHandle, ExchangeSource, Owners};
 pub use explain::{PlanCost, PlanReport, StepReport};
 pub use fingerprint::Fingerprint;
 pub use handle::PlanHandle;

@@ -20,7 +20,7 @@
 //! Apart from gather and slice, no path holds more between hops than the larger of the source's and the destination's blocks.
 
 use crate::stages::Stages;
-use crate::{CostModel, ExchangeBuilder, Owners, Result, Source};
+use crate::{CostModel, ExchangeBuilder, ExchangeSource, Owners, Result};
 use shard_comm::{DType, Monoid, Scalar};
 use shard_spec::{DimSharding, Layout, Partition, Placement, ReduceOp};
 use smallvec::SmallVec;
@@ -555,7 +555,7 @@ impl Move {
             .filter(|a| !self.from.partial_axes().contains(a))
             .collect();
         let mut builder = ExchangeBuilder::onto(name, &self.to)
-            .source(Source::identity(&self.from))
+            .source(ExchangeSource::identity(&self.from))
             .embed_axes(&fresh)
             .reduce_axes(&self.scatter)
             .owners(self.owners);

@@ -6,7 +6,7 @@ use super::site::{Site, Spans};
 use crate::error::InOp;
 use crate::{Access, KernelCx, Result};
 use shard_comm::Monoid;
-use shard_redistribute::{Exchange, ExchangeBuilder, Plan, Source};
+use shard_redistribute::{Exchange, ExchangeBuilder, ExchangeSource, Plan};
 use shard_spec::{DimCover, DimMap, Layout, ReduceOp};
 
 /// How one input gets where the kernel needs it.
@@ -101,7 +101,7 @@ impl Site<'_> {
         ))
     }
 
-    pub(super) fn source(&self, i: usize, layout: &Layout) -> Source {
+    pub(super) fn source(&self, i: usize, layout: &Layout) -> ExchangeSource {
         let maps =
             self.rule.inputs[i]
                 .iter()
@@ -110,7 +110,7 @@ impl Site<'_> {
                     Access::Map { map, .. } => map.clone(),
                     _ => DimMap::identity(n),
                 });
-        Source {
+        ExchangeSource {
             layout: layout.clone(),
             maps: maps.collect(),
         }

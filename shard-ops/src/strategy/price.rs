@@ -7,7 +7,7 @@ use super::site::{Site, Spans};
 use crate::host::partial_type;
 use crate::{Access, FoldBy};
 use shard_comm::Monoid;
-use shard_redistribute::{CostModel, ExchangeBuilder, Source};
+use shard_redistribute::{CostModel, ExchangeBuilder, ExchangeSource};
 use shard_spec::{DimCover, DimSharding, Layout, numel};
 use std::fmt;
 
@@ -204,7 +204,7 @@ impl Pricing<'_> {
         let whole = made.with_partial_reduced();
         let owned = whole.with_sharding(d, Some(self.blocks.clone())).ok()?;
         let sums = ExchangeBuilder::onto(self.work.rule.name, &owned)
-            .source(Source::identity(made))
+            .source(ExchangeSource::identity(made))
             .reduce_axes(made.partial_axes())
             .fold(Monoid::Op(op));
         let dtype = output.meta.dtype;

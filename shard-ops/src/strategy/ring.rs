@@ -14,7 +14,7 @@ use super::site::{Site, Spans};
 use crate::error::InOp;
 use crate::{Access, Fold, KernelCx, Result};
 use shard_comm::Strided;
-use shard_redistribute::{Exchange, ExchangeBuilder, Source};
+use shard_redistribute::{Exchange, ExchangeBuilder, ExchangeSource};
 use shard_spec::{DimCover, DimSharding, Dims, Layout, Partition, numel, row_major_strides};
 
 /// The steps of a ring, as one rank sees them.
@@ -95,7 +95,7 @@ impl Site<'_> {
                 let covers = self.block_covers(&self.rule.inputs[i], layout.shape(), turned);
                 let exchange = (!self.in_place(layout, &covers)).then(|| {
                     ExchangeBuilder::new(self.rule.name, self.mesh, covers)
-                        .source(Source::identity(layout))
+                        .source(ExchangeSource::identity(layout))
                         .build(self.index)
                 });
                 fetch.push((i, exchange));
@@ -125,7 +125,9 @@ impl Site<'_> {
                 Some(home) => {
                     let made = self.block_layout(home, dims, turned)?;
                     let builder = ExchangeBuilder::onto(self.rule.name, home);
-                    let exchange = builder.source(Source::identity(&made)).build(self.index);
+                    let exchange = builder
+                        .source(ExchangeSource::identity(&made))
+                        .build(self.index);
                     going_home.push((o, exchange));
                 }
             }

@@ -27,14 +27,14 @@ use std::sync::Arc;
 /// One array that an exchange reads: its layout and, for each of its dims, how destination indices map to its
 /// indices.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct ExchangeSource {
     /// Where the array's pieces are.
     pub layout: Layout,
     /// One map per tensor dim; its source extent is the array's extent, its destination extent the target's.
     pub maps: Vec<DimMap>,
 }
 
-impl Source {
+impl ExchangeSource {
     /// The array as it is: every destination index reads the same source index.
     pub fn identity(layout: &Layout) -> Self {
         let maps = layout
@@ -56,7 +56,7 @@ impl Source {
 pub struct ExchangeBuilder {
     name: &'static str,
     mesh: DeviceMesh,
-    sources: Vec<Source>,
+    sources: Vec<ExchangeSource>,
     /// Boxes to assemble, one after the other in the destination.
     regions: Vec<Vec<DimCover>>,
     fold: Option<Monoid>,
@@ -110,7 +110,7 @@ impl ExchangeBuilder {
 
     /// Adds an array to read from. Sources may write to different places of the destination (`cat`).
     #[must_use]
-    pub fn source(mut self, source: Source) -> Self {
+    pub fn source(mut self, source: ExchangeSource) -> Self {
         self.stages = None;
         self.sources.push(source);
         self
@@ -157,12 +157,12 @@ impl ExchangeBuilder {
     ///
     /// ```
     /// use shard_comm::DType;
-    /// use shard_redistribute::{CostModel, ExchangeBuilder, LinkCost, Source};
+    /// use shard_redistribute::{CostModel, ExchangeBuilder, LinkCost, ExchangeSource};
     /// use shard_spec::{DeviceMesh, Layout};
     /// let mesh = DeviceMesh::new(&[100])?;
     /// let (rows, columns) = (Layout::parse(&mesh, &[200, 300], "S(0)")?, Layout::parse(&mesh, &[200, 300], "S(1)")?);
     /// let model = CostModel::network(LinkCost::new(10e-6, 50e9));
-    /// let exchange = ExchangeBuilder::onto("columns", &columns).source(Source::identity(&rows));
+    /// let exchange = ExchangeBuilder::onto("columns", &columns).source(ExchangeSource::identity(&rows));
     /// let staged = exchange.staged(DType::F32, &model).build(7);
     /// let messages: usize = staged.stages().map(|stage| stage.remote_messages(7)).sum();
     /// assert_eq!((staged.plan().remote_messages(7), messages), (99, 13));

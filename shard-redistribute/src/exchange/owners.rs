@@ -4,7 +4,7 @@
 //! busiest owner of a block can send is what the block's readers need, divided by the number of copies. `Spread` and
 //! `Balanced` both reach this bound, up to the grain of a piece; no other assignment can do better.
 
-use super::{ExchangeBuilder, Source};
+use super::{ExchangeBuilder, ExchangeSource};
 use crate::geometry::{Along, Places, Run, cut_of, for_each_product, share_of};
 use shard_spec::DeviceMesh;
 use smallvec::SmallVec;
@@ -74,7 +74,7 @@ impl Copies {
 
 impl ExchangeBuilder {
     /// The copies that share out the pieces to be sent; `None` where each piece is read whole from the nearest copy.
-    pub(super) fn copies(&self, source: &Source) -> Option<Copies> {
+    pub(super) fn copies(&self, source: &ExchangeSource) -> Option<Copies> {
         if self.owners == Owners::Nearest
             || !self.reduce_axes.is_empty()
             || !self.embed_axes.is_empty()
@@ -99,7 +99,7 @@ impl ExchangeBuilder {
     }
 
     /// Lines up the readers of each block in order of position.
-    fn rows(&self, source: &Source, copies: &Copies) -> Rows {
+    fn rows(&self, source: &ExchangeSource, copies: &Copies) -> Rows {
         let ranks = self.mesh.size();
         let mut spans = vec![(0, 0); ranks * ranks];
         for reader in 0..ranks {

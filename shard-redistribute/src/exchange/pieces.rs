@@ -1,7 +1,7 @@
 //! Which pieces this rank reads, which ones others read from it, and whether anything has to be sent at all.
 
 use super::owners::Copies;
-use super::{ExchangeBuilder, Source};
+use super::{ExchangeBuilder, ExchangeSource};
 use crate::geometry::{Along, Places, Writer, for_each_coord, for_each_product, product_len};
 use shard_comm::Pieces;
 use shard_spec::{DimCover, Placement, overlaps};
@@ -17,7 +17,7 @@ impl ExchangeBuilder {
     /// replicated.
     pub(super) fn receive(
         &self,
-        (s, source): (usize, &Source),
+        (s, source): (usize, &ExchangeSource),
         region: usize,
         coords: &[usize],
         copies: &Option<Copies>,
@@ -74,7 +74,7 @@ impl ExchangeBuilder {
     /// The mirror of [`receive`](Self::receive): adds the pieces that others read from this rank.
     pub(super) fn send(
         &self,
-        (s, source): (usize, &Source),
+        (s, source): (usize, &ExchangeSource),
         region: usize,
         coords: &[usize],
         copies: &Option<Copies>,
@@ -158,7 +158,7 @@ impl ExchangeBuilder {
     /// whole is `None` if nobody reads from this rank.
     fn readers(
         &self,
-        source: &Source,
+        source: &ExchangeSource,
         copies: &Option<Copies>,
         coords: &[usize],
     ) -> Option<SmallVec<[Option<usize>; 4]>> {
@@ -199,7 +199,7 @@ impl ExchangeBuilder {
             })
     }
 
-    fn dim_is_local(&self, source: &Source, d: usize, cover: &DimCover) -> bool {
+    fn dim_is_local(&self, source: &ExchangeSource, d: usize, cover: &DimCover) -> bool {
         let Some(sharding) = source.layout.sharding(d) else {
             return true;
         };
@@ -240,6 +240,6 @@ impl ExchangeBuilder {
 }
 
 /// Whether a mesh axis shards some dim of the source.
-fn shards(source: &Source, axis: usize) -> bool {
+fn shards(source: &ExchangeSource, axis: usize) -> bool {
     matches!(source.layout.placements()[axis], Placement::Shard(_))
 }

@@ -4,7 +4,7 @@ use crate::common::{layout, recipe};
 use half::bf16;
 use proptest::prelude::*;
 use shard_comm::{Buffer, Communicator, DType, Element, Monoid, Scalar, by_tree, local};
-use shard_redistribute::{Array, ExchangeBuilder, MeshComm, Source};
+use shard_redistribute::{Array, ExchangeBuilder, ExchangeSource, MeshComm};
 use shard_spec::{DeviceMesh, DimMap, Layout};
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ fn folded<T: Element>(
     let target = Layout::replicated(&mesh, &[len]);
     let mut builder = ExchangeBuilder::onto("fold", &target).fold(monoid);
     for &(at, values) in arrays {
-        builder = builder.source(Source {
+        builder = builder.source(ExchangeSource {
             layout: Layout::replicated(&mesh, &[values.len()]),
             maps: vec![DimMap::place(values.len(), len, at).unwrap()],
         });

@@ -2,7 +2,7 @@
 
 use shard_comm::{DType, Monoid, Scalar};
 use shard_redistribute::inside::{Move, Split, Stages, digits};
-use shard_redistribute::{CostModel, ExchangeBuilder, LinkCost, Owners, Source};
+use shard_redistribute::{CostModel, ExchangeBuilder, ExchangeSource, LinkCost, Owners};
 use shard_spec::{DeviceMesh, DimCover, DimMap, Layout, ReduceOp};
 
 fn lists(n: usize, each: usize, summed: bool) -> Vec<Vec<usize>> {
@@ -70,14 +70,14 @@ fn only_plain_moves_are_staged() {
         staged.stages().count()
     };
     let onto = || ExchangeBuilder::onto("columns", &columns);
-    let plain = Source::identity(&rows);
+    let plain = ExchangeSource::identity(&rows);
     assert!(count(onto().source(plain.clone())) > 1);
     for maps in [
         vec![DimMap::flip(200), DimMap::identity(300)],
         vec![DimMap::identity(200), DimMap::roll(300, 1)],
     ] {
         let layout = rows.clone();
-        assert_eq!(count(onto().source(Source { layout, maps })), 1);
+        assert_eq!(count(onto().source(ExchangeSource { layout, maps })), 1);
     }
     let filled = onto().source(plain.clone()).fill(Scalar::from(1.0));
     assert_eq!(count(filled), 1);

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use shard_comm::Scalar;
 use shard_ops::testing::{local_indices, place, tensor, whole};
-use shard_redistribute::{Array, ExchangeBuilder, MeshComm, Plan, Source};
+use shard_redistribute::{Array, ExchangeBuilder, ExchangeSource, MeshComm, Plan};
 use shard_spec::{
     DeviceMesh, DimCover, DimMap, EdgeMap, Layout, Placement, ReduceOp, numel, row_major_strides,
 };
@@ -145,7 +145,7 @@ proptest! {
         on_mesh(&mesh, On::Host, |cx| {
             let source = start(cx, &from, &t);
             let exchange = ExchangeBuilder::new("halo", &mesh, covers.clone())
-                .source(Source { layout: from.clone(), maps: maps.clone() })
+                .source(ExchangeSource { layout: from.clone(), maps: maps.clone() })
                 .fill(Scalar::F64(-77.0))
                 .build(cx.rank());
             let local = source.buffer().unwrap().clone();
