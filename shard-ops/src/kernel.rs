@@ -253,7 +253,7 @@ fn written<'a, T: Element>(slice: &'a mut HostSliceMut<'_>) -> &'a mut [T] {
 
 /// What an op's kernel is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum KernelPhase {
     /// Compute the rank's part of the outputs: [`Op::host`](crate::Op::host).
     Compute,
     /// Write the rows it found: [`Op::write_rows`](crate::Op::write_rows).
@@ -268,11 +268,11 @@ pub enum Stage {
 /// [`Op::kernel`](crate::Op::kernel) says which kernels an op has; those for NVIDIA GPUs are `CudaKernel`s, of the module
 /// `cuda` that the feature of that name brings.
 pub trait DeviceKernel {
-    /// Does what the stage says: computes one rank's part (or a box of it), writes rows, or merges.
+    /// Does what the phase says: computes one rank's part (or a box of it), writes rows, or merges.
     ///
     /// # Errors
     /// An error of the device; the op's rule has checked everything else.
-    fn run(&self, stage: Stage, call: DeviceCall<'_>) -> Result<()>;
+    fn run(&self, phase: KernelPhase, call: DeviceCall<'_>) -> Result<()>;
 }
 
 /// One call of a kernel on a device: memory and the boxes in it.

@@ -34,7 +34,8 @@ pub use engine::{Engine, EngineOptions, Handler, Pin};
 pub use error::{InOp, OpError, Result};
 pub use families::*;
 pub use kernel::{
-    DeviceCall, DeviceKernel, Fold, FoldState, HostCall, KernelCx, KernelPolicy, OperandBox, Stage,
+    DeviceCall, DeviceKernel, Fold, FoldState, HostCall, KernelCx, KernelPhase, KernelPolicy,
+    OperandBox,
 };
 pub use key::key_of;
 pub use measure::{Measured, measure};

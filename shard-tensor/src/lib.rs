@@ -132,7 +132,7 @@ pub mod op {
         Linearity, Meta, Op, OpError, OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder,
         Saved, Terms, Value, key_of,
     };
-    pub use shard_ops::{DeviceCall, DeviceKernel, Stage};
+    pub use shard_ops::{DeviceCall, DeviceKernel, KernelPhase};
     pub use shard_spec::{EdgeMap, Window};
 
     /// What a kernel for GPUs is written with.

@@ -14,7 +14,9 @@ pub(crate) mod view;
 pub(crate) mod windows;
 
 use crate::error::InOp;
-use crate::{DeviceCall, DeviceKernel, FoldState, KernelCx, KernelPolicy, OpError, Result, Stage};
+use crate::{
+    DeviceCall, DeviceKernel, FoldState, KernelCx, KernelPhase, KernelPolicy, OpError, Result,
+};
 use bytemuck::Pod;
 use shard_comm::cuda::Cuda;
 pub use shard_comm::cuda::KernelSource;
@@ -61,7 +63,7 @@ pub fn kernel<K: CudaKernel>(op: &K, on: DeviceKind) -> Option<&dyn DeviceKernel
 }
 
 impl<K: CudaKernel> DeviceKernel for K {
-    fn run(&self, stage: Stage, call: DeviceCall<'_>) -> Result<()> {
+    fn run(&self, phase: KernelPhase, call: DeviceCall<'_>) -> Result<()> {
         let Some(gpu) = Cuda::of(&**call.device) else {
             return Err(OpError::NoKernel {
                 op: call.op,
@@ -79,10 +81,10 @@ impl<K: CudaKernel> DeviceKernel for K {
             state: call.state,
             rows: call.rows,
         };
-        match stage {
-            Stage::Compute => CudaKernel::run(self, &mut call),
-            Stage::WriteRows => self.write_rows(&mut call),
-            Stage::Merge => self.merge(&mut call),
+        match phase {
+            KernelPhase::Compute => CudaKernel::run(self, &mut call),
+            KernelPhase::WriteRows => self.write_rows(&mut call),
+            KernelPhase::Merge => self.merge(&mut call),
         }
     }
 }

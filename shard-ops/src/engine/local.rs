@@ -3,7 +3,7 @@
 use super::submit::{submit, submit_now};
 use super::{Run, note};
 use crate::error::InOp;
-use crate::{KernelCx, OpError, Result, Stage, Value, Values};
+use crate::{KernelCx, KernelPhase, OpError, Result, Value, Values};
 use shard_comm::{Buffer, BufferMut, DType};
 use shard_redistribute::Array;
 use shard_spec::Layout;
@@ -62,7 +62,7 @@ impl Run<'_> {
         submit_now(
             self.op,
             self.cx,
-            Stage::Compute,
+            KernelPhase::Compute,
             calls,
             None,
             pieces,
@@ -77,7 +77,7 @@ impl Run<'_> {
             true => submit(
                 self.op,
                 self.cx,
-                Stage::Compute,
+                KernelPhase::Compute,
                 calls,
                 None,
                 pieces,

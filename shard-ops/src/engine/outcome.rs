@@ -3,7 +3,7 @@
 use super::{Applied, Arrays, note, submit};
 use crate::error::InOp;
 use crate::strategy::Outcome;
-use crate::{Result, Rule, Stage, Strategy};
+use crate::{KernelPhase, Result, Rule, Strategy};
 use shard_comm::{Buffer, BufferMut};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::numel;
@@ -41,7 +41,7 @@ pub(super) fn run(
     if call.writes() {
         let call = Arc::new(vec![call.clone()]);
         let parts: SmallVec<[&Buffer; 4]> = parts.iter().collect();
-        merged = submit(op, cx, Stage::Merge, &call, None, &parts, merged)?;
+        merged = submit(op, cx, KernelPhase::Merge, &call, None, &parts, merged)?;
     }
     note(cx, name, "merge");
     let made = merged.into_iter().zip(&strategy.outputs);

@@ -3,7 +3,9 @@
 
 use super::{Applied, Arrays, finish, outputs_without_data, submit};
 use crate::error::InOp;
-use crate::{Access, FoldState, KernelCx, OpError, OperandBox, Result, Rule, Stage, Strategy};
+use crate::{
+    Access, FoldState, KernelCx, KernelPhase, OpError, OperandBox, Result, Rule, Strategy,
+};
 use shard_comm::{AgreedError, BufferMut, Communicator};
 use shard_redistribute::MeshComm;
 use shard_spec::{DimSharding, Dims, Layout, Partition, numel, row_major_strides};
@@ -78,7 +80,15 @@ pub(super) fn settle(
             }
         }
         let call = Arc::new(vec![call]);
-        outputs = submit(op, cx, Stage::WriteRows, &call, Some(work), &[], outputs)?;
+        outputs = submit(
+            op,
+            cx,
+            KernelPhase::WriteRows,
+            &call,
+            Some(work),
+            &[],
+            outputs,
+        )?;
     }
     finish(name, cx, strategy, &layouts, outputs)
 }

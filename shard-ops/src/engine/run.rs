@@ -7,7 +7,7 @@ use super::submit::submit;
 use super::{Arrays, note, outcome, ring};
 use crate::error::InOp;
 use crate::strategy::{Blocks, Routing};
-use crate::{KernelCx, KernelPolicy, Op, OpError, Reduction, Result, Rule, Stage, Strategy};
+use crate::{KernelCx, KernelPhase, KernelPolicy, Op, OpError, Reduction, Result, Rule, Strategy};
 use shard_comm::{Buffer, BufferMut, CommError, DType};
 use shard_redistribute::{Array, Exchange, MeshComm};
 use shard_spec::{Layout, ReduceOp};
@@ -266,7 +266,7 @@ pub(super) fn run_calls(
         return Ok(outputs);
     }
     let inputs: SmallVec<[&Buffer; 4]> = inputs.iter().map(|input| &**input).collect();
-    submit(op, cx, Stage::Compute, calls, work, &inputs, outputs)
+    submit(op, cx, KernelPhase::Compute, calls, work, &inputs, outputs)
 }
 
 /// Freezes the outputs and combines them if the rule says so.

@@ -5,7 +5,8 @@ use super::{Applied, widened};
 use crate::error::InOp;
 use crate::families::cast_op;
 use crate::{
-    DeviceCall, DeviceKernel, Fold, HostCall, KernelCx, KernelPolicy, Op, OperandBox, Result, Stage,
+    DeviceCall, DeviceKernel, Fold, HostCall, KernelCx, KernelPhase, KernelPolicy, Op, OperandBox,
+    Result,
 };
 use shard_comm::{
     Buffer, BufferMut, DType, Host, HostJob, HostSlice, HostSliceMut, Work as Amount,
@@ -18,27 +19,27 @@ use std::sync::Arc;
 pub(super) fn submit(
     op: Applied<'_>,
     cx: &Rc<MeshComm>,
-    stage: Stage,
+    phase: KernelPhase,
     calls: &Arc<Vec<KernelCx>>,
     work: Option<&SharedWork>,
     inputs: &[&Buffer],
     mut outputs: Vec<BufferMut>,
 ) -> Result<Vec<BufferMut>> {
     if let Some(wide) = op.wide {
-        return widened::submit(op, wide, cx, stage, calls, work, inputs, outputs);
+        return widened::submit(op, wide, cx, phase, calls, work, inputs, outputs);
     }
-    if submit_now(op, cx, stage, calls, work, inputs, &mut outputs)? {
+    if submit_now(op, cx, phase, calls, work, inputs, &mut outputs)? {
         return Ok(outputs);
     }
     let (name, device) = (op.name, cx.device());
     if let Some(kernel) = op.op.kernel(device.kind()) {
         let inputs = handles(inputs);
-        return on_device(op, kernel, cx, stage, calls, work, &inputs, outputs);
+        return on_device(op, kernel, cx, phase, calls, work, &inputs, outputs);
     }
-    let much = amount(stage, calls, &outputs);
+    let much = amount(phase, calls, &outputs);
     let (op, calls, work) = (op.op.clone(), calls.clone(), work.cloned());
     let job = HostJob::new(name, much, move |inputs, outputs| {
-        on_host(&*op, stage, &calls, work.as_ref(), inputs, outputs);
+        on_host(&*op, phase, &calls, work.as_ref(), inputs, outputs);
     });
     let inputs = handles(inputs);
     if !device.runs_host_jobs() {
@@ -52,7 +53,7 @@ pub(super) fn submit(
 pub(super) fn submit_now(
     op: Applied<'_>,
     cx: &Rc<MeshComm>,
-    stage: Stage,
+    phase: KernelPhase,
     calls: &[KernelCx],
     work: Option<&SharedWork>,
     inputs: &[&Buffer],
@@ -62,17 +63,17 @@ pub(super) fn submit_now(
     if op.op.kernel(device.kind()).is_some() {
         return Ok(false);
     }
-    let much = amount(stage, calls, outputs);
+    let much = amount(phase, calls, outputs);
     let ran = device.run_now(op.name, much, inputs, outputs, &mut |inputs, outputs| {
-        on_host(&**op.op, stage, calls, work, inputs, outputs);
+        on_host(&**op.op, phase, calls, work, inputs, outputs);
     });
     ran.in_op(op.name)
 }
 
 /// How much work the calls are.
-fn amount(stage: Stage, calls: &[KernelCx], outputs: &[BufferMut]) -> Amount {
-    match stage {
-        Stage::WriteRows => Amount::moving(outputs.iter().map(BufferMut::bytes).sum()),
+fn amount(phase: KernelPhase, calls: &[KernelCx], outputs: &[BufferMut]) -> Amount {
+    match phase {
+        KernelPhase::WriteRows => Amount::moving(outputs.iter().map(BufferMut::bytes).sum()),
         _ => calls.iter().map(|call| call.work).sum(),
     }
 }
@@ -86,7 +87,7 @@ fn handles(buffers: &[&Buffer]) -> Vec<Buffer> {
 #[inline(always)]
 fn on_host(
     op: &dyn Op,
-    stage: Stage,
+    phase: KernelPhase,
     calls: &[KernelCx],
     work: Option<&SharedWork>,
     inputs: &[HostSlice<'_>],
@@ -94,23 +95,23 @@ fn on_host(
 ) {
     match work {
         Some(shared) => Work::with(shared, |work| {
-            with_work(op, stage, calls, work, inputs, outputs);
+            with_work(op, phase, calls, work, inputs, outputs);
         }),
-        None => with_work(op, stage, calls, &mut Work::default(), inputs, outputs),
+        None => with_work(op, phase, calls, &mut Work::default(), inputs, outputs),
     }
 }
 
 #[inline(always)]
 fn with_work(
     op: &dyn Op,
-    stage: Stage,
+    phase: KernelPhase,
     calls: &[KernelCx],
     work: &mut Work,
     inputs: &[HostSlice<'_>],
     outputs: &mut [HostSliceMut<'_>],
 ) {
     for cx in calls {
-        if stage == Stage::Compute && !work.has_to_see(cx) {
+        if phase == KernelPhase::Compute && !work.has_to_see(cx) {
             continue;
         }
         let mut call = HostCall {
@@ -120,10 +121,10 @@ fn with_work(
             state: &mut work.state,
             rows: &mut work.rows,
         };
-        match stage {
-            Stage::Compute => op.host(&mut call),
-            Stage::WriteRows => op.write_rows(&mut call),
-            Stage::Merge => op.merge(&mut call),
+        match phase {
+            KernelPhase::Compute => op.host(&mut call),
+            KernelPhase::WriteRows => op.write_rows(&mut call),
+            KernelPhase::Merge => op.merge(&mut call),
         }
     }
 }
@@ -156,7 +157,7 @@ pub(super) fn converted(cx: &Rc<MeshComm>, from: &Buffer, to: DType) -> Result<B
     let mut made = submit(
         applied,
         cx,
-        Stage::Compute,
+        KernelPhase::Compute,
         &calls,
         None,
         &[from],
@@ -174,7 +175,7 @@ fn on_device(
     op: Applied<'_>,
     kernel: &dyn DeviceKernel,
     cx: &Rc<MeshComm>,
-    stage: Stage,
+    phase: KernelPhase,
     calls: &[KernelCx],
     work: Option<&SharedWork>,
     inputs: &[Buffer],
@@ -182,7 +183,7 @@ fn on_device(
 ) -> Result<Vec<BufferMut>> {
     let mut run = |work: &mut Work| {
         for call in calls {
-            if stage == Stage::Compute && !work.has_to_see(call) {
+            if phase == KernelPhase::Compute && !work.has_to_see(call) {
                 continue;
             }
             let call = DeviceCall {
@@ -196,7 +197,7 @@ fn on_device(
                 state: &mut work.state,
                 rows: &mut work.rows,
             };
-            kernel.run(stage, call)?;
+            kernel.run(phase, call)?;
         }
         Ok(())
     };

@@ -6,7 +6,7 @@ use super::rows::{SharedWork, Work};
 use crate::error::InOp;
 use crate::host::partial_type;
 use crate::strategy::Blocks;
-use crate::{KernelCx, OperandBox, Reduction, Result, Rule, Stage};
+use crate::{KernelCx, KernelPhase, OperandBox, Reduction, Result, Rule};
 use shard_comm::{Buffer, BufferMut, DeviceRef, Monoid, Strided};
 use shard_redistribute::MeshComm;
 use shard_spec::{Dims, ReduceOp, numel, row_major_strides};
@@ -25,7 +25,7 @@ pub(super) fn submit(
     op: Applied<'_>,
     (rule, blocks): (&Rule, &Blocks),
     cx: &Rc<MeshComm>,
-    stage: Stage,
+    phase: KernelPhase,
     whole: &Arc<Vec<KernelCx>>,
     work: Option<&SharedWork>,
     inputs: &[&Buffer],
@@ -39,7 +39,7 @@ pub(super) fn submit(
         name,
         device,
         rule,
-        is_operands: stage == Stage::Compute,
+        is_operands: phase == KernelPhase::Compute,
         divided,
         last: SmallVec::new(),
     };
@@ -53,7 +53,7 @@ pub(super) fn submit(
         }),
         divided,
         // A call that is the only one makes whole results.
-        rounds: rule.rounds && !divided && stage == Stage::Compute,
+        rounds: rule.rounds && !divided && phase == KernelPhase::Compute,
         sums: outputs.iter().map(|_| None).collect(),
         before: SmallVec::new(),
     };
@@ -70,7 +70,7 @@ pub(super) fn submit(
             Cow::Borrowed(_) if whole.len() == 1 => whole.clone(),
             call => Arc::new(vec![call.into_owned()]),
         };
-        outputs = super::submit(as_it_is, cx, stage, &alone, work, &read, outputs)?;
+        outputs = super::submit(as_it_is, cx, phase, &alone, work, &read, outputs)?;
         for away in away {
             let o = away.output;
             let next = calls.peek().map(|next| Place::of(&next.outputs[o]));

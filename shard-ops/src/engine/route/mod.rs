@@ -13,7 +13,7 @@ use super::{Applied, submit};
 use crate::error::InOp;
 use crate::families::indexing::{Pack, Settle};
 use crate::strategy::{Keyed, KeyedDims, Routing};
-use crate::{Fold, KernelCx, Op, OperandBox, Result, Stage};
+use crate::{Fold, KernelCx, KernelPhase, Op, OperandBox, Result};
 use shard_comm::simulated::PHANTOM;
 use shard_comm::{Buffer, BufferMut, DType, Work};
 use shard_kernels::rows::by_key;
@@ -377,7 +377,7 @@ impl Routed<'_> {
             outputs = submit(
                 self.with(&op),
                 self.cx,
-                Stage::Compute,
+                KernelPhase::Compute,
                 &Arc::new(vec![call]),
                 None,
                 &[from, &route.asked],
@@ -543,9 +543,9 @@ impl Routed<'_> {
             let none = self.cx.device().alloc(dtype, 0).in_op(name)?;
             let own = vec![std::mem::replace(&mut outputs[*o], none)];
             let calls = Arc::new(vec![call]);
-            let stage = Stage::Compute;
+            let phase = KernelPhase::Compute;
             let inputs: SmallVec<[&Buffer; 4]> = inputs.iter().collect();
-            let mut done = submit(self.with(&op), self.cx, stage, &calls, None, &inputs, own)?;
+            let mut done = submit(self.with(&op), self.cx, phase, &calls, None, &inputs, own)?;
             outputs[*o] = done.remove(0);
         }
         Ok(())
