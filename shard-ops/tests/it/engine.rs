@@ -445,7 +445,7 @@ fn reshapes_keep_shards_even_or_warn() {
 fn windows_equal_one_rank() {
     use shard_ops::conv::{ConvOptions, ConvTransposeOptions, Padding, conv, conv_transpose};
     use shard_ops::pool::{PoolOptions, avg_pool, max_pool};
-    use shard_ops::resample::{Target, interpolate};
+    use shard_ops::resample::{ResampleTo, interpolate};
     use shard_spec::ResampleMode;
     let same =
         |stride: usize, dilation: usize, pads: (usize, usize), groups: usize, edge| ConvOptions {
@@ -495,7 +495,7 @@ fn windows_equal_one_rank() {
         ResampleMode::LinearAligned,
     ] {
         check(&[&[1, 2, 9, 5]], &|e, v| {
-            interpolate(e, &v[0], &Target::Size(vec![17, 4]), mode).unwrap()
+            interpolate(e, &v[0], &ResampleTo::Size(vec![17, 4]), mode).unwrap()
         });
     }
 }

@@ -8,7 +8,7 @@ use crate::options::{ConvOptions, ConvTransposeOptions, PoolOptions};
 use crate::{Error, Result, Shape, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::neighborhood::{self, Neighborhood};
-use shard_ops::resample::{self, Target};
+use shard_ops::resample::{self, ResampleTo};
 use shard_ops::{Value, conv, norm, pool};
 use shard_spec::ResampleMode;
 
@@ -177,7 +177,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn interpolate(&self, size: impl Into<Shape>, mode: ResampleMode) -> Result<Self> {
         let _call = Calling::of("interpolate");
-        let target = Target::Size(size.into().to_vec());
+        let target = ResampleTo::Size(size.into().to_vec());
         self.run(|exec, x| resample::interpolate(exec, x, &target, mode))
     }
 
@@ -192,7 +192,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn interpolate_by(&self, factors: &[f64], mode: ResampleMode) -> Result<Self> {
         let _call = Calling::of("interpolate_by");
-        let target = Target::Scale(factors.to_vec());
+        let target = ResampleTo::Scale(factors.to_vec());
         self.run(|exec, x| resample::interpolate(exec, x, &target, mode))
     }
 }

@@ -13,7 +13,7 @@ use shard_ops::pool::{
     PoolOptions, adaptive_avg_pool, adaptive_max_pool, avg_pool, local_response_norm, lp_pool,
     max_pool, max_unpool,
 };
-use shard_ops::resample::{Target, interpolate};
+use shard_ops::resample::{ResampleTo, interpolate};
 use shard_ops::unfold::{
     UnfoldOptions, channel_shuffle, fold, pixel_shuffle, pixel_unshuffle, sliding, unfold,
 };
@@ -212,7 +212,7 @@ pub(crate) const TABLE: &[Entry] = &[
             let up = interpolate(
                 e,
                 &low,
-                &Target::Size(x.shape()[2..].to_vec()),
+                &ResampleTo::Size(x.shape()[2..].to_vec()),
                 ResampleMode::Nearest,
             )?;
             let joined = index::cat(e, &[&h, &up], 1)?;
@@ -486,15 +486,15 @@ fn resized(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
         let recomputed = c.attributes.bool("recompute_scale_factor", false)?;
         match recomputed && (factors.len() == 1 || factors.len() == dims) {
             // Coordinates by the ratio of the extents.
-            true => Target::Size(
+            true => ResampleTo::Size(
                 (0..dims)
                     .map(|d| (x.shape()[2 + d] as f64 * factors[d.min(factors.len() - 1)]) as usize)
                     .collect(),
             ),
-            false => Target::Scale(factors),
+            false => ResampleTo::Scale(factors),
         }
     } else {
-        Target::Size(c.attributes.spatial("size", dims, 1)?)
+        ResampleTo::Size(c.attributes.spatial("size", dims, 1)?)
     };
     Ok(vec![interpolate(e, x, &target, mode(c)?)?])
 }

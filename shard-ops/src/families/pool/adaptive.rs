@@ -3,7 +3,7 @@
 use super::{Geometry, largest};
 use crate::families::full::in_full;
 use crate::families::reduce::mean;
-use crate::families::resample::{Target, interpolate};
+use crate::families::resample::{ResampleTo, interpolate};
 use crate::{Exec, OpError, Result, Value};
 use shard_spec::ResampleMode;
 
@@ -21,7 +21,12 @@ pub fn adaptive_avg_pool(exec: &dyn Exec, x: &Value, outputs: &[Option<usize>]) 
     let whole: Vec<usize> = (0..outputs.len()).filter(all).map(|d| 2 + d).collect();
     let areas = |x: &Value| match x.shape()[2..] == outputs {
         true => Ok(x.clone()),
-        false => interpolate(exec, x, &Target::Size(outputs.clone()), ResampleMode::Area),
+        false => interpolate(
+            exec,
+            x,
+            &ResampleTo::Size(outputs.clone()),
+            ResampleMode::Area,
+        ),
     };
     if whole.is_empty() {
         return areas(x);

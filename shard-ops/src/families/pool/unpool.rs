@@ -3,7 +3,7 @@
 use super::{Geometry, PoolOptions};
 use crate::elementwise::{cast, mul_scalar};
 use crate::families::indexing::scatter;
-use crate::families::resample::{Target, interpolate};
+use crate::families::resample::{ResampleTo, interpolate};
 use crate::families::shape::reshape;
 use crate::{Exec, OpError, Result, Value};
 use shard_comm::DType;
@@ -53,7 +53,7 @@ pub fn max_unpool(
     let like = interpolate(
         exec,
         &x.detach(),
-        &Target::Size(plane.clone()),
+        &ResampleTo::Size(plane.clone()),
         ResampleMode::Nearest,
     )?;
     let zeros = cast(exec, &cast(exec, &like, DType::Bool)?, x.dtype())?;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// The extents to interpolate to. Lists have one entry per spatial dim; one entry serves all dims.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Target {
+pub enum ResampleTo {
     /// Output extents.
     Size(Vec<usize>),
     /// Factors: the output extent is `floor(n * factor)`, and coordinates are computed with the factor itself.
@@ -38,13 +38,13 @@ pub enum Target {
 pub fn interpolate(
     exec: &dyn Exec,
     x: &Value,
-    target: &Target,
+    target: &ResampleTo,
     mode: ResampleMode,
 ) -> Result<Value> {
     let nd = x.ndim().saturating_sub(2);
     let given = match target {
-        Target::Size(sizes) => sizes.len(),
-        Target::Scale(factors) => factors.len(),
+        ResampleTo::Size(sizes) => sizes.len(),
+        ResampleTo::Scale(factors) => factors.len(),
     };
     if nd == 0 || (given != 1 && given != nd) {
         return Err(OpError::Shape {
@@ -58,8 +58,10 @@ pub fn interpolate(
         .map(|d| {
             let n = x.shape()[2 + d];
             match target {
-                Target::Size(sizes) => Window::resample(n, sizes[d.min(given - 1)], mode, None),
-                Target::Scale(factors) => Window::resample_by(n, factors[d.min(given - 1)], mode),
+                ResampleTo::Size(sizes) => Window::resample(n, sizes[d.min(given - 1)], mode, None),
+                ResampleTo::Scale(factors) => {
+                    Window::resample_by(n, factors[d.min(given - 1)], mode)
+                }
             }
             .in_op("interpolate")
         })
