@@ -32,7 +32,7 @@ const ROWS: usize = 16;
 
 /// The operation of a reduction. Empty sets give the identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reduction {
+pub enum ReduceKind {
     /// Sum; 0 when empty.
     Sum,
     /// Sum of squares; 0 when empty.
@@ -50,25 +50,25 @@ compiled! { trait Compiled for Real: f32 f64; {
     /// extent 1.
     ///
     /// ```
-    /// use shard_kernels::{reduce::{reduce, Reduction}, View};
+    /// use shard_kernels::{reduce::{reduce, ReduceKind}, View};
     /// let x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
     /// let mut out = [0.0; 3];
-    /// reduce(Reduction::Sum, &View::contiguous(&x, &[2, 3]), &[0], &mut out);
+    /// reduce(ReduceKind::Sum, &View::contiguous(&x, &[2, 3]), &[0], &mut out);
     /// assert_eq!(out, [5.0, 7.0, 9.0]);
     /// ```
     ///
     /// # Panics
     /// When a dim is out of range or named twice, or `out` has another number of elements.
-    pub fn reduce<T>(op: Reduction, x: &View<'_, T>, dims: &[usize], out: &mut [T]) = reduce_here;
+    pub fn reduce<T>(op: ReduceKind, x: &View<'_, T>, dims: &[usize], out: &mut [T]) = reduce_here;
 } }
 
-fn reduce_here<T: Real>(op: Reduction, x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
+fn reduce_here<T: Real>(op: ReduceKind, x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
     match op {
-        Reduction::Sum => fold::<T, Sum>(x, dims, out),
-        Reduction::SquareSum => fold::<T, Squares>(x, dims, out),
-        Reduction::Prod => fold::<T, Prod>(x, dims, out),
-        Reduction::Max => fold::<T, Max>(x, dims, out),
-        Reduction::Min => fold::<T, Min>(x, dims, out),
+        ReduceKind::Sum => fold::<T, Sum>(x, dims, out),
+        ReduceKind::SquareSum => fold::<T, Squares>(x, dims, out),
+        ReduceKind::Prod => fold::<T, Prod>(x, dims, out),
+        ReduceKind::Max => fold::<T, Max>(x, dims, out),
+        ReduceKind::Min => fold::<T, Min>(x, dims, out),
     }
 }
 

@@ -5,22 +5,22 @@ use crate::testing::{Rng, assert_close, naive_index};
 
 type Exact = fn(&[f64]) -> f64;
 
-fn exact(op: Reduction) -> Exact {
+fn exact(op: ReduceKind) -> Exact {
     match op {
-        Reduction::Sum => |v| v.iter().sum(),
-        Reduction::SquareSum => |v| v.iter().map(|x| x * x).sum(),
-        Reduction::Prod => |v| v.iter().product(),
-        Reduction::Max => |v| v.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-        Reduction::Min => |v| v.iter().copied().fold(f64::INFINITY, f64::min),
+        ReduceKind::Sum => |v| v.iter().sum(),
+        ReduceKind::SquareSum => |v| v.iter().map(|x| x * x).sum(),
+        ReduceKind::Prod => |v| v.iter().product(),
+        ReduceKind::Max => |v| v.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        ReduceKind::Min => |v| v.iter().copied().fold(f64::INFINITY, f64::min),
     }
 }
 
-const OPS: [Reduction; 5] = [
-    Reduction::Sum,
-    Reduction::SquareSum,
-    Reduction::Prod,
-    Reduction::Max,
-    Reduction::Min,
+const OPS: [ReduceKind; 5] = [
+    ReduceKind::Sum,
+    ReduceKind::SquareSum,
+    ReduceKind::Prod,
+    ReduceKind::Max,
+    ReduceKind::Min,
 ];
 
 fn random<T: Real>(seed: u64) {
@@ -71,7 +71,7 @@ fn long_single_precision_sums_keep_their_digits() {
     let x = vec![0.1f32; 3_000_000];
     let mut out = [0.0];
     reduce(
-        Reduction::Sum,
+        ReduceKind::Sum,
         &View::contiguous(&x, &[3_000_000]),
         &[0],
         &mut out,
@@ -83,7 +83,7 @@ fn long_single_precision_sums_keep_their_digits() {
     );
     let mut columns = [0.0; 3];
     reduce(
-        Reduction::Sum,
+        ReduceKind::Sum,
         &View::contiguous(&x, &[1_000_000, 3]),
         &[0],
         &mut columns,
@@ -101,7 +101,7 @@ fn wide_columns_of_many_rows() {
     let (rows, cols) = (2 * 16 + 5, 512 + 130);
     let x: Vec<f32> = (0..rows * cols).map(|i| (i % 101) as f32 - 50.0).collect();
     for (op, exact) in OPS.map(|op| (op, exact(op))) {
-        if op == Reduction::Prod {
+        if op == ReduceKind::Prod {
             continue;
         }
         let mut out = vec![f32::NAN; cols];
@@ -118,7 +118,7 @@ fn nan_is_the_extreme_wherever_it_stands() {
     for place in [0, 70, 99] {
         let mut x = [1.0f64; 200];
         x[place] = f64::NAN;
-        for op in [Reduction::Max, Reduction::Min] {
+        for op in [ReduceKind::Max, ReduceKind::Min] {
             let mut out = [0.0; 2];
             reduce(op, &View::contiguous(&x, &[2, 100]), &[1], &mut out);
             assert!(out[0].is_nan() && out[1] == 1.0);
@@ -136,7 +136,7 @@ fn extremes_of_short_rows_see_nan_and_the_signs_of_zeros() {
         reduce(op, &View::contiguous(&row, &[1, 3]), &[1], &mut out);
         out[0]
     };
-    for op in [Reduction::Max, Reduction::Min] {
+    for op in [ReduceKind::Max, ReduceKind::Min] {
         for at in 0..3 {
             let mut row = [1.0, -2.0, 3.0];
             row[at] = f32::NAN;
@@ -144,8 +144,8 @@ fn extremes_of_short_rows_see_nan_and_the_signs_of_zeros() {
         }
     }
     for (below, above) in [(-0.0, 0.0), (0.0, -0.0)] {
-        assert!(of(Reduction::Max, [below, -1.0, above]).is_sign_positive());
-        assert!(of(Reduction::Min, [below, 1.0, above]).is_sign_negative());
+        assert!(of(ReduceKind::Max, [below, -1.0, above]).is_sign_positive());
+        assert!(of(ReduceKind::Min, [below, 1.0, above]).is_sign_negative());
     }
 }
 

@@ -182,11 +182,11 @@ impl OverDims {
         with_float!(of, T => {
             let x = call.input::<T>(0);
             let op = match self.op {
-                ReduceOp::Sum if self.of == Of::Square => kernels::Reduction::SquareSum,
-                ReduceOp::Sum => kernels::Reduction::Sum,
-                ReduceOp::Max => kernels::Reduction::Max,
-                ReduceOp::Min => kernels::Reduction::Min,
-                ReduceOp::Prod => kernels::Reduction::Prod,
+                ReduceOp::Sum if self.of == Of::Square => kernels::ReduceKind::SquareSum,
+                ReduceOp::Sum => kernels::ReduceKind::Sum,
+                ReduceOp::Max => kernels::ReduceKind::Max,
+                ReduceOp::Min => kernels::ReduceKind::Min,
+                ReduceOp::Prod => kernels::ReduceKind::Prod,
                 ReduceOp::Any | ReduceOp::All => unreachable!("{} is of truths", self.name),
             };
             // Reductions have no windows, so the output box is the whole piece.
