@@ -2,7 +2,7 @@
 
 mod cells;
 
-pub use self::cells::{CellGrad, Whole, cell_grad, normalise_cells};
+pub use self::cells::{CellGrad, WholeCells, cell_grad, normalise_cells};
 pub(crate) use self::cells::{CompiledCells, CompiledForward};
 
 use super::Real;

@@ -15,7 +15,7 @@ const ROWS: usize = 16;
 
 /// Cells one after another, each of as many runs of consecutive elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Whole {
+pub struct WholeCells {
     /// Runs of a cell.
     pub runs: usize,
     /// Elements of a run.
@@ -29,7 +29,7 @@ pub struct Whole {
     pub eps: f64,
 }
 
-impl Whole {
+impl WholeCells {
     fn cell(&self) -> usize {
         self.runs * self.len
     }
@@ -66,9 +66,9 @@ compiled! { trait CompiledForward for Real: f32 f64; {
     /// squared deviations), or about zero (count, 0, sum of squares). `affine` is the gain and the shift.
     ///
     /// # Panics
-    /// When the lengths are not those of whole cells, or weights not those of [`Whole`].
+    /// When the lengths are not those of whole cells, or weights not those of [`WholeCells`].
     pub fn normalise_cells<T>(
-        cells: Whole,
+        cells: WholeCells,
         x: &[T],
         affine: [Option<&[T]>; 2],
         out: &mut [T],
@@ -77,7 +77,7 @@ compiled! { trait CompiledForward for Real: f32 f64; {
 } }
 
 fn normalise_cells_here<T: Real>(
-    cells: Whole,
+    cells: WholeCells,
     x: &[T],
     affine: [Option<&[T]>; 2],
     out: &mut [T],
@@ -103,7 +103,7 @@ fn normalise_cells_here<T: Real>(
 }
 
 struct Forward<'a, T> {
-    cells: Whole,
+    cells: WholeCells,
     x: &'a [T],
     affine: [Option<&'a [T]>; 2],
     out: &'a mut [T],
@@ -177,10 +177,10 @@ compiled! { trait CompiledCells for Real: f32 f64; {
     ///
     /// # Panics
     /// As [`normalise_cells`].
-    pub fn cell_grad<T>(cells: Whole, grad: CellGrad<'_, T>) = cell_grad_here;
+    pub fn cell_grad<T>(cells: WholeCells, grad: CellGrad<'_, T>) = cell_grad_here;
 } }
 
-fn cell_grad_here<T: Real>(cells: Whole, grad: CellGrad<'_, T>) {
+fn cell_grad_here<T: Real>(cells: WholeCells, grad: CellGrad<'_, T>) {
     let CellGrad {
         x,
         stats,
@@ -227,7 +227,7 @@ fn cell_grad_here<T: Real>(cells: Whole, grad: CellGrad<'_, T>) {
 }
 
 struct Backward<'a, T> {
-    cells: Whole,
+    cells: WholeCells,
     x: &'a [T],
     stats: &'a [f64],
     dy: &'a [T],

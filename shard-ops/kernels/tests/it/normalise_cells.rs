@@ -1,5 +1,5 @@
 use shard_kernels::Real;
-use shard_kernels::normalise::{CellGrad, Whole, cell_grad, normalise_cells};
+use shard_kernels::normalise::{CellGrad, WholeCells, cell_grad, normalise_cells};
 
 use crate::testing::Rng;
 
@@ -10,7 +10,7 @@ fn follows<T: Real>(tolerance: f64) {
         let by_element = weights == count;
         let runs = if by_element { 1 } else { 4 };
         for (about_zero, affine) in [(false, true), (true, true), (false, false)] {
-            let whole = Whole {
+            let whole = WholeCells {
                 runs,
                 len: count / runs,
                 by_element,
@@ -88,7 +88,7 @@ fn cells_at_once_follow_the_formulas() {
 
 #[test]
 fn cells_of_nothing_have_no_statistics() {
-    let whole = Whole {
+    let whole = WholeCells {
         runs: 1,
         len: 0,
         by_element: true,

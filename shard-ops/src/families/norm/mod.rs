@@ -458,7 +458,7 @@ impl Cells {
     }
 
     /// The cells of a contiguous piece of this shape, for kernels that take them whole.
-    fn whole(self, shape: &[usize], by: Statistics, eps: f64) -> kernels::Whole {
+    fn whole(self, shape: &[usize], by: Statistics, eps: f64) -> kernels::WholeCells {
         let (runs, len, by_element) = match self {
             Self::Last(last) => (1, shape[shape.len() - last..].iter().product(), true),
             Self::Groups(local) => {
@@ -467,7 +467,7 @@ impl Cells {
             }
             Self::Channels => (shape[0], shape[2..].iter().product(), false),
         };
-        kernels::Whole {
+        kernels::WholeCells {
             runs,
             len,
             by_element,
