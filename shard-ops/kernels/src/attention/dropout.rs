@@ -4,7 +4,7 @@
 ///
 /// `batch` and `head` count within the views given to the kernel; an implementation for a part of a larger problem adds its
 /// own offsets. Positions are global.
-pub trait Dropout {
+pub trait DropoutMask {
     /// The probability of being kept, above 0. What is kept is divided by it.
     fn kept(&self) -> f64;
 
@@ -12,7 +12,7 @@ pub trait Dropout {
     fn keep(&self, batch: usize, head: usize, query: i64, keys: &[i64], keep: &mut [bool]);
 }
 
-/// [`Dropout`] by a function of (batch, head, query, key) that says what is dropped.
+/// [`DropoutMask`] by a function of (batch, head, query, key) that says what is dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct DropWhere<F> {
     /// The share of probabilities that are dropped, below 1.
@@ -21,7 +21,7 @@ pub struct DropWhere<F> {
     pub dropped: F,
 }
 
-impl<F: Fn(usize, usize, i64, i64) -> bool> Dropout for DropWhere<F> {
+impl<F: Fn(usize, usize, i64, i64) -> bool> DropoutMask for DropWhere<F> {
     fn kept(&self) -> f64 {
         1.0 - self.rate
     }

@@ -28,7 +28,7 @@ mod tiles;
 
 pub use backward::{AttentionGrad, BlockGrad, PausedGrad};
 pub use band::Band;
-pub use dropout::{DropWhere, Dropout};
+pub use dropout::{DropWhere, DropoutMask};
 pub use forward::AttentionState;
 pub use merge::merge;
 pub use problem::{Block, Queries, Tile};

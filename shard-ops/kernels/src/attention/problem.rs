@@ -2,7 +2,7 @@
 
 use super::band::{Band, Sight};
 use super::cover::{self, Extremes, PIECE};
-use super::dropout::Dropout;
+use super::dropout::DropoutMask;
 use super::stored::{Stored, gather, start};
 use crate::{Positions, View};
 use shard_device::Bool;
@@ -16,7 +16,7 @@ pub struct Queries<'a, E> {
     pub(super) positions: Positions<'a>,
     pub(super) scale: f64,
     pub(super) band: Band,
-    pub(super) dropout: Option<&'a dyn Dropout>,
+    pub(super) dropout: Option<&'a dyn DropoutMask>,
 }
 
 impl<'a, E: Stored> Queries<'a, E> {
@@ -50,7 +50,7 @@ impl<'a, E: Stored> Queries<'a, E> {
 
     /// Applies dropout to probabilities.
     #[must_use]
-    pub fn dropout(self, dropout: &'a dyn Dropout) -> Self {
+    pub fn dropout(self, dropout: &'a dyn DropoutMask) -> Self {
         Self {
             dropout: Some(dropout),
             ..self
@@ -426,7 +426,12 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
     }
 
     /// Writes the factor by which each pair's probability is multiplied: 0 where it is dropped.
-    pub(super) fn drop_factors(&self, dropout: &dyn Dropout, tile: &Tile, factors: &mut [E::Acc]) {
+    pub(super) fn drop_factors(
+        &self,
+        dropout: &dyn DropoutMask,
+        tile: &Tile,
+        factors: &mut [E::Acc],
+    ) {
         let keys = &self.key_positions[tile.keys.clone()];
         let mut keep = vec![false; keys.len()];
         let factor = <E::Acc as crate::Real>::of(1.0 / dropout.kept());

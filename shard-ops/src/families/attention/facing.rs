@@ -5,7 +5,7 @@ use crate::host::{Held, positions};
 use crate::rng::Stream;
 use crate::{HostCall, OperandBox};
 use shard_comm::{Bool, DType, Element};
-use shard_kernels::attention::{Band, Block, Dropout, Queries, Stored};
+use shard_kernels::attention::{Band, Block, DropoutMask, Queries, Stored};
 use shard_kernels::random::BLOCKS;
 use shard_kernels::{Positions, View};
 use shard_spec::DimPart;
@@ -26,7 +26,7 @@ struct Dropped {
     keys: u64,
 }
 
-impl Dropout for Dropped {
+impl DropoutMask for Dropped {
     fn kept(&self) -> f64 {
         1.0 - self.rate
     }

@@ -42,7 +42,11 @@ impl<E: Stored<Acc = f32>> Rows<E> {
         }
     }
 
-    fn queries<'a>(&'a self, case: &'a Case, dropout: Option<&'a dyn Dropout>) -> Queries<'a, E> {
+    fn queries<'a>(
+        &'a self,
+        case: &'a Case,
+        dropout: Option<&'a dyn DropoutMask>,
+    ) -> Queries<'a, E> {
         let shape = [case.batch, case.heads(), case.queries, case.dim];
         let q = View::contiguous(&self.q, &shape);
         let queries = Queries::new(q, Positions::List(&case.query_at))
@@ -62,7 +66,7 @@ type Grads = [Vec<f32>; 4];
 fn grads<E: Stored<Acc = f32>>(
     case: &Case,
     rows: &Rows<E>,
-    dropout: Option<&dyn Dropout>,
+    dropout: Option<&dyn DropoutMask>,
     (out, lse): (&[f32], &[f32]),
     fold: impl Fn(&mut AttentionGrad<'_, E>, &Queries<'_, E>, &Block<'_, E>, &mut BlockGrad<'_, f32>),
 ) -> Grads {
@@ -111,7 +115,7 @@ fn random_problems_by_a_unit_match_the_formulas() {
             rate,
             dropped: |b, h, q, k| dropped(b, h, q, k, rate),
         };
-        let dropout = case.dropped.map(|_| &drop as &dyn Dropout);
+        let dropout = case.dropped.map(|_| &drop as &dyn DropoutMask);
         assert_folds::<bf16>(&case, dropout, TOLERANCE);
         assert_grads::<bf16>(&case, dropout, TOLERANCE);
     }
@@ -128,14 +132,14 @@ fn random_problems_in_single_precision_by_a_unit_match_the_formulas() {
             rate,
             dropped: |b, h, q, k| dropped(b, h, q, k, rate),
         };
-        let dropout = case.dropped.map(|_| &drop as &dyn Dropout);
+        let dropout = case.dropped.map(|_| &drop as &dyn DropoutMask);
         assert_folds::<f32>(&case, dropout, TOLERANCE_OF_SINGLE);
         assert_grads::<f32>(&case, dropout, TOLERANCE_OF_SINGLE);
     }
 }
 
 /// Gradients by emulated units, and by vectors of `f32`.
-fn assert_grads<E: Tiled>(case: &Case, dropout: Option<&dyn Dropout>, tolerance: f64) {
+fn assert_grads<E: Tiled>(case: &Case, dropout: Option<&dyn DropoutMask>, tolerance: f64) {
     let expected = case.answer();
     // From a result that is rounded, as results are saved.
     let lse: Vec<f32> = expected.lse.iter().map(|&x| x as f32).collect();
@@ -157,7 +161,7 @@ fn assert_grads<E: Tiled>(case: &Case, dropout: Option<&dyn Dropout>, tolerance:
 }
 
 /// Folds all keys by emulated units, and by the processor's if there is one, which computes the same bits.
-fn assert_folds<E: Tiled>(case: &Case, dropout: Option<&dyn Dropout>, tolerance: f64) {
+fn assert_folds<E: Tiled>(case: &Case, dropout: Option<&dyn DropoutMask>, tolerance: f64) {
     let rows = Rows::<E>::new(case);
     let all: Vec<usize> = (0..case.keys).collect();
     let (part, queries) = (case.part::<E>(&all, false), rows.queries(case, dropout));
