@@ -4,12 +4,12 @@ use crate::harness::{On, on_mesh};
 use shard_ops::testing::{Split, differences, probes};
 use shard_spec::DeviceMesh;
 
-pub use shard_ops::testing::{Capture, Sample};
+pub use shard_ops::testing::{Capture, OpSample};
 
 /// Applies samples with all their probes on a mesh and returns what was not as on one rank, in words.
 ///
 /// Whole numbers must be equal, others to 1e-12 of the largest where they are doubles.
-pub fn validate(samples: &[Sample], mesh: &DeviceMesh, seed: u64) -> Vec<String> {
+pub fn validate(samples: &[OpSample], mesh: &DeviceMesh, seed: u64) -> Vec<String> {
     let mut work = Vec::new();
     let mut problems = Vec::new();
     for sample in samples {

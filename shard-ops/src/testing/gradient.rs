@@ -2,7 +2,7 @@
 
 use super::compare::index_of;
 use super::probe::{first_difference, inputs_of};
-use super::{Data, Difference, Probe, Sample, Tensor, place, whole};
+use super::{Data, Difference, OpSample, Probe, Tensor, place, whole};
 use crate::error::InOp;
 use crate::{Engine, EngineOptions, Exec, Op, OpError, Result, Saved, Value};
 use shard_comm::DType;
@@ -191,7 +191,7 @@ fn misfit(inputs: &[Value], gradients: &[Option<Value>]) -> Option<String> {
 /// All members of the mesh.
 pub(super) fn difference(
     cx: &Rc<MeshComm>,
-    sample: &Sample,
+    sample: &OpSample,
     probe: &Probe,
     expected: &[Option<Tensor>],
 ) -> Option<Difference> {

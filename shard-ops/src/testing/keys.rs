@@ -1,6 +1,6 @@
 //! Whether ops of one key are ruled alike.
 
-use super::{Sample, ValidationError};
+use super::{OpSample, ValidationError};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ static TRIED: Mutex<BTreeMap<(u128, String), [String; 2]>> = Mutex::new(BTreeMap
 
 /// Remembers an op, and finds out if another one, of this check or one before, has its key for such operands and another rule: an engine
 /// that has found a strategy for one of them takes it for the other too.
-pub(super) fn differs(sample: &Sample) -> Result<(), ValidationError> {
+pub(super) fn differs(sample: &OpSample) -> Result<(), ValidationError> {
     let (op, metas) = (&sample.op, &sample.metas);
     let rule = op.rule(metas).map_err(ValidationError::Alone)?;
     let shown = [format!("{rule:?}"), format!("{op:?}")];

@@ -53,7 +53,7 @@ pub use compare::{Tolerance, difference};
 pub use layouts::{AxisChoice, Split, choices, layout};
 pub use probe::{Difference, Probe, differences, probes};
 pub use rng::Rng;
-pub use sample::{Capture, Sample};
+pub use sample::{Capture, OpSample};
 pub use tensor::{Data, Tensor};
 
 use crate::error::InOp;
@@ -213,7 +213,7 @@ impl Validation {
         self.run_shared(&op, operands)
     }
 
-    /// As [`run`](Self::run), of an op that is shared, such as that of a [`Sample`]: ops that are not public themselves are tried as
+    /// As [`run`](Self::run), of an op that is shared, such as that of an [`OpSample`]: ops that are not public themselves are tried as
     /// public functions apply them.
     ///
     /// # Errors
@@ -386,7 +386,7 @@ const ZEROS: HostOptions = HostOptions {
 };
 
 /// The first result that is not the same over memory of other contents, of the same ops.
-fn unwritten(once: &[Sample], again: &[Sample]) -> Result<(), ValidationError> {
+fn unwritten(once: &[OpSample], again: &[OpSample]) -> Result<(), ValidationError> {
     for (sample, other) in once.iter().zip(again) {
         let outputs = sample.outputs.iter().zip(&other.outputs);
         let differs = |(output, (a, b))| Some((output, difference(b, a, Tolerance::EXACT)?));
@@ -404,7 +404,7 @@ fn unwritten(once: &[Sample], again: &[Sample]) -> Result<(), ValidationError> {
 /// What one run on one rank gave.
 struct OnOne {
     /// The op, and those its derivative applied.
-    samples: Vec<Sample>,
+    samples: Vec<OpSample>,
     /// Or what is wrong with the list that the vjp gave.
     derivative: Result<Derivative, String>,
 }
@@ -415,7 +415,7 @@ type Derivative = (Vec<Option<Tensor>>, Result<usize, Slope>);
 /// What an op is on one rank.
 struct Alone {
     /// The op, and those its derivative applied.
-    samples: Vec<Sample>,
+    samples: Vec<OpSample>,
     /// By operand; empty if there is no derivative.
     gradients: Vec<Option<Tensor>>,
     slopes: usize,

@@ -3,7 +3,7 @@
 use super::arrays::piece;
 use super::compare::difference_at;
 use super::{
-    AxisChoice, Data, Rng, Sample, Split, Tensor, Tolerance, choices, difference, layout,
+    AxisChoice, Data, OpSample, Rng, Split, Tensor, Tolerance, choices, difference, layout,
     local_indices, place, whole,
 };
 use crate::error::InOp;
@@ -55,7 +55,7 @@ impl std::fmt::Display for Difference {
 /// # Errors
 /// What the op's rule reports about operands it was applied to before, which would be a mistake.
 pub fn probes(
-    sample: &Sample,
+    sample: &OpSample,
     mesh: &DeviceMesh,
     splits: &[Split],
     seed: u64,
@@ -91,7 +91,7 @@ pub fn probes(
 
 /// Probes as they are made.
 struct Probing<'a> {
-    sample: &'a Sample,
+    sample: &'a OpSample,
     mesh: &'a DeviceMesh,
     rng: Rng,
     probes: Vec<Probe>,
@@ -188,7 +188,7 @@ impl Probing<'_> {
 ///
 /// # Collective
 /// All members of the mesh.
-pub fn differences(cx: &Rc<MeshComm>, work: &[(&Sample, Probe)]) -> Vec<Difference> {
+pub fn differences(cx: &Rc<MeshComm>, work: &[(&OpSample, Probe)]) -> Vec<Difference> {
     let engine = Engine::new(EngineOptions::default());
     let mut found = Vec::new();
     for (sample, probe) in work {
@@ -204,7 +204,7 @@ pub fn differences(cx: &Rc<MeshComm>, work: &[(&Sample, Probe)]) -> Vec<Differen
 }
 
 impl Difference {
-    pub(super) fn of(sample: &Sample, probe: &Probe, problem: String) -> Self {
+    pub(super) fn of(sample: &OpSample, probe: &Probe, problem: String) -> Self {
         let shapes: Vec<&[usize]> = sample.inputs.iter().map(|t| &t.shape[..]).collect();
         Self {
             op: format!("{:?} {shapes:?}", sample.op),
@@ -216,7 +216,7 @@ impl Difference {
 }
 
 /// A sample's operands, placed as a probe says.
-pub(super) fn inputs_of(cx: &Rc<MeshComm>, sample: &Sample, probe: &Probe) -> Result<Vec<Value>> {
+pub(super) fn inputs_of(cx: &Rc<MeshComm>, sample: &OpSample, probe: &Probe) -> Result<Vec<Value>> {
     let operands = sample.inputs.iter().zip(&sample.metas).zip(&probe.layouts);
     let placed = operands.map(|((t, meta), layout)| place(cx, layout, t, meta.dtype));
     placed
@@ -227,7 +227,7 @@ pub(super) fn inputs_of(cx: &Rc<MeshComm>, sample: &Sample, probe: &Probe) -> Re
 /// The first of several results that is not as expected, in words: of a result that is a sum, anywhere, else in this rank's piece.
 pub(super) fn first_difference(
     what: &str,
-    sample: &Sample,
+    sample: &OpSample,
     expected: &[Tensor],
     got: &[Value],
 ) -> Option<String> {
@@ -262,7 +262,7 @@ fn result_difference(
 /// from 0.
 fn apply(
     engine: &Engine,
-    sample: &Sample,
+    sample: &OpSample,
     probe: &Probe,
     inputs: &[Value],
     rank: usize,
@@ -283,7 +283,7 @@ fn apply(
 }
 
 /// What another order of a sum may change.
-fn tolerance_for(expected: &Tensor, sample: &Sample, made: DType) -> Tolerance {
+fn tolerance_for(expected: &Tensor, sample: &OpSample, made: DType) -> Tolerance {
     let digits = |dtype: DType| -> f64 {
         match dtype {
             DType::F32 => 1e-5,

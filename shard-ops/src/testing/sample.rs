@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// One application of an op: as on one rank, of whole tensors.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct OpSample {
     /// The op with its attributes.
     pub op: Arc<dyn Op>,
     /// What it was given.
@@ -25,7 +25,7 @@ pub struct Sample {
 /// to read what is sharded, they communicate.
 pub struct Capture {
     engine: Rc<Engine>,
-    samples: RefCell<Vec<Sample>>,
+    samples: RefCell<Vec<OpSample>>,
 }
 
 impl Capture {
@@ -38,7 +38,7 @@ impl Capture {
     }
 
     /// What was applied so far.
-    pub fn samples(&self) -> Vec<Sample> {
+    pub fn samples(&self) -> Vec<OpSample> {
         self.samples.borrow().clone()
     }
 }
@@ -60,7 +60,7 @@ impl Exec for Capture {
                 source: source.into(),
             })
         };
-        let sample = Sample {
+        let sample = OpSample {
             op,
             metas: inputs.iter().map(|value| Meta::of(value)).collect(),
             inputs: inputs.iter().copied().map(read).collect::<Result<_, _>>()?,

@@ -2,7 +2,7 @@
 
 use crate::ranks::on_ranks;
 use shard_comm::DType;
-use shard_ops::testing::{Capture, Sample, Tensor, Validated, Validation, place};
+use shard_ops::testing::{Capture, OpSample, Tensor, Validated, Validation, place};
 use shard_ops::{Exec, Result, Value};
 use shard_spec::Layout;
 
@@ -10,7 +10,7 @@ use shard_spec::Layout;
 pub(crate) type Applies<'a> = dyn Fn(&dyn Exec, &[Value]) -> Result<()> + Sync + 'a;
 
 /// The first op of this name that `f` applies on one rank to these operands, where floats are doubles, and what it was given.
-pub(crate) fn applied(name: &str, operands: &[Tensor], f: &Applies<'_>) -> Sample {
+pub(crate) fn applied(name: &str, operands: &[Tensor], f: &Applies<'_>) -> OpSample {
     applied_on(&[1], name, operands, "R", f)
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn applied_on(
     operands: &[Tensor],
     placed: &str,
     f: &Applies<'_>,
-) -> Sample {
+) -> OpSample {
     let samples = on_ranks(mesh, |cx, _| {
         let value = |t: &Tensor| {
             let layout = Layout::parse(cx.mesh(), &t.shape, placed).unwrap();
@@ -38,7 +38,7 @@ pub(crate) fn applied_on(
 
 /// What the validator tried of that op.
 pub(crate) fn validated(name: &str, operands: &[Tensor], f: &Applies<'_>) -> Validated {
-    let Sample { op, inputs, .. } = applied(name, operands, f);
+    let OpSample { op, inputs, .. } = applied(name, operands, f);
     let tried = Validation::default().run_shared(&op, &inputs);
     tried.unwrap_or_else(|fault| panic!("{op:?}: {fault}"))
 }

@@ -12,12 +12,12 @@ use xtests::properties;
 use xtests::properties::Property;
 use xtests::strategies::fits;
 use xtests::trial::{Trial, compute};
-use xtests::validate::{Capture, Sample, validate};
+use xtests::validate::{Capture, OpSample, validate};
 
 pub(super) const ALL: &[Property] = properties![rules_hold,];
 
 /// Every op that the reference cases and their gradients apply, each with a few kinds of operands.
-fn samples() -> Vec<Sample> {
+fn samples() -> Vec<OpSample> {
     let cases: Vec<Case> = project_cases()
         .unwrap()
         .into_iter()
@@ -51,7 +51,7 @@ fn samples() -> Vec<Sample> {
 }
 
 /// What a rule sees of the operands: which extents are 0, are 1, and are alike. Of `[4, 1, 4]` and `[4, 7]` that is `[2, 1, 2]` and `[2, 3]`.
-fn kind(sample: &Sample) -> Vec<Vec<usize>> {
+fn kind(sample: &OpSample) -> Vec<Vec<usize>> {
     let mut met = vec![0, 1];
     let mut number = |&extent: &usize| {
         met.iter().position(|&e| e == extent).unwrap_or_else(|| {
