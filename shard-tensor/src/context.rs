@@ -3,7 +3,7 @@
 use crate::explain::{Telling, Told};
 use crate::local::into_autograd;
 use crate::rng::Stream;
-use crate::{Error, Mesh, Number, Result, Shape, ShardTensor, State, Stateful, json};
+use crate::{Error, Mesh, Result, Shape, ShardTensor, State, StateNumber, Stateful, json};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shard_autograd::{GradCheck, GradReport, Recorder, gradcheck};
@@ -480,7 +480,7 @@ impl Context {
 /// Of the random numbers: their seed, and how many streams were taken.
 impl Stateful for Context {
     fn state(&self) -> Result<State> {
-        let number = |name: &str, n| (name.to_owned(), Number::Whole(n));
+        let number = |name: &str, n| (name.to_owned(), StateNumber::Whole(n));
         let (seed, streams) = self.streams();
         Ok(State {
             tensors: Vec::new(),

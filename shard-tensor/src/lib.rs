@@ -95,7 +95,7 @@ pub use processes::refuse_copies;
 pub use profile::{Profile, Spent};
 pub use shape::{Extents, Shape};
 pub use simulate::{Forecast, Simulation};
-pub use state::{Number, State, Stateful};
+pub use state::{State, StateNumber, Stateful};
 pub use tensor::ShardTensor;
 
 pub use ndarray;

@@ -13,12 +13,12 @@ pub struct State {
     /// The tensors.
     pub tensors: Vec<(String, ShardTensor)>,
     /// The numbers. All ranks have the same.
-    pub numbers: Vec<(String, Number)>,
+    pub numbers: Vec<(String, StateNumber)>,
 }
 
 /// A number of a [`State`], kept to the last bit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Number {
+pub enum StateNumber {
     /// A count, as of steps.
     Whole(u64),
     /// A rate, or another real number.
@@ -54,7 +54,7 @@ impl State {
     }
 
     /// The number of this name.
-    pub fn number(&self, name: &str) -> Option<Number> {
+    pub fn number(&self, name: &str) -> Option<StateNumber> {
         find(&self.numbers, name).copied()
     }
 
@@ -65,7 +65,7 @@ impl State {
     #[track_caller]
     pub fn whole(&self, name: &str) -> Result<u64> {
         match self.number(name) {
-            Some(Number::Whole(n)) => Ok(n),
+            Some(StateNumber::Whole(n)) => Ok(n),
             found => Err(lacking(name, "a whole number", found)),
         }
     }
@@ -77,7 +77,7 @@ impl State {
     #[track_caller]
     pub fn real(&self, name: &str) -> Result<f64> {
         match self.number(name) {
-            Some(Number::Real(x)) => Ok(x),
+            Some(StateNumber::Real(x)) => Ok(x),
             found => Err(lacking(name, "a real number", found)),
         }
     }
@@ -88,7 +88,7 @@ impl Stateful for u64 {
     fn state(&self) -> Result<State> {
         Ok(State {
             tensors: Vec::new(),
-            numbers: vec![(String::new(), Number::Whole(*self))],
+            numbers: vec![(String::new(), StateNumber::Whole(*self))],
         })
     }
 
@@ -100,7 +100,7 @@ impl Stateful for u64 {
 }
 
 /// As text: of a real number its bits, and what they come to.
-impl fmt::Display for Number {
+impl fmt::Display for StateNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole(n) => write!(f, "{n}"),
@@ -109,7 +109,7 @@ impl fmt::Display for Number {
     }
 }
 
-impl FromStr for Number {
+impl FromStr for StateNumber {
     type Err = Error;
 
     #[track_caller]
@@ -134,7 +134,7 @@ impl FromStr for Number {
 }
 
 #[track_caller]
-fn lacking(name: &str, expected: &str, found: Option<Number>) -> Error {
+fn lacking(name: &str, expected: &str, found: Option<StateNumber>) -> Error {
     Error::argument(
         "load_state",
         format!("{expected} as {name:?}"),

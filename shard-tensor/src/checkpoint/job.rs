@@ -9,11 +9,11 @@ use std::path::Path;
 ///
 /// ```
 /// use shard_tensor::{Launch, DType, checkpoint::Checkpoint, nn::Linear, prelude::*};
-/// # use shard_tensor::{ShardTensor, State, Stateful, Number};
+/// # use shard_tensor::{ShardTensor, State, StateNumber, Stateful};
 /// # struct Rate(f64);
 /// # impl Stateful for Rate {
-/// #     fn state(&self) -> Result<State> { Ok(State { numbers: vec![("rate".into(), Number::Real(self.0))], ..State::default() }) }
-/// #     fn load_state(&mut self, s: &State) -> Result<()> { if let Some(Number::Real(r)) = s.number("rate") { self.0 = r } Ok(()) }
+/// #     fn state(&self) -> Result<State> { Ok(State { numbers: vec![("rate".into(), StateNumber::Real(self.0))], ..State::default() }) }
+/// #     fn load_state(&mut self, s: &State) -> Result<()> { if let Some(StateNumber::Real(r)) = s.number("rate") { self.0 = r } Ok(()) }
 /// # }
 /// let path = std::env::temp_dir().join("shard-tensor-job-doc.safetensors");
 /// let train = |ranks, from: u64, to: u64| {

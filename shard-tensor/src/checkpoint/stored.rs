@@ -2,7 +2,7 @@
 
 use super::dtype_of;
 use crate::files::{Place, file_error, filled, open_regular, text};
-use crate::{Context, Number, Result as FacadeResult, ShardTensor, State};
+use crate::{Context, Result as FacadeResult, ShardTensor, State, StateNumber};
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
 use shard_comm::{Buffer, DType};
@@ -167,7 +167,7 @@ impl Stored {
     }
 
     /// A number.
-    pub(super) fn number(&self, name: &str) -> Result<Number, String> {
+    pub(super) fn number(&self, name: &str) -> Result<StateNumber, String> {
         let remark = self.remarks.get(name);
         let remark = remark.ok_or_else(|| format!("no number {name:?}"))?;
         remark.parse().map_err(|e| format!("{name:?}: {e}"))

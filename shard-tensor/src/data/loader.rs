@@ -5,7 +5,7 @@ use super::order::shuffled;
 use super::source::agreed;
 use super::{DataError, Npy, Source, npy_bytes};
 use crate::mesh::check_whole;
-use crate::{Error, Mesh, Number, Placements, Result, ShardTensor, State, Stateful};
+use crate::{Error, Mesh, Placements, Result, ShardTensor, State, StateNumber, Stateful};
 use ndarray::{ArrayRef, Dimension};
 use shard_comm::{Call, Calling, Element};
 use shard_ops::{Value, key_of};
@@ -414,7 +414,7 @@ impl Iterator for Batches<'_> {
 /// The seed of the order, the epoch, and how many samples of it were given out.
 impl Stateful for Loader {
     fn state(&self) -> Result<State> {
-        let number = |name: &str, n| (name.to_owned(), Number::Whole(n));
+        let number = |name: &str, n| (name.to_owned(), StateNumber::Whole(n));
         Ok(State {
             tensors: Vec::new(),
             numbers: vec![

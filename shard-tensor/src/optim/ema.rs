@@ -2,7 +2,7 @@
 
 use super::slots::{apply, check_in_use, tensor_like, whole};
 use crate::nn::{ModelExt, Tree};
-use crate::{Error, Number, Result, ShardTensor, State, Stateful};
+use crate::{Error, Result, ShardTensor, State, StateNumber, Stateful};
 use shard_comm::Calling;
 use shard_ops::Value;
 use shard_ops::optimize::Update;
@@ -207,7 +207,7 @@ impl Stateful for Ema {
             tensors: means
                 .map(|(name, mean)| (format!("mean.{name}"), mean))
                 .collect(),
-            numbers: vec![("updates".to_owned(), Number::Whole(self.updates))],
+            numbers: vec![("updates".to_owned(), StateNumber::Whole(self.updates))],
         })
     }
 

@@ -1,7 +1,7 @@
 //! Losses that are made larger, so that small gradients do not vanish in 16 bits.
 
 use super::slots::{real, whole};
-use crate::{Error, Gradients, Number, Result, ShardTensor, State, Stateful};
+use crate::{Error, Gradients, Result, ShardTensor, State, StateNumber, Stateful};
 use shard_comm::Calling;
 
 /// A factor of the loss that is as large as it may be, as `torch.amp.GradScaler`: it is halved when a gradient is not finite,
@@ -141,8 +141,8 @@ impl LossScale {
 impl Stateful for LossScale {
     fn state(&self) -> Result<State> {
         let numbers = vec![
-            ("factor".to_owned(), Number::Real(self.factor)),
-            ("finite".to_owned(), Number::Whole(self.finite)),
+            ("factor".to_owned(), StateNumber::Real(self.factor)),
+            ("finite".to_owned(), StateNumber::Whole(self.finite)),
         ];
         Ok(State {
             numbers,

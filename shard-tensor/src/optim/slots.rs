@@ -1,7 +1,7 @@
 //! What all optimizers have: parameters, each with its options and what is remembered of it.
 
 use crate::nn::Parameters;
-use crate::{Error, Gradients, Number, Result, ShardTensor, State};
+use crate::{Error, Gradients, Result, ShardTensor, State, StateNumber};
 use shard_comm::{Call, Calling, DType, Scalar, Strided};
 use shard_ops::Value;
 use shard_ops::optimize::{Update, update};
@@ -274,7 +274,7 @@ fn state(slots: &[Slot], options: &[&dyn Formula], rate: f64) -> Result<State> {
         ));
     }
     let mut state = State::default();
-    let rate = ("learning_rate".to_owned(), Number::Real(rate));
+    let rate = ("learning_rate".to_owned(), StateNumber::Real(rate));
     state.numbers.push(rate);
     for (slot, options) in slots.iter().zip(options) {
         for (k, kind) in options.states(slot.parameter.shape()).iter().enumerate() {
@@ -287,7 +287,10 @@ fn state(slots: &[Slot], options: &[&dyn Formula], rate: f64) -> Result<State> {
                 .tensors
                 .push((format!("{kind}.{}", slot.name), tensor));
         }
-        let steps = (format!("step.{}", slot.name), Number::Whole(slot.steps));
+        let steps = (
+            format!("step.{}", slot.name),
+            StateNumber::Whole(slot.steps),
+        );
         state.numbers.push(steps);
     }
     Ok(state)
@@ -526,7 +529,7 @@ fn tensor_at<'a>(
 #[track_caller]
 pub(super) fn real(state: &State, name: &str) -> Result<f64> {
     match state.number(name) {
-        Some(Number::Real(x)) => Ok(x),
+        Some(StateNumber::Real(x)) => Ok(x),
         found => Err(no_number("a real number", name, found)),
     }
 }
@@ -535,13 +538,13 @@ pub(super) fn real(state: &State, name: &str) -> Result<f64> {
 #[track_caller]
 pub(super) fn whole(state: &State, name: &str) -> Result<u64> {
     match state.number(name) {
-        Some(Number::Whole(n)) => Ok(n),
+        Some(StateNumber::Whole(n)) => Ok(n),
         found => Err(no_number("a whole number", name, found)),
     }
 }
 
 #[track_caller]
-fn no_number(kind: &str, name: &str, found: Option<Number>) -> Error {
+fn no_number(kind: &str, name: &str, found: Option<StateNumber>) -> Error {
     Error::argument(
         "load_state",
         format!("{kind} {name:?}"),

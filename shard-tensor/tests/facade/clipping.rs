@@ -8,8 +8,8 @@ use shard_tensor::optim::{
     Adam, AdamW, Cosine, Lion, LossScale, Optimizer, Plateau, Schedule, Sgd, check_replicas,
 };
 use shard_tensor::{
-    ClipNorm, DType, Error, ErrorClass, Launch, LocalSizes, Mesh, Number, Placements, Result,
-    ShardTensor, State, Stateful, replicate, shard, tree,
+    ClipNorm, DType, Error, ErrorClass, Launch, LocalSizes, Mesh, Placements, Result, ShardTensor,
+    State, StateNumber, Stateful, replicate, shard, tree,
 };
 
 type Named = Vec<(String, ShardTensor)>;
@@ -385,7 +385,7 @@ fn what_makes_no_sense_is_refused() {
         lacking.tensors.pop();
         let mut swapped = Sgd::new(named(), 0.1)?.state()?;
         let twice = [&w, &v].map(|p| ("w".to_owned(), p.clone())).to_vec();
-        swapped.numbers = vec![("learning_rate".to_owned(), Number::Whole(1))];
+        swapped.numbers = vec![("learning_rate".to_owned(), StateNumber::Whole(1))];
         let texts = vec![
             ("-0.1", told(Sgd::new(named(), -0.1).map(drop))),
             ("NaN", told(AdamW::new(named(), f64::NAN).map(drop))),

@@ -10,8 +10,8 @@ use shard_tensor::optim::{
     Polynomial, RAdam, RmsProp, Rprop, Schedule, Sgd, StepDecay,
 };
 use shard_tensor::{
-    ClipNorm, Context, DType, Error, Gradients, Launch, Mesh, Number, Placements, Result,
-    ShardTensor, Stateful, replicate, shard, tree,
+    ClipNorm, Context, DType, Error, Gradients, Launch, Mesh, Placements, Result, ShardTensor,
+    StateNumber, Stateful, replicate, shard, tree,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -790,7 +790,7 @@ fn counts_at_their_end_stay_there() {
     fn at_end(of: &mut impl Stateful) -> Result<()> {
         let mut state = of.state()?;
         for (_, number) in &mut state.numbers {
-            if let Number::Whole(count) = number {
+            if let StateNumber::Whole(count) = number {
                 *count = u64::MAX;
             }
         }
@@ -816,7 +816,7 @@ fn counts_at_their_end_stay_there() {
         assert!(scale.unscale(&mut gradients)?);
         adam.step(&gradients)?;
         ema.update()?;
-        assert_eq!(ema.state()?.numbers[0].1, Number::Whole(u64::MAX));
+        assert_eq!(ema.state()?.numbers[0].1, StateNumber::Whole(u64::MAX));
         assert_eq!(plateau.observe(f64::NAN), 1.0);
         read(&weight)
     });

@@ -7,8 +7,8 @@ use shard_tensor::data::{DataError, Loader, Npy, npy_bytes};
 use shard_tensor::nn::{BatchNorm, Buffer, Linear, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Ema, Optimizer, Plateau};
 use shard_tensor::{
-    Context, DType, Error, Launch, Mesh, Number, Placements, Result, ShardTensor, State, Stateful,
-    replicate, shard, tree,
+    Context, DType, Error, Launch, Mesh, Placements, Result, ShardTensor, State, StateNumber,
+    Stateful, replicate, shard, tree,
 };
 use std::path::Path;
 
@@ -273,15 +273,15 @@ fn numbers_are_kept_to_the_last_bit() {
         f64::from_bits(0x7ff8_0000_0000_0123),
     ];
     for x in odd {
-        let text = Number::Real(x).to_string();
-        let Ok(Number::Real(again)) = text.parse() else {
+        let text = StateNumber::Real(x).to_string();
+        let Ok(StateNumber::Real(again)) = text.parse() else {
             panic!("{text}")
         };
         assert_eq!(again.to_bits(), x.to_bits(), "{text}");
     }
     assert_eq!(
-        u64::MAX.to_string().parse::<Number>().unwrap(),
-        Number::Whole(u64::MAX)
+        u64::MAX.to_string().parse::<StateNumber>().unwrap(),
+        StateNumber::Whole(u64::MAX)
     );
     for text in [
         "",
@@ -292,7 +292,7 @@ fn numbers_are_kept_to_the_last_bit() {
         "é",
         "0x12345678901234é",
     ] {
-        assert!(text.parse::<Number>().is_err(), "{text}");
+        assert!(text.parse::<StateNumber>().is_err(), "{text}");
     }
 }
 

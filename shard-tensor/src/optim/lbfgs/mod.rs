@@ -5,7 +5,7 @@ mod search;
 use super::slots::{check_in_use, check_parameter, real, tensor_like, whole};
 use crate::gradients::{joined, over_ranks, total};
 use crate::nn::Parameters;
-use crate::{Context, Error, Number, Result, ShardTensor, State, Stateful};
+use crate::{Context, Error, Result, ShardTensor, State, StateNumber, Stateful};
 use search::{Point, strong_wolfe};
 use shard_comm::{Call, Calling, DType, Monoid};
 use shard_ops::optimize::power_sum;
@@ -509,14 +509,14 @@ impl Stateful for Lbfgs {
             );
         }
         let mut note = |name: &str, number| state.numbers.push((name.to_owned(), number));
-        note("learning_rate", Number::Real(self.rate));
-        note("iterations", Number::Whole(memory.iterations));
-        note("step", Number::Real(memory.step));
-        note("diagonal", Number::Real(memory.diagonal));
-        note("remembered", Number::Whole(memory.pairs.len() as u64));
+        note("learning_rate", StateNumber::Real(self.rate));
+        note("iterations", StateNumber::Whole(memory.iterations));
+        note("step", StateNumber::Real(memory.step));
+        note("diagonal", StateNumber::Real(memory.diagonal));
+        note("remembered", StateNumber::Whole(memory.pairs.len() as u64));
         for i in 0..self.history {
             let inverse = memory.pairs.get(i).map_or(0.0, |p| p.inverse);
-            note(&format!("inverse.{i}"), Number::Real(inverse));
+            note(&format!("inverse.{i}"), StateNumber::Real(inverse));
         }
         Ok(state)
     }

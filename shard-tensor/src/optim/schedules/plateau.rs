@@ -1,7 +1,7 @@
 //! Rates that fall when nothing gets better.
 
 use crate::optim::slots::{real, whole};
-use crate::{Number, Result, State, Stateful};
+use crate::{Result, State, StateNumber, Stateful};
 
 /// Falls by a factor when a loss has not become better for some time, as `ReduceLROnPlateau`. It is told the loss, which
 /// must be the same on all ranks, as [`item`](crate::ShardTensor::item) gives it, and has a state.
@@ -151,11 +151,11 @@ impl Plateau {
 /// Its numbers are `rate`, `best`, which is NaN before it has heard of a loss, `waited` and `rests`.
 impl Stateful for Plateau {
     fn state(&self) -> Result<State> {
-        let whole =
-            [("waited", self.waited), ("rests", self.rests)].map(|(k, n)| (k, Number::Whole(n)));
+        let whole = [("waited", self.waited), ("rests", self.rests)]
+            .map(|(k, n)| (k, StateNumber::Whole(n)));
         // Also before there is one: what takes a state up from a file asks for the numbers that are listed here.
         let best = self.best.unwrap_or(f64::NAN);
-        let real = [("rate", self.rate), ("best", best)].map(|(k, x)| (k, Number::Real(x)));
+        let real = [("rate", self.rate), ("best", best)].map(|(k, x)| (k, StateNumber::Real(x)));
         let numbers = real
             .into_iter()
             .chain(whole)
