@@ -69,7 +69,7 @@ pub use replicas::check_replicas;
 pub use rms_prop::{RmsProp, RmsPropOptions};
 pub use rprop::{Rprop, RpropOptions};
 pub use schedules::{
-    Constant, Cosine, Exponential, Lambda, Linear, Milestones, OneCycle, Plateau, Polynomial,
+    Constant, Cosine, Exponential, Lambda, LinearRate, Milestones, OneCycle, Plateau, Polynomial,
     Schedule, StepDecay, Then, Warmup,
 };
 pub use sgd::{Sgd, SgdOptions};

@@ -6,7 +6,7 @@ use serde_json::Value;
 use shard_tensor::nn::ModelExt;
 use shard_tensor::optim::{
     Adadelta, Adafactor, Adagrad, Adam, AdamW, AdamWOptions, Adamax, Asgd, Constant, Cosine, Ema,
-    Exponential, Linear, Lion, LossScale, Milestones, NAdam, OneCycle, Optimizer, Plateau,
+    Exponential, LinearRate, Lion, LossScale, Milestones, NAdam, OneCycle, Optimizer, Plateau,
     Polynomial, RAdam, RmsProp, Rprop, Schedule, Sgd, StepDecay,
 };
 use shard_tensor::{
@@ -395,7 +395,7 @@ fn schedules_are_pytorchs() {
             "then",
             table(
                 &Constant::new(0.5)
-                    .then(25, Linear::new(0.5, 0.05, 10))
+                    .then(25, LinearRate::new(0.5, 0.05, 10))
                     .warmup(5),
             ),
         ),
@@ -411,7 +411,7 @@ fn schedules_are_pytorchs() {
             "warm_cosine",
             table(&Cosine::new(0.5, 40).minimum(0.01).warmup(8)),
         ),
-        ("linear", table(&Linear::new(0.5, 0.1, 30))),
+        ("linear", table(&LinearRate::new(0.5, 0.1, 30))),
         ("step", table(&StepDecay::new(0.5, 7, 0.3))),
         ("milestones", table(&Milestones::new(0.5, [4, 11, 30], 0.2))),
         ("exponential", table(&Exponential::new(0.5, 0.9))),
@@ -510,8 +510,8 @@ fn means_of_weights_are_pytorchs() {
 fn a_rise_as_long_as_the_schedule_rises() {
     let schedules: [Box<dyn Schedule>; 3] = [
         Box::new(Cosine::new(1.0, 10).minimum(0.01).warmup(10)),
-        Box::new(Linear::new(1.0, 0.01, 10).warmup(10)),
-        Box::new(Linear::new(1.0, 0.01, 4).warmup(10)),
+        Box::new(LinearRate::new(1.0, 0.01, 10).warmup(10)),
+        Box::new(LinearRate::new(1.0, 0.01, 4).warmup(10)),
     ];
     for schedule in schedules {
         let rates: Vec<f64> = (0..15).map(|step| schedule.at(step)).collect();
@@ -881,7 +881,7 @@ fn schedules_behind_a_rise_end_where_they_did() {
     shifted(&line.warmup(5), &Polynomial::new(0.5, 25));
     shifted(&OneCycle::new(0.5, 30).warmup(5), &OneCycle::new(0.5, 25));
     shifted(
-        &line.then(20, Linear::new(0.5, 0.1, 10)).warmup(5),
-        &Polynomial::new(0.5, 25).then(15, Linear::new(0.5, 0.1, 10)),
+        &line.then(20, LinearRate::new(0.5, 0.1, 10)).warmup(5),
+        &Polynomial::new(0.5, 25).then(15, LinearRate::new(0.5, 0.1, 10)),
     );
 }

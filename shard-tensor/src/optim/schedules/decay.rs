@@ -24,24 +24,24 @@ impl Schedule for Constant {
 /// Goes in a straight line from one rate to another, as `LinearLR`, and stays there.
 ///
 /// ```
-/// use shard_tensor::optim::{Linear, Schedule};
-/// assert_eq!([0, 5, 10, 11].map(|step| Linear::new(1.0, 0.0, 10).at(step)), [1.0, 0.5, 0.0, 0.0]);
+/// use shard_tensor::optim::{LinearRate, Schedule};
+/// assert_eq!([0, 5, 10, 11].map(|step| LinearRate::new(1.0, 0.0, 10).at(step)), [1.0, 0.5, 0.0, 0.0]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Linear {
+pub struct LinearRate {
     from: f64,
     to: f64,
     steps: usize,
 }
 
-impl Linear {
+impl LinearRate {
     /// From one rate to another in so many steps.
     pub fn new(from: f64, to: f64, steps: usize) -> Self {
         Self { from, to, steps }
     }
 }
 
-impl Schedule for Linear {
+impl Schedule for LinearRate {
     fn at(&self, step: usize) -> f64 {
         self.from + (self.to - self.from) * progress(step, self.steps)
     }

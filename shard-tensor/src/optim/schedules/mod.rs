@@ -10,7 +10,7 @@ mod one_cycle;
 mod plateau;
 
 pub use cosine::Cosine;
-pub use decay::{Constant, Exponential, Linear, Milestones, Polynomial, StepDecay};
+pub use decay::{Constant, Exponential, LinearRate, Milestones, Polynomial, StepDecay};
 pub use lambda::Lambda;
 pub use one_cycle::OneCycle;
 pub use plateau::Plateau;
@@ -56,9 +56,9 @@ pub trait Schedule {
     /// This for so many steps, and then another from its own first step on, as PyTorch's `SequentialLR`.
     ///
     /// ```
-    /// use shard_tensor::optim::{Constant, Linear, Schedule};
+    /// use shard_tensor::optim::{Constant, LinearRate, Schedule};
     /// // Rises for 10 steps, stays for 70 and falls for 20.
-    /// let rates = Constant::new(1e-3).then(80, Linear::new(1e-3, 0.0, 20)).warmup(10);
+    /// let rates = Constant::new(1e-3).then(80, LinearRate::new(1e-3, 0.0, 20)).warmup(10);
     /// assert_eq!([10, 79, 80, 90, 100].map(|step| rates.at(step)), [1e-3, 1e-3, 1e-3, 5e-4, 0.0]);
     /// ```
     fn then<S: Schedule>(self, steps: usize, next: S) -> Then<Self, S>
