@@ -1,7 +1,7 @@
 //! The gradient as a fold over blocks of keys: probabilities are computed again from the saved log-sum-exp.
 
 use super::forward::{row_tile, write_rows};
-use super::problem::{Block, Problem, Queries, Step, Tile};
+use super::problem::{KeyBlock, Problem, Queries, Step, Tile};
 use super::products::{GradProducts, Vectors};
 use super::stored::{Stored, gather, start};
 use super::tiles::{self, Tiled, Tiles};
@@ -21,13 +21,13 @@ use pulp::{Simd, WithSimd};
 /// they may travel with the block.
 ///
 /// ```
-/// use shard_kernels::attention::{AttentionGrad, AttentionState, Block, BlockGrad, Queries};
+/// use shard_kernels::attention::{AttentionGrad, AttentionState, KeyBlock, BlockGrad, Queries};
 /// use shard_kernels::{Positions, View, ViewMut};
 /// // Two keys of equal weight, of values 1 and 5.
 /// let (q, k, v, dout) = ([2.0f64], [0.0, 0.0], [1.0, 5.0], [1.0]);
 /// let (row, rows) = ([1, 1, 1, 1], [1, 1, 2, 1]);
 /// let queries = Queries::new(View::contiguous(&q, &row), Positions::from(0));
-/// let block = Block::new(View::contiguous(&k, &rows), View::contiguous(&v, &rows), Positions::from(0));
+/// let block = KeyBlock::new(View::contiguous(&k, &rows), View::contiguous(&v, &rows), Positions::from(0));
 /// let mut state = AttentionState::new([1, 1, 1], 1);
 /// state.fold(&queries, &block);
 /// let (mut out, mut lse) = ([0.0], [0.0]);
@@ -77,7 +77,7 @@ compiled! { trait CompiledGrad for Stored: f64 f16; {
     fn fold<T>(
         grad: &mut AttentionGrad<'_, T>,
         queries: &Queries<'_, T>,
-        block: &Block<'_, T>,
+        block: &KeyBlock<'_, T>,
         grads: &mut BlockGrad<'_, <T as Stored>::Acc>,
     ) = fold_here;
 } }
@@ -89,7 +89,7 @@ macro_rules! tiled {
             fn fold(
                 grad: &mut AttentionGrad<'_, Self>,
                 queries: &Queries<'_, Self>,
-                block: &Block<'_, Self>,
+                block: &KeyBlock<'_, Self>,
                 grads: &mut BlockGrad<'_, f32>,
             ) {
                 fold_tiled(grad, queries, block, grads);
@@ -103,7 +103,7 @@ tiled!(f32 bf16);
 fn fold_tiled<E: Tiled>(
     grad: &mut AttentionGrad<'_, E>,
     queries: &Queries<'_, E>,
-    block: &Block<'_, E>,
+    block: &KeyBlock<'_, E>,
     grads: &mut BlockGrad<'_, f32>,
 ) {
     grad.check(queries, block, grads);
@@ -127,7 +127,7 @@ fn fold_tiled<E: Tiled>(
 fn fold_here<E: Stored>(
     grad: &mut AttentionGrad<'_, E>,
     queries: &Queries<'_, E>,
-    block: &Block<'_, E>,
+    block: &KeyBlock<'_, E>,
     grads: &mut BlockGrad<'_, E::Acc>,
 ) {
     grad.check(queries, block, grads);
@@ -189,7 +189,7 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
     pub fn fold(
         &mut self,
         queries: &Queries<'_, E>,
-        block: &Block<'_, E>,
+        block: &KeyBlock<'_, E>,
         grads: &mut BlockGrad<'_, E::Acc>,
     ) {
         fold(self, queries, block, grads);
@@ -204,7 +204,7 @@ impl<'a, E: Stored> AttentionGrad<'a, E> {
     pub(super) fn check(
         &mut self,
         queries: &Queries<'_, E>,
-        block: &Block<'_, E>,
+        block: &KeyBlock<'_, E>,
         grads: &BlockGrad<'_, E::Acc>,
     ) {
         assert!(

@@ -1,6 +1,6 @@
 //! The fold of blocks of keys into running maximum, sum and output.
 
-use super::problem::{Block, Problem, Queries, Step, Tile};
+use super::problem::{KeyBlock, Problem, Queries, Step, Tile};
 use super::products::{Products, Vectors};
 use super::stored::Stored;
 use super::tiles::{self, Tiled, Tiles};
@@ -22,7 +22,7 @@ use pulp::{Simd, WithSimd};
 /// `[batch, heads, queries]`.
 ///
 /// ```
-/// use shard_kernels::attention::{AttentionState, Block, Queries};
+/// use shard_kernels::attention::{AttentionState, KeyBlock, Queries};
 /// use shard_kernels::{Positions, View, ViewMut};
 /// let (q, k, v) = ([1.0f64], [0.0, 3.0f64.ln()], [1.0, 5.0]);
 /// let queries = Queries::new(View::contiguous(&q, &[1, 1, 1, 1]), Positions::from(0));
@@ -30,7 +30,7 @@ use pulp::{Simd, WithSimd};
 /// for key in 0..2 {
 ///     // One key at a time: weights 1 and 3.
 ///     let at = |x| View::contiguous(x, &[1, 1, 1, 1]);
-///     state.fold(&queries, &Block::new(at(&k[key..=key]), at(&v[key..=key]), Positions::from(key as i64)));
+///     state.fold(&queries, &KeyBlock::new(at(&k[key..=key]), at(&v[key..=key]), Positions::from(key as i64)));
 /// }
 /// let (mut out, mut lse) = ([0.0], [0.0]);
 /// state.finish(&mut ViewMut::contiguous(&mut out, &[1, 1, 1, 1]), &mut lse);
@@ -90,12 +90,12 @@ impl<A: Real> AttentionState<A> {
     ///
     /// # Panics
     /// When shapes contradict each other or the state.
-    pub fn fold<E: Stored<Acc = A>>(&mut self, queries: &Queries<'_, E>, block: &Block<'_, E>) {
+    pub fn fold<E: Stored<Acc = A>>(&mut self, queries: &Queries<'_, E>, block: &KeyBlock<'_, E>) {
         fold(self, queries, block);
     }
 
     /// Fails unless a block fits these queries and the state.
-    fn check<E: Stored<Acc = A>>(&self, queries: &Queries<'_, E>, block: &Block<'_, E>) {
+    fn check<E: Stored<Acc = A>>(&self, queries: &Queries<'_, E>, block: &KeyBlock<'_, E>) {
         assert!(
             self.shape == queries.q.shape()[..3] && self.value_dim == block.v.shape()[3],
             "attention: queries of shape {:?} and values of shape {:?} into a state of shape {:?} by {}",
@@ -229,7 +229,7 @@ compiled! { trait CompiledState for Stored: f64 f16; {
     fn fold<T>(
         state: &mut AttentionState<<T as Stored>::Acc>,
         queries: &Queries<'_, T>,
-        block: &Block<'_, T>,
+        block: &KeyBlock<'_, T>,
     ) = fold_here;
 
     fn finish<T>(
@@ -246,7 +246,7 @@ macro_rules! tiled {
             fn fold(
                 state: &mut AttentionState<f32>,
                 queries: &Queries<'_, Self>,
-                block: &Block<'_, Self>,
+                block: &KeyBlock<'_, Self>,
             ) {
                 fold_tiled(state, queries, block);
             }
@@ -263,7 +263,7 @@ tiled!(f32 bf16);
 fn fold_tiled<E: Tiled>(
     state: &mut AttentionState<f32>,
     queries: &Queries<'_, E>,
-    block: &Block<'_, E>,
+    block: &KeyBlock<'_, E>,
 ) {
     state.check(queries, block);
     let problem = Problem::new(queries, block);
@@ -279,7 +279,7 @@ fn fold_tiled<E: Tiled>(
 fn fold_here<E: Stored>(
     state: &mut AttentionState<E::Acc>,
     queries: &Queries<'_, E>,
-    block: &Block<'_, E>,
+    block: &KeyBlock<'_, E>,
 ) {
     state.check(queries, block);
     let problem = Problem::new(queries, block);

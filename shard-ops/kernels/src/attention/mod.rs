@@ -31,7 +31,7 @@ pub use band::Band;
 pub use dropout::{DropWhere, DropoutMask};
 pub use forward::AttentionState;
 pub use merge::merge;
-pub use problem::{Block, Queries, Tile};
+pub use problem::{KeyBlock, Queries, Tile};
 pub use stored::Stored;
 pub(crate) use stored::gather;
 #[doc(hidden)]

@@ -61,19 +61,19 @@ impl<'a, E: Stored> Queries<'a, E> {
     /// else.
     ///
     /// ```
-    /// use shard_kernels::attention::{Band, Block, Queries};
+    /// use shard_kernels::attention::{Band, KeyBlock, Queries};
     /// use shard_kernels::{Positions, View};
     /// let zeros = [0.0f32; 1000];
     /// let x = View::contiguous(&zeros, &[1, 1, 1000, 1]);
     /// let queries = Queries::new(x.clone(), Positions::from(0)).band(Band::causal());
-    /// let block = Block::new(x.clone(), x, Positions::from(0));
+    /// let block = KeyBlock::new(x.clone(), x, Positions::from(0));
     /// let pairs: usize = queries.tiles(&block, 100).iter().map(|tile| tile.area()).sum();
     /// assert!((500_500..560_000).contains(&pairs));
     /// ```
     ///
     /// # Panics
     /// When the shapes differ in more than the number of queries and keys; if `most` is 0.
-    pub fn tiles(&self, block: &Block<'a, E>, most: usize) -> Vec<Tile> {
+    pub fn tiles(&self, block: &KeyBlock<'a, E>, most: usize) -> Vec<Tile> {
         let problem = Problem::new(self, block);
         let e = &problem.extents;
         let mut tiles = Vec::new();
@@ -90,7 +90,7 @@ impl<'a, E: Stored> Queries<'a, E> {
 
 /// One block of keys and values, and the masks of all queries against it.
 #[derive(Clone, Debug)]
-pub struct Block<'a, E> {
+pub struct KeyBlock<'a, E> {
     pub(super) k: View<'a, E>,
     pub(super) v: View<'a, E>,
     pub(super) positions: Positions<'a>,
@@ -98,7 +98,7 @@ pub struct Block<'a, E> {
     pub(super) bias: Option<View<'a, E>>,
 }
 
-impl<'a, E: Stored> Block<'a, E> {
+impl<'a, E: Stored> KeyBlock<'a, E> {
     /// Keys `[batch, kv heads, keys, dim]` and values `[batch, kv heads, keys, value dim]` at these global positions, unmasked.
     ///
     /// # Panics
@@ -208,7 +208,7 @@ pub(super) enum Step {
 }
 
 impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
-    pub(super) fn new(queries: &'b Queries<'a, E>, block: &Block<'a, E>) -> Self {
+    pub(super) fn new(queries: &'b Queries<'a, E>, block: &KeyBlock<'a, E>) -> Self {
         let (q, k, v) = (queries.q.shape(), block.k.shape(), block.v.shape());
         let fits = q[0] == k[0]
             && q[3] == k[3]

@@ -1,6 +1,6 @@
 //! The products that attention is made of: what a fold asks for, and how vectors form them.
 
-use super::problem::{Block, Problem, Tile};
+use super::problem::{KeyBlock, Problem, Tile};
 use super::stored::{Matrices, Stored};
 use crate::gemm::{Mat, MatMut, gemm};
 use crate::{Real, View};
@@ -62,7 +62,7 @@ pub(super) struct Vectors<'a, 'b, 'c, E: Stored> {
 impl<'a, 'b, 'c, E: Stored> Vectors<'a, 'b, 'c, E> {
     pub(super) fn new(
         problem: &'c Problem<'a, 'b, E>,
-        block: &'c Block<'a, E>,
+        block: &'c KeyBlock<'a, E>,
         dout: Option<&'c View<'a, E>>,
     ) -> Self {
         Self {

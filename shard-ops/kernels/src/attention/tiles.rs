@@ -8,7 +8,7 @@
 //! each tile the packing took what products gained.
 
 use super::forward::row_tile;
-use super::problem::{Block, Problem, Tile};
+use super::problem::{KeyBlock, Problem, Tile};
 use super::products::{GradProducts, Products, Vectors};
 use super::stored::{Stored, start};
 use crate::View;
@@ -60,7 +60,7 @@ const LEAST_DIM: usize = 32;
 pub(super) struct Tiles<'a, 'b, 'c, E: Stored, U> {
     unit: U,
     problem: &'c Problem<'a, 'b, E>,
-    block: &'c Block<'a, E>,
+    block: &'c KeyBlock<'a, E>,
     /// With the gradient of the output, for a gradient.
     dout: Option<&'c View<'a, E>>,
     /// What forms the sums over keys and rows where the unit does not.
@@ -96,7 +96,7 @@ struct OfRows {
 }
 
 /// Whether a unit takes the products of a fold, and that pays.
-pub(super) fn fit<E: Tiled>(problem: &Problem<'_, '_, E>, block: &Block<'_, E>) -> bool {
+pub(super) fn fit<E: Tiled>(problem: &Problem<'_, '_, E>, block: &KeyBlock<'_, E>) -> bool {
     let e = problem.extents;
     let [rows, dims] = [e.rows().min(e.keys), e.dim.min(e.value_dim)];
     let rate = gemm::rate();
@@ -115,7 +115,7 @@ fn leaves_computed<E: Tiled>(rate: usize) -> bool {
 }
 
 /// Whether a unit takes the products of a fold.
-fn are_taken<E: Tiled>(problem: &Problem<'_, '_, E>, block: &Block<'_, E>) -> bool {
+fn are_taken<E: Tiled>(problem: &Problem<'_, '_, E>, block: &KeyBlock<'_, E>) -> bool {
     let scale = problem.queries.scale;
     let lie_well = |view: &View<'_, E>| view.strides()[3] == 1 && view.strides()[2] >= 0;
     // Rows are scaled after their largest logit was found.
@@ -135,7 +135,7 @@ impl<'a, 'b, 'c, E: Tiled, U: Unit> Tiles<'a, 'b, 'c, E, U> {
     pub(super) fn new(
         unit: U,
         problem: &'c Problem<'a, 'b, E>,
-        block: &'c Block<'a, E>,
+        block: &'c KeyBlock<'a, E>,
         dout: Option<&'c View<'a, E>>,
     ) -> Self {
         let leaves_sums = leaves_computed::<E>(unit.rate()) || dout.is_some() && !E::SUM_GRADS;
@@ -204,7 +204,7 @@ impl<E: Tiled, U: Unit> Products<f32> for Tiles<'_, '_, '_, E, U> {
 
     fn go_to_keys(&mut self, at: [usize; 2], keys: Range<usize>) {
         (self.head, self.keys) = (at, keys.clone());
-        let Block { k, v, .. } = self.block;
+        let KeyBlock { k, v, .. } = self.block;
         let (dim, width) = (k.shape()[3], v.shape()[3]);
         let to = &mut self.of_keys;
         let all = keys.len();
@@ -384,7 +384,7 @@ fn of_matrix(data: &[f32], cols: usize, turned: bool) -> Lines<'_, f32> {
 pub mod inside {
     use super::{Tiles, are_taken};
     use crate::attention::problem::Problem;
-    use crate::attention::{AttentionGrad, AttentionState, Block, BlockGrad, Queries};
+    use crate::attention::{AttentionGrad, AttentionState, BlockGrad, KeyBlock, Queries};
     use crate::gemm::{Emulated, Unit, of_processor};
 
     pub use super::Tiled;
@@ -394,7 +394,7 @@ pub mod inside {
         unit: Emulated,
         state: &mut AttentionState<f32>,
         queries: &Queries<'_, E>,
-        block: &Block<'_, E>,
+        block: &KeyBlock<'_, E>,
     ) -> bool {
         fold(unit, state, queries, block)
     }
@@ -403,7 +403,7 @@ pub mod inside {
     pub fn fold_by_processor<E: Tiled>(
         state: &mut AttentionState<f32>,
         queries: &Queries<'_, E>,
-        block: &Block<'_, E>,
+        block: &KeyBlock<'_, E>,
     ) -> Option<bool> {
         of_processor().map(|unit| fold(unit, state, queries, block))
     }
@@ -412,7 +412,7 @@ pub mod inside {
         unit: impl Unit,
         state: &mut AttentionState<f32>,
         queries: &Queries<'_, E>,
-        block: &Block<'_, E>,
+        block: &KeyBlock<'_, E>,
     ) -> bool {
         let problem = Problem::new(queries, block);
         let are_taken = are_taken(&problem, block);
@@ -427,7 +427,7 @@ pub mod inside {
         unit: Emulated,
         grad: &mut AttentionGrad<'_, E>,
         queries: &Queries<'_, E>,
-        block: &Block<'_, E>,
+        block: &KeyBlock<'_, E>,
         grads: &mut BlockGrad<'_, f32>,
     ) -> bool {
         grad.check(queries, block, grads);

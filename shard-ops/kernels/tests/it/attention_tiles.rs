@@ -1,7 +1,7 @@
 //! The tiles that attention computes: every visible pair is in one, and few others are.
 
 use crate::testing::Rng;
-use shard_kernels::attention::{Band, Block, Queries};
+use shard_kernels::attention::{Band, KeyBlock, Queries};
 use shard_kernels::{Positions, View};
 
 fn area(queries: &[i64], keys: &[i64], band: Band) -> usize {
@@ -14,7 +14,7 @@ fn tiles(queries: &[i64], keys: &[i64], band: Band) -> [usize; 2] {
     let q = View::contiguous(&q, &[1, 1, queries.len(), 1]);
     let k = View::contiguous(&k, &[1, 1, keys.len(), 1]);
     let banded_queries = Queries::new(q, Positions::List(queries)).band(band);
-    let block = Block::new(k.clone(), k, Positions::List(keys));
+    let block = KeyBlock::new(k.clone(), k, Positions::List(keys));
     let mut times = vec![0; queries.len() * keys.len()];
     let mut area = 0;
     let tiles = banded_queries.tiles(&block, 100);

@@ -5,7 +5,7 @@ use crate::host::{Held, positions};
 use crate::rng::Stream;
 use crate::{HostCall, OperandBox};
 use shard_comm::{Bool, DType, Element};
-use shard_kernels::attention::{Band, Block, DropoutMask, Queries, Stored};
+use shard_kernels::attention::{Band, DropoutMask, KeyBlock, Queries, Stored};
 use shard_kernels::random::BLOCKS;
 use shard_kernels::{Positions, View};
 use shard_spec::DimPart;
@@ -111,8 +111,8 @@ pub(super) fn block<'a, E: Stored + Element>(
     call: &HostCall<'a, '_>,
     mask: Option<DType>,
     positions: Positions<'a>,
-) -> Block<'a, E> {
-    let block = Block::new(call.input::<E>(1), call.input::<E>(2), positions);
+) -> KeyBlock<'a, E> {
+    let block = KeyBlock::new(call.input::<E>(1), call.input::<E>(2), positions);
     match mask {
         None => block,
         Some(DType::Bool) => block.allow(call.input::<Bool>(3)),

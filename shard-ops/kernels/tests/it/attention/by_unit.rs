@@ -68,7 +68,7 @@ fn grads<E: Stored<Acc = f32>>(
     rows: &Rows<E>,
     dropout: Option<&dyn DropoutMask>,
     (out, lse): (&[f32], &[f32]),
-    fold: impl Fn(&mut AttentionGrad<'_, E>, &Queries<'_, E>, &Block<'_, E>, &mut BlockGrad<'_, f32>),
+    fold: impl Fn(&mut AttentionGrad<'_, E>, &Queries<'_, E>, &KeyBlock<'_, E>, &mut BlockGrad<'_, f32>),
 ) -> Grads {
     let all: Vec<usize> = (0..case.keys).collect();
     let part: Part<E> = case.part(&all, false);
@@ -296,14 +296,18 @@ fn one_head<E: Tiled>(q: &[f32], v: &[f32], fold: Fold<E>) -> Vec<f32> {
     let [q, v] = [&q, &v].map(|x| View::contiguous(x, &shape));
     let queries = Queries::new(q.clone(), Positions::from(0));
     let mut state = AttentionState::new([1, 1, shape[2]], 1);
-    fold(&mut state, &queries, &Block::new(q, v, Positions::from(0)));
+    fold(
+        &mut state,
+        &queries,
+        &KeyBlock::new(q, v, Positions::from(0)),
+    );
     let (mut out, mut lse) = (vec![0.0; shape[2]], vec![0.0; shape[2]]);
     state.finish::<f32>(&mut ViewMut::contiguous(&mut out, &shape), &mut lse);
     out.extend(lse);
     out
 }
 
-type Fold<E> = fn(&mut AttentionState<f32>, &Queries<'_, E>, &Block<'_, E>);
+type Fold<E> = fn(&mut AttentionState<f32>, &Queries<'_, E>, &KeyBlock<'_, E>);
 
 /// Results, and logarithms of sums, by a unit and by vectors.
 fn assert_alike<E: Tiled>(q: &[f32], v: &[f32]) {
@@ -353,7 +357,7 @@ fn the_unit_is_still_there_after_vectors_took_over() {
     let k = View::contiguous(&v[dim..], &shape(keys - 1));
     let v = View::contiguous(&v[..(keys - 1) * dim], &shape(keys - 1));
     let mut state = AttentionState::new([1, 1, rows], dim);
-    state.fold(&queries, &Block::new(k, v, Positions::from(0)));
+    state.fold(&queries, &KeyBlock::new(k, v, Positions::from(0)));
     let mut out = vec![0.0; rows * dim];
     state.finish::<f32>(
         &mut ViewMut::contiguous(&mut out, &shape(rows)),

@@ -354,8 +354,8 @@ pub(super) struct Part<E> {
 }
 
 impl<E: Stored> Part<E> {
-    pub(super) fn block(&self) -> Block<'_, E> {
-        let mut block = Block::new(self.k.view(), self.v.view(), Positions::List(&self.at));
+    pub(super) fn block(&self) -> KeyBlock<'_, E> {
+        let mut block = KeyBlock::new(self.k.view(), self.v.view(), Positions::List(&self.at));
         if let Some((shape, mask)) = &self.allow {
             block = block.allow(View::contiguous(mask, shape));
         }

@@ -145,7 +145,7 @@ fn causal_blocks_need_not_be_intervals() {
             start: stripe as i64,
             step: 4,
         };
-        let block = Block::new(part.k.view(), part.v.view(), positions);
+        let block = KeyBlock::new(part.k.view(), part.v.view(), positions);
         let mut state = AttentionState::new([1, 2, 256], case.value_dim);
         state.fold(&queries, &block);
         let parts = state.into_parts();
@@ -232,12 +232,13 @@ fn hidden_blocks_change_nothing() {
     let numbers = rng.vec::<f32>(2 * 90 * 5);
     let q = View::contiguous(&numbers, &[1, 2, 90, 5]);
     let queries = Queries::new(q.clone(), Positions::from(100)).band(Band::causal());
-    let seen = Block::new(q.clone(), q.clone(), Positions::from(50));
+    let seen = KeyBlock::new(q.clone(), q.clone(), Positions::from(50));
     let hide = [Bool::new(false)];
     let hidden = [
-        Block::new(q.clone(), q.clone(), Positions::from(190)),
-        Block::new(q.clone(), q.clone(), Positions::from(0)).allow(View::contiguous(&hide, &[1])),
-        Block::new(q.clone(), q.clone(), Positions::from(0))
+        KeyBlock::new(q.clone(), q.clone(), Positions::from(190)),
+        KeyBlock::new(q.clone(), q.clone(), Positions::from(0))
+            .allow(View::contiguous(&hide, &[1])),
+        KeyBlock::new(q.clone(), q.clone(), Positions::from(0))
             .bias(View::contiguous(&[f32::NEG_INFINITY], &[1])),
     ];
     let mut plain = AttentionState::new([1, 2, 90], 5);
@@ -263,7 +264,7 @@ fn empty_extents_are_ordinary() {
         let k = vec![1.0f32; kv.iter().product()];
         let queries = Queries::new(View::contiguous(&q, &shape), Positions::from(0));
         let (k, v) = (View::contiguous(&k, &kv), View::contiguous(&k, &kv));
-        let block = Block::new(k, v, Positions::from(0));
+        let block = KeyBlock::new(k, v, Positions::from(0));
         let [batch, heads, rows, width] = shape;
         let mut state = AttentionState::new([batch, heads, rows], width);
         state.fold(&queries, &block);
@@ -304,7 +305,7 @@ fn nan_logits_stay_visible_and_hidden_ones_do_not() {
     let at = |x| View::contiguous(x, &[1, 1, 2, 1]);
     let mut state = AttentionState::new([1, 1, 3], 1);
     // Key 0 is NaN: the query at -1 sees no key, and those at 0 and 1 see this one.
-    state.fold(&queries, &Block::new(at(&k), at(&v), Positions::from(0)));
+    state.fold(&queries, &KeyBlock::new(at(&k), at(&v), Positions::from(0)));
     let (mut out, mut lse) = ([0.0f64; 3], [0.0f64; 3]);
     state.finish(&mut ViewMut::contiguous(&mut out, &[1, 1, 3, 1]), &mut lse);
     assert_eq!((out[0], lse[0]), (0.0, f64::NEG_INFINITY));
