@@ -206,7 +206,7 @@ fn by_digits<P: Packed>(
 }
 
 /// A sorted run: elements, and their indices.
-pub type Run<'a, T> = (&'a [T], &'a [i64]);
+pub type SortedRun<'a, T> = (&'a [T], &'a [i64]);
 
 compiled! { trait Compiled for Sortable: f32 f64 i64 i32 u8; {
     fn sort<T>(
@@ -230,7 +230,7 @@ compiled! { trait Compiled for Sortable: f32 f64 i64 i32 u8; {
     /// # Panics
     /// When there is no room for all, or for more.
     pub fn merge<T>(
-        runs: &[Run<'_, T>],
+        runs: &[SortedRun<'_, T>],
         descending: bool,
         values: &mut [T],
         indices: &mut [i64],
@@ -238,12 +238,12 @@ compiled! { trait Compiled for Sortable: f32 f64 i64 i32 u8; {
 } }
 
 fn merge_here<T: Sortable>(
-    runs: &[Run<'_, T>],
+    runs: &[SortedRun<'_, T>],
     descending: bool,
     values: &mut [T],
     indices: &mut [i64],
 ) {
-    let filled: Vec<Run<'_, T>> = (runs.iter().copied())
+    let filled: Vec<SortedRun<'_, T>> = (runs.iter().copied())
         .filter(|run| !run.0.is_empty())
         .collect();
     match filled[..] {
@@ -256,7 +256,7 @@ fn merge_here<T: Sortable>(
         _ => {
             // Neighbours first, so that the lower indices stay in front.
             let (front, back) = filled.split_at(filled.len() / 2);
-            let half = |runs: &[Run<'_, T>]| {
+            let half = |runs: &[SortedRun<'_, T>]| {
                 let len = runs.iter().map(|run| run.0.len()).sum();
                 let mut made = (vec![T::default(); len], vec![0; len]);
                 merge(runs, descending, &mut made.0, &mut made.1);
@@ -269,8 +269,8 @@ fn merge_here<T: Sortable>(
 }
 
 fn merge_two<T: Sortable>(
-    a: Run<'_, T>,
-    b: Run<'_, T>,
+    a: SortedRun<'_, T>,
+    b: SortedRun<'_, T>,
     descending: bool,
     values: &mut [T],
     indices: &mut [i64],
@@ -283,8 +283,8 @@ fn merge_two<T: Sortable>(
 
 /// Merges from both ends at once: two chains of steps, each of which waits for the one before it, take the time of one.
 fn merge_by<T: Copy>(
-    (a, a_indices): Run<'_, T>,
-    (b, b_indices): Run<'_, T>,
+    (a, a_indices): SortedRun<'_, T>,
+    (b, b_indices): SortedRun<'_, T>,
     values: &mut [T],
     indices: &mut [i64],
     overtakes: impl Fn(T, T) -> bool,

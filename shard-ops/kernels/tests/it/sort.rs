@@ -102,7 +102,7 @@ fn any_stretch_of_merged_runs_is_that_of_all_sorted() {
             for start in 0..=31 {
                 for end in start..=31 {
                     let (from, to) = (heads(&lens, rank, start), heads(&lens, rank, end));
-                    let parts: Vec<Run<'_, f64>> = (runs.iter().zip(from.iter().zip(&to)))
+                    let parts: Vec<SortedRun<'_, f64>> = (runs.iter().zip(from.iter().zip(&to)))
                         .map(|(run, (a, b))| run.start + a..run.start + b)
                         .map(|part| (&values[part.clone()], &indices[part]))
                         .collect();

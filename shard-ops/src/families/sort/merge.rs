@@ -9,7 +9,7 @@ use crate::{
 use shard_comm::{DType, Element};
 use shard_kernels::cuts::heads;
 use shard_kernels::search::Sortable;
-use shard_kernels::sort::{Run, merge, rank};
+use shard_kernels::sort::{SortedRun, merge, rank};
 use std::ops::Range;
 
 pub(super) const NAME: &str = "merge_runs";
@@ -107,7 +107,7 @@ fn merge_box<T: Sortable + Element>(op: &MergeRuns, call: &mut HostCall<'_, '_>)
     let mut merged = (vec![T::default(); held], vec![0; held]);
     for number in 0..before * after {
         let (row, column) = (number / after, number % after);
-        let own: Run<'_, T> = match after {
+        let own: SortedRun<'_, T> = match after {
             1 => (&x.data()[row * n..][..n], &indices.data()[row * n..][..n]),
             _ => {
                 let places = || (0..n).map(|i| (row * n + i) * after + column);
@@ -119,7 +119,7 @@ fn merge_box<T: Sortable + Element>(op: &MergeRuns, call: &mut HostCall<'_, '_>)
             }
         };
         let of_own = |part: Range<usize>| (&own.0[part.clone()], &own.1[part]);
-        let runs: Vec<Run<'_, T>> = match cuts.data() {
+        let runs: Vec<SortedRun<'_, T>> = match cuts.data() {
             [] => cut(op, own.0, start..start + held).map(of_own).collect(),
             cuts => parts(cuts, op.ends.len(), before * after, number)
                 .map(|(part, read_to)| match read_to {
