@@ -124,14 +124,14 @@ const AT_ONCE: usize = 32;
 
 /// The sum since the last element that ended a run, and whether there was one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Run {
+pub struct RunSum {
     /// The sum since.
     pub sum: f64,
     /// Whether some run ended.
     pub ended: bool,
 }
 
-impl Run {
+impl RunSum {
     /// This, and what comes after it.
     #[inline]
     #[must_use]
@@ -181,7 +181,7 @@ compiled! { trait Compiled for Real: f32 f64; {
         index: &View<'_, i64>,
         dim: usize,
         first: i64,
-        states: &mut [Run],
+        states: &mut [RunSum],
         y: Option<&mut ViewMut<'_, T>>,
     ) = runs_here;
 } }
@@ -318,16 +318,16 @@ fn runs_here<T: Real>(
     index: &View<'_, i64>,
     dim: usize,
     first: i64,
-    states: &mut [Run],
+    states: &mut [RunSum],
     y: Option<&mut ViewMut<'_, T>>,
 ) {
     let lines = Lines::new(x.shape(), dim, true);
     let (data, indices) = (x.data(), index.data());
     assert_shapes(&[x.shape()], index.shape());
-    let next = |state: &mut Run, at: usize, index: usize, i: usize| {
+    let next = |state: &mut RunSum, at: usize, index: usize, i: usize| {
         let sum = state.sum + data[at].wide();
         let ends = indices[index] == first + i as i64;
-        *state = Run {
+        *state = RunSum {
             sum: if ends { 0.0 } else { sum },
             ended: state.ended || ends,
         };

@@ -159,13 +159,13 @@ fn runs_are_summed_where_they_begin() {
     let x = [1.0_f64, 2.0, 4.0, 8.0, 16.0, 32.0];
     let index = [0_i64, 0, 2, 2, 2, 5];
     let mut y = [9.0; 6];
-    let mut states = [Run::default()];
+    let mut states = [RunSum::default()];
     // In two parts, the later first.
     for (from, to) in [(3, 6), (0, 3)] {
         let n = to - from;
         let x = View::contiguous(&x[from..to], &[n]);
         let index = View::contiguous(&index[from..to], &[n]);
-        let mut total = [Run::default()];
+        let mut total = [RunSum::default()];
         runs(&x, &index, 0, from as i64, &mut total, None);
         let after = states[0].then(total[0]);
         let y = &mut ViewMut::contiguous(&mut y[from..to], &[n]);

@@ -10,7 +10,7 @@ use crate::{
     Value, key_of,
 };
 use shard_comm::DType;
-use shard_kernels::scan::{Extreme, Run, extremes, runs};
+use shard_kernels::scan::{Extreme, RunSum, extremes, runs};
 
 use std::sync::Arc;
 
@@ -217,7 +217,7 @@ impl Op for Runs {
         let (dim, first) = (self.parts.dim, at.start[self.parts.dim] as i64);
         let lines = line_shape(&at.shape, dim);
         let after = self.parts.before(at, true);
-        let mut states = vec![Run::default(); lines.iter().product()];
+        let mut states = vec![RunSum::default(); lines.iter().product()];
         if call.inputs.len() > 2 {
             let (sums, ended) = (call.input::<f64>(2), call.input::<i64>(3));
             let mut of_parts = states.clone();
@@ -278,7 +278,7 @@ impl Op for RunTotals {
         let each = parts.within(at, &call.cx.outputs[0]);
         with_float!(call.inputs[0].dtype(), T => {
             for (k, rows) in each.into_iter().enumerate() {
-                let mut states = vec![Run::default(); lines];
+                let mut states = vec![RunSum::default(); lines];
                 let from = (first + rows.start) as i64;
                 let dy = parts.rows(&call.input::<T>(0), rows.clone());
                 let index = parts.rows(&call.input::<i64>(1), rows);
