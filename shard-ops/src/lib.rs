@@ -54,7 +54,7 @@ pub mod inside {
         COUNTS, Status, exchange_numbers, swap, tell_counts, tell_rows, within,
     };
     pub use crate::families::attention::advice::advice;
-    pub use crate::families::elementwise::Map;
+    pub use crate::families::elementwise::UnaryMap;
     #[cfg(feature = "cuda")]
     pub use crate::families::elementwise::cuda::UNARY;
     pub use crate::families::fft::Transform;

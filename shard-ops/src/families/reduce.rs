@@ -7,7 +7,7 @@
 use super::broadcast::{expand_like, sum_in_full};
 pub use super::broadcast::{sum, sum_to};
 use super::elementwise::{
-    Map, cast, div, eq, isinf, logical_and, logical_not, logical_or, masked, masked_fill, mul,
+    UnaryMap, cast, div, eq, isinf, logical_and, logical_not, logical_or, masked, masked_fill, mul,
     mul_scalar, ne, number, sub, unary, where_,
 };
 use super::full::{in_full, rounded_once};
@@ -218,7 +218,7 @@ impl Op for Reduce {
                 });
             }
             if self.0.is_of_squares() {
-                let slope = Map {
+                let slope = UnaryMap {
                     map: Unary::Square,
                     order: 1,
                 };

@@ -2,7 +2,7 @@
 
 use super::compare::Comparison;
 use super::mask::{MaskedFill, Where};
-use super::{Arithmetic, Cast, Map};
+use super::{Arithmetic, Cast, UnaryMap};
 use crate::Result;
 use crate::cuda::view::define;
 use crate::cuda::{AXES, CudaCall, CudaKernel, CudaView, VIEW};
@@ -100,7 +100,7 @@ fn translated(formula: &str) -> String {
     text
 }
 
-impl CudaKernel for Map {
+impl CudaKernel for UnaryMap {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let y = call.output(0)?;
         let x = call.input(0)?;

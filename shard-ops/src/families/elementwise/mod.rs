@@ -51,7 +51,7 @@ use std::sync::Arc;
 pub fn unary(exec: &dyn Exec, x: &Value, map: Unary) -> Result<Value> {
     match is_whole(x.dtype()) {
         true => number::map(exec, x, map),
-        false => exec.apply1(Arc::new(Map { map, order: 0 }), &[x]),
+        false => exec.apply1(Arc::new(UnaryMap { map, order: 0 }), &[x]),
     }
 }
 
@@ -275,12 +275,12 @@ pub(crate) fn cast_op(to: DType) -> Arc<dyn Op> {
 /// is the same op of the next order.
 #[derive(Clone, Copy, Debug)]
 #[doc(hidden)]
-pub struct Map {
+pub struct UnaryMap {
     pub map: Unary,
     pub order: usize,
 }
 
-impl Op for Map {
+impl Op for UnaryMap {
     fn name(&self) -> &'static str {
         match self.order {
             0 => self.map.name(),

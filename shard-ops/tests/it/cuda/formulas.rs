@@ -7,7 +7,7 @@ use shard_comm::{Communicator, DType, DeviceKind};
 use shard_kernels::Real;
 use shard_kernels::unary::{self, Unary};
 use shard_ops::cuda::{CudaCall, CudaKernel, CudaView, KernelSource, define};
-use shard_ops::inside::{Map, UNARY};
+use shard_ops::inside::{UNARY, UnaryMap};
 use shard_ops::{
     Cotangents, DeviceKernel, Engine, EngineOptions, Exec, Grads, HostCall, Linearity, Meta, Op,
     Result, Rule, Saved, Value, key_of,
@@ -210,7 +210,7 @@ fn every_formula_is_the_hosts() {
 fn a_step_of_the_chain_rule_is_the_hosts() {
     let of = |map, order| {
         (
-            Arc::new(Map { map, order }) as Arc<dyn Op>,
+            Arc::new(UnaryMap { map, order }) as Arc<dyn Op>,
             1 + order.min(1),
         )
     };
