@@ -146,7 +146,7 @@ pub mod inside {
     pub use crate::path::{Axes, Hop, Move, Path, paths};
     pub use crate::price::{HopCost, Prices};
     pub use crate::rounds::ranges::{Block, Cut, Part, UNEVEN, for_each_box};
-    pub use crate::stages::{Split, Stages, digits};
+    pub use crate::stages::{AxisSplit, Stages, digits};
     pub use crate::trace::placements;
 }
 

@@ -3,7 +3,7 @@
 
 use crate::error::Incompatible;
 use crate::path::{Axes, Hop, Move};
-use crate::stages::{Split, Stages};
+use crate::stages::{AxisSplit, Stages};
 use crate::{Method, Owners, Plan, RedistributeError, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use shard_spec::{Layout, ReduceOp};
@@ -28,7 +28,7 @@ enum HopRepr {
         scatter: Axes,
         owners: Owners,
         #[serde(default)]
-        stages: Option<Split>,
+        stages: Option<AxisSplit>,
     },
     AllReduce {
         to: Layout,

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Stages {
     /// The axis that is taken apart.
-    pub split: Split,
+    pub split: AxisSplit,
     /// The exchange of each stage, on the finer mesh. They feed one another.
     pub moves: Vec<Move>,
 }
@@ -30,7 +30,7 @@ pub struct Stages {
 /// A mesh axis that is taken apart.
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Split {
+pub struct AxisSplit {
     /// Its number in the mesh.
     pub axis: usize,
     /// How many values each digit has, the major one first.
@@ -59,7 +59,7 @@ impl Stages {
         let mut best: Option<(f64, Self)> = None;
         for digits in digits(of.to.mesh().shape()[axis], each, summed) {
             for last_first in [true, false] {
-                let split = Split {
+                let split = AxisSplit {
                     axis,
                     digits: digits.clone(),
                     last_first,
@@ -86,7 +86,7 @@ impl Stages {
     ///
     /// # Errors
     /// Layouts in between that have too many tiles to be written out.
-    pub fn new(of: &Move, split: Split) -> Result<Option<Self>> {
+    pub fn new(of: &Move, split: AxisSplit) -> Result<Option<Self>> {
         let ranks = of.to.mesh().shape().get(split.axis).copied();
         let numbers = split
             .digits
@@ -155,7 +155,7 @@ impl Stages {
     }
 }
 
-impl Split {
+impl AxisSplit {
     /// The axes that stand for the one that is taken apart.
     fn axes(&self) -> impl Iterator<Item = usize> {
         self.axis..self.axis + self.digits.len()

@@ -1,7 +1,7 @@
 //! How an axis is taken apart into stages, and what those cost.
 
 use shard_comm::{DType, Monoid, Scalar};
-use shard_redistribute::inside::{Move, Split, Stages, digits};
+use shard_redistribute::inside::{AxisSplit, Move, Stages, digits};
 use shard_redistribute::{CostModel, ExchangeBuilder, ExchangeSource, LinkCost, Owners};
 use shard_spec::{DeviceMesh, DimCover, DimMap, Layout, ReduceOp};
 
@@ -43,7 +43,7 @@ fn two_stages_have_a_node_and_then_the_others() {
         owners: Owners::Nearest,
         stages: None,
     };
-    let split = Split {
+    let split = AxisSplit {
         axis: 0,
         digits: [256, 8][..].into(),
         last_first: true,
@@ -112,7 +112,7 @@ fn sums_in_stages_are_parts_of_the_tree() {
         stages: None,
     };
     let staged = |of: &Move, digits: [usize; 2], last_first| {
-        let split = Split {
+        let split = AxisSplit {
             axis: 0,
             digits: digits[..].into(),
             last_first,
