@@ -92,7 +92,7 @@ use library::Library;
 /// Whether a machine offers what ranks over NCCL need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Availability {
+pub enum NcclAvailability {
     /// The library, and GPUs.
     Ready {
         /// How many GPUs.
@@ -109,7 +109,7 @@ pub enum Availability {
     },
 }
 
-impl fmt::Display for Availability {
+impl fmt::Display for NcclAvailability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ready { devices, version } => write!(f, "{devices} GPUs and NCCL {version}"),
@@ -122,26 +122,26 @@ impl fmt::Display for Availability {
 /// Whether ranks can use NCCL here, and if not, why. Never panics.
 ///
 /// ```
-/// use shard_comm::nccl::{Availability, availability};
+/// use shard_comm::nccl::{NcclAvailability, availability};
 /// match availability() {
-///     Availability::Ready { devices, .. } => assert!(devices > 0),
+///     NcclAvailability::Ready { devices, .. } => assert!(devices > 0),
 ///     missing => println!("ranks over NCCL are not tried: {missing}"),
 /// }
 /// ```
-pub fn availability() -> Availability {
+pub fn availability() -> NcclAvailability {
     let devices = match cuda::availability() {
         cuda::Availability::Ready { devices } => devices,
-        missing => return Availability::NoGpu(missing),
+        missing => return NcclAvailability::NoGpu(missing),
     };
     match nvidia::Nccl::load() {
-        Ok(library) => Availability::Ready {
+        Ok(library) => NcclAvailability::Ready {
             devices,
             version: library.version(),
         },
-        Err(CommError::Backend { cause, .. }) => Availability::NoLibrary {
+        Err(CommError::Backend { cause, .. }) => NcclAvailability::NoLibrary {
             cause: cause.to_string(),
         },
-        Err(error) => Availability::NoLibrary {
+        Err(error) => NcclAvailability::NoLibrary {
             cause: error.to_string(),
         },
     }

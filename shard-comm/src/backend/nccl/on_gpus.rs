@@ -6,7 +6,7 @@ use crate::{LaunchError, contract};
 /// One rank per GPU, as many as there are.
 #[test]
 fn the_contract_holds_on_gpus() {
-    if let Availability::Ready { devices, version } = availability() {
+    if let NcclAvailability::Ready { devices, version } = availability() {
         println!("NCCL {version}");
         for ranks in 1..=devices.min(4) {
             run(ranks, &NcclOptions::default(), |comm| contract::all(&comm)).unwrap();
@@ -16,7 +16,7 @@ fn the_contract_holds_on_gpus() {
 
 #[test]
 fn where_there_is_no_gpu_or_no_library_asking_for_it_is_a_typed_error() {
-    if !matches!(availability(), Availability::Ready { .. }) {
+    if !matches!(availability(), NcclAvailability::Ready { .. }) {
         let error = run(2, &NcclOptions::default(), |_| ()).unwrap_err();
         assert!(matches!(error, LaunchError::Device(_)), "{error}");
     }
