@@ -172,7 +172,7 @@ pub mod inside {
     pub use crate::data::order::shuffled;
     pub use crate::files::boxes::Place;
     pub use crate::files::shared::{mark, same};
-    pub use crate::nn::plan::matches;
+    pub use crate::nn::parallel_plan::matches;
     pub use crate::processes::Processes;
 }
 

@@ -14,12 +14,12 @@ use shard_ops::key_of;
 /// over an axis, each rank has heads of its own.
 ///
 /// ```
-/// use shard_tensor::nn::{ModelExt, Module, MultiheadAttention, Plan};
+/// use shard_tensor::nn::{ModelExt, Module, MultiheadAttention, ParallelPlan};
 /// use shard_tensor::{Attention, Causal, launch, shard};
 /// launch(4, |ctx| {
 ///     let mesh = ctx.mesh([("domain", 2), ("tensor", 2)])?;
 ///     let attention = MultiheadAttention::new(&mesh, 8, 2)?.options(Attention::default().causal(Causal::TopLeft));
-///     let plan = Plan::new().colwise("?_proj", "tensor").rowwise("out_proj", "tensor");
+///     let plan = ParallelPlan::new().colwise("?_proj", "tensor").rowwise("out_proj", "tensor");
 ///     let attention = attention.distribute(&plan)?;
 ///     let x = mesh.randn([1, 6, 8], [("domain", shard(1).sizes([2, 4]))])?;
 ///     let y = attention.forward(&x)?;

@@ -12,7 +12,7 @@ use crate::{Placements, Result, ShardTensor};
 /// before the first layer and a reduce-scatter behind the second.
 ///
 /// ```
-/// use shard_tensor::nn::{Linear, ModelExt, Module, Moved, Plan};
+/// use shard_tensor::nn::{Linear, ModelExt, Module, Moved, ParallelPlan};
 /// use shard_tensor::{launch, replicate, shard, tree};
 ///
 /// struct Mlp { up: Moved<Linear>, down: Moved<Linear> }
@@ -22,7 +22,7 @@ use crate::{Placements, Result, ShardTensor};
 ///     let mesh = ctx.mesh([("tensor", 2)])?;
 ///     let up = Moved::new(Linear::new(&mesh, 4, 6)?).input(replicate());
 ///     let down = Moved::new(Linear::new(&mesh, 6, 4)?).output(shard(1));
-///     let mlp = Mlp { up, down }.distribute(&Plan::new().colwise("up", "tensor").rowwise("down", "tensor"))?;
+///     let mlp = Mlp { up, down }.distribute(&ParallelPlan::new().colwise("up", "tensor").rowwise("down", "tensor"))?;
 ///     let x = mesh.ones([2, 5, 4], shard(1))?;                             // [batch, sequence, width]
 ///     let y = mlp.down.forward(&mlp.up.forward(&x)?.gelu()?)?;
 ///     y.expect_layout(shard(1))?;
@@ -34,7 +34,7 @@ use crate::{Placements, Result, ShardTensor};
 ///     let mesh = ctx.mesh([("data", 2), ("tensor", 2)])?;
 ///     let up = Moved::new(Linear::new(&mesh, 4, 6)?).input([("data", shard(0))]);
 ///     let down = Moved::new(Linear::new(&mesh, 6, 4)?).output([("data", shard(0)), ("tensor", shard(1))]);
-///     let mlp = Mlp { up, down }.distribute(&Plan::new().colwise("up", "tensor").rowwise("down", "tensor"))?;
+///     let mlp = Mlp { up, down }.distribute(&ParallelPlan::new().colwise("up", "tensor").rowwise("down", "tensor"))?;
 ///     let x = mesh.ones([2, 6, 4], [("data", shard(0)), ("tensor", shard(1))])?;
 ///     let y = mlp.down.forward(&mlp.up.forward(&x)?.gelu()?)?;
 ///     y.expect_layout(x.layout())?;

@@ -15,8 +15,8 @@ use shard_spec::{DimSharding, Layout};
 ///
 /// Weights are complex, `[outputs, inputs, modes..., 2]` with real and imaginary parts last: frequencies of either sign, so
 /// twice as many as modes, positive ones first, but of the last dim, which has those from 0 on. The `n_modes` of neuraloperator are twice
-/// the modes, and of the last dim two less than that. [`Plan::colwise`](super::Plan::colwise) and
-/// [`Plan::rowwise`](super::Plan::rowwise) divide them by outputs and inputs, as those of linear layers.
+/// the modes, and of the last dim two less than that. [`ParallelPlan::colwise`](super::ParallelPlan::colwise) and
+/// [`ParallelPlan::rowwise`](super::ParallelPlan::rowwise) divide them by outputs and inputs, as those of linear layers.
 ///
 /// ```
 /// use shard_tensor::nn::{Module, SpectralConv};

@@ -15,7 +15,7 @@ type Activation = fn(&ShardTensor) -> Result<ShardTensor>;
 /// activation is ReLU.
 ///
 /// ```
-/// use shard_tensor::nn::{ModelExt, Module, Plan, TransformerEncoderLayer};
+/// use shard_tensor::nn::{ModelExt, Module, ParallelPlan, TransformerEncoderLayer};
 /// use shard_tensor::{Attention, Causal, ShardTensor, launch, shard};
 /// launch(4, |ctx| {
 ///     let mesh = ctx.mesh([("domain", 2), ("tensor", 2)])?;
@@ -24,7 +24,7 @@ type Activation = fn(&ShardTensor) -> Result<ShardTensor>;
 ///         .activation(ShardTensor::gelu)
 ///         .options(Attention::default().causal(Causal::TopLeft));
 ///     // Heads and hidden features over one axis, tokens over the other.
-///     let plan = Plan::new()
+///     let plan = ParallelPlan::new()
 ///         .colwise_by("self_attn.?_proj", "tensor", 4)
 ///         .rowwise_by("self_attn.out_proj", "tensor", 4)
 ///         .colwise("linear1", "tensor")

@@ -1,6 +1,6 @@
 //! Models as trees of named tensors.
 
-use super::{Buffer, Parameters, Plan, place};
+use super::{Buffer, ParallelPlan, Parameters, place};
 use crate::{Error, Placements, Result, ShardTensor, State, Stateful};
 use shard_comm::Calling;
 use std::cell::Cell;
@@ -324,7 +324,7 @@ pub trait ModelExt: Tree {
         Ok(self)
     }
 
-    /// Places its parameters by a [`Plan`].
+    /// Places its parameters by a [`ParallelPlan`].
     ///
     /// # Collective
     /// All ranks of the program, with the same plan. As [`place`](Self::place).
@@ -333,7 +333,7 @@ pub trait ModelExt: Tree {
     /// As [`place`](Self::place); [`Argument`](Error::Argument) for a pattern that matches nothing, for a dim that a parameter has
     /// not, for an axis that divides it already, and for features that do not divide into whole heads.
     #[track_caller]
-    fn distribute(mut self, plan: &Plan) -> Result<Self>
+    fn distribute(mut self, plan: &ParallelPlan) -> Result<Self>
     where
         Self: Sized,
     {

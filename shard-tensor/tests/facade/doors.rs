@@ -2,7 +2,7 @@
 
 use crate::common::read;
 use shard_comm::CommError;
-use shard_tensor::nn::{self, ModelExt, Module, Plan};
+use shard_tensor::nn::{self, ModelExt, Module, ParallelPlan};
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
     ConvTransposeOptions, DType, Error, ErrorClass, GradCheck, Launch, LocalSizes, Placement,
@@ -70,7 +70,7 @@ fn placements_count_dims_from_the_end() {
         let x = grid.from_local(&piece, &last, LocalSizes::Infer)?;
         assert_eq!((x.shape(), laid(&x).as_str()), (&[3, 3][..], "S(1)[1,2] R"));
         let linear = nn::Linear::new(&grid, 4, 6)?;
-        let linear = linear.distribute(&Plan::new().shard("weight", "w", -1))?;
+        let linear = linear.distribute(&ParallelPlan::new().shard("weight", "w", -1))?;
         assert_eq!(laid(&linear.weight), "R S(1)");
         let beyond = [
             grid.ones([4, 3], [shard(-3), replicate()]),
@@ -78,7 +78,7 @@ fn placements_count_dims_from_the_end() {
             x.redistribute([("h", shard(-3))]),
             x.redistribute_axis("w", shard(-3)),
             (nn::Linear::new(&grid, 4, 6)?)
-                .distribute(&Plan::new().shard("weight", "w", -3))
+                .distribute(&ParallelPlan::new().shard("weight", "w", -3))
                 .map(|linear| linear.weight),
         ];
         let beyond = beyond.map(|made| made.map(drop).unwrap_err());

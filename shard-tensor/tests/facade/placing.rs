@@ -1,6 +1,8 @@
 //! Placing the parameters of models, and what goes wrong there.
 
-use shard_tensor::nn::{BatchNorm, Embedding, Leaf, LeafMut, Linear, ModelExt, Module, Plan, Tree};
+use shard_tensor::nn::{
+    BatchNorm, Embedding, Leaf, LeafMut, Linear, ModelExt, Module, ParallelPlan, Tree,
+};
 use shard_tensor::{
     ErrorClass, Placements, Result, ShardTensor, Stateful, launch, replicate, shard, tree,
 };
@@ -74,19 +76,19 @@ fn what_cannot_be_is_an_error_and_changes_nothing() {
         let errors = [
             linear()?.fully_sharded("b").map(|_| ()).unwrap_err(),
             linear()?
-                .distribute(&Plan::new().colwise("up.*", "a"))
+                .distribute(&ParallelPlan::new().colwise("up.*", "a"))
                 .map(|_| ())
                 .unwrap_err(),
             linear()?
-                .distribute(&Plan::new().shard("bias", "a", 1))
+                .distribute(&ParallelPlan::new().shard("bias", "a", 1))
                 .map(|_| ())
                 .unwrap_err(),
             linear()?
-                .distribute(&Plan::new().rowwise("*", "b"))
+                .distribute(&ParallelPlan::new().rowwise("*", "b"))
                 .map(|_| ())
                 .unwrap_err(),
             linear()?
-                .distribute(&Plan::new().colwise("*", "a").fully_shard("*", "a"))
+                .distribute(&ParallelPlan::new().colwise("*", "a").fully_shard("*", "a"))
                 .map(|_| ())
                 .unwrap_err(),
             linear()?
@@ -112,7 +114,9 @@ fn what_cannot_be_is_an_error_and_changes_nothing() {
 fn parts_may_be_empty_and_placements_combine() {
     let layouts = launch(6, |ctx| {
         let mesh = ctx.mesh([("data", 1), ("shard", 3), ("tensor", 2)])?;
-        let plan = Plan::new().colwise("*", "tensor").fully_shard("*", "shard");
+        let plan = ParallelPlan::new()
+            .colwise("*", "tensor")
+            .fully_shard("*", "shard");
         let layer = Linear::new(&mesh, 1, 5)?.distribute(&plan)?;
         let mut told = vec![format!("{}", layer.weight.layout())];
         told.push(format!("{}", layer.bias.as_ref().unwrap().layout()));
@@ -137,7 +141,7 @@ fn what_a_plan_cannot_do_is_said_of_the_parameter_and_the_line() {
         let mesh = ctx.mesh([("a", 2)])?;
         let new = || Ok::<_, shard_tensor::Error>(vec![Linear::new(&mesh, 4, 6)?]);
         let line = line!() + 1;
-        let told = new()?.distribute(&Plan::new().shard("0.*", "a", 1));
+        let told = new()?.distribute(&ParallelPlan::new().shard("0.*", "a", 1));
         let error = told.map(drop).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Uniform);
         let text = error.to_string();
@@ -165,7 +169,7 @@ fn what_a_plan_cannot_do_is_said_of_the_parameter_and_the_line() {
         assert!(text.contains(&here), "{text}");
 
         for head_dim in [0, 4] {
-            let told = new()?.distribute(&Plan::new().colwise_by("0", "a", head_dim));
+            let told = new()?.distribute(&ParallelPlan::new().colwise_by("0", "a", head_dim));
             let error = told.map(drop).unwrap_err();
             assert_eq!(error.class(), ErrorClass::Uniform);
             assert!(error.to_string().contains("\"0.weight\""), "{error}");
@@ -206,8 +210,12 @@ fn rules_for_parameters_that_lie_otherwise_than_they_are_used() {
     let told = launch(4, |ctx| {
         let mesh = ctx.mesh([("shard", 2), ("tensor", 2)])?;
         let plans = [
-            Plan::new().colwise("*", "tensor").fully_shard("*", "shard"),
-            Plan::new().fully_shard("*", "shard").colwise("*", "tensor"),
+            ParallelPlan::new()
+                .colwise("*", "tensor")
+                .fully_shard("*", "shard"),
+            ParallelPlan::new()
+                .fully_shard("*", "shard")
+                .colwise("*", "tensor"),
         ];
         let layouts = plans.map(|plan| {
             let weight = Linear::new(&mesh, 4, 8)?.distribute(&plan)?.weight;

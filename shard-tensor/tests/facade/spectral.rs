@@ -1,7 +1,7 @@
 //! The layer that acts on frequencies, against numbers that PyTorch 2 gave.
 
 use crate::layers::wave;
-use shard_tensor::nn::{ModelExt, Module, Plan, SpectralConv};
+use shard_tensor::nn::{ModelExt, Module, ParallelPlan, SpectralConv};
 use shard_tensor::{
     DType, ErrorClass, Launch, Mesh, Placements, Result, ShardTensor, Stft, launch, replicate,
     shard,
@@ -12,7 +12,7 @@ fn spectral(
     mesh: &Mesh,
     (field, modes, outputs): (&[usize], &[usize], usize),
     at: impl Into<Placements>,
-    plan: &Plan,
+    plan: &ParallelPlan,
 ) -> Result<(ShardTensor, [f64; 2])> {
     let mut layer = SpectralConv::new(mesh, field[1], outputs, modes.to_vec())?;
     let shape = layer.weight.shape().to_vec();
@@ -94,9 +94,9 @@ fn frequencies_are_multiplied_as_in_pytorch() {
         ),
     ];
     let plans = [
-        Plan::new(),
-        Plan::new().colwise("weight", "ranks"),
-        Plan::new().rowwise("weight", "ranks"),
+        ParallelPlan::new(),
+        ParallelPlan::new().colwise("weight", "ranks"),
+        ParallelPlan::new().rowwise("weight", "ranks"),
     ];
     for ranks in [1, 3] {
         let launch = Launch::new(ranks).dtype(DType::F64);
@@ -133,7 +133,7 @@ fn frequencies_stay_where_the_field_is() {
         let whole = layer.forward(&x)?;
         assert_eq!(whole.layout().to_string(), "S(2)[5,2] R");
         // Weights divided by outputs make channels that are, and nothing more moves than for the transforms.
-        let layer = layer.distribute(&Plan::new().colwise("weight", "tensor"))?;
+        let layer = layer.distribute(&ParallelPlan::new().colwise("weight", "tensor"))?;
         let y = layer.forward(&x)?;
         assert_eq!(y.layout().to_string(), "S(2)[5,2] S(1)");
         let apart = y.sub(&whole)?.abs()?.amax([0, 1, 2, 3], false)?.item()?;
@@ -141,7 +141,7 @@ fn frequencies_stay_where_the_field_is() {
         // Weights divided by inputs make terms of a sum, and what comes of them nobody asked to move.
         let next = SpectralConv::new(&mesh, 6, 3, [2, 3])?;
         let expected = next.forward(&whole)?;
-        let next = next.distribute(&Plan::new().rowwise("weight", "tensor"))?;
+        let next = next.distribute(&ParallelPlan::new().rowwise("weight", "tensor"))?;
         let z = next.forward(&y)?;
         assert_eq!(z.layout().to_string(), "S(2)[5,2] P(sum)");
         let apart = z.sub(&expected)?.abs()?.amax([0, 1, 2, 3], false)?.item()?;

@@ -1,6 +1,6 @@
 //! Tensor and sequence parallelism: the collectives that Megatron needs, and no more.
 
-use shard_tensor::nn::{Linear, ModelExt, Module, Moved, MultiheadAttention, Plan};
+use shard_tensor::nn::{Linear, ModelExt, Module, Moved, MultiheadAttention, ParallelPlan};
 use shard_tensor::{
     Context, DType, Launch, Mesh, Placements, Result, ShardTensor, replicate, shard, tree,
 };
@@ -24,7 +24,7 @@ impl Module for Mlp {
 fn mlp(mesh: &Mesh, outside: &Placements) -> Result<Mlp> {
     let up = Moved::new(Linear::new(mesh, 32, 96)?).input(replicate());
     let down = Moved::new(Linear::new(mesh, 96, 32)?).output(outside);
-    let plan = Plan::new()
+    let plan = ParallelPlan::new()
         .colwise("up", "tensor")
         .rowwise("down", "tensor");
     Mlp { up, down }.distribute(&plan)
@@ -83,7 +83,7 @@ fn with_the_sequence_divided_they_take_a_gather_and_a_scattered_sum_each_way() {
 fn attended(
     ctx: &Context,
     [ranks, heads, kv_heads]: [usize; 3],
-    plan: &Plan,
+    plan: &ParallelPlan,
 ) -> Result<[usize; 2]> {
     let mesh = ctx.mesh([("tensor", ranks)])?;
     let attention = MultiheadAttention::new(&mesh, 4 * heads, heads)?.kv_heads(kv_heads)?;
@@ -109,11 +109,11 @@ fn attended(
 /// head for all leaves each rank its own queries.
 #[test]
 fn whole_heads_do_not_move() {
-    let torn = Plan::new()
+    let torn = ParallelPlan::new()
         .colwise("?_proj", "tensor")
         .rowwise("out_proj", "tensor");
     let heads = |queries: &str, width| {
-        let plan = Plan::new().colwise_by(queries, "tensor", width);
+        let plan = ParallelPlan::new().colwise_by(queries, "tensor", width);
         plan.rowwise_by("out_proj", "tensor", width)
     };
     let grouped = heads("q_proj", 8)
@@ -146,7 +146,7 @@ fn moves_name_every_axis() {
             let x = mesh.randn(SHAPE, batch)?;
             let up = Moved::new(Linear::new(&mesh, 32, 96)?).input([("data", shard(0))]);
             let down = Moved::new(Linear::new(&mesh, 96, 32)?).output(&outside);
-            let plan = Plan::new()
+            let plan = ParallelPlan::new()
                 .colwise("up", "tensor")
                 .rowwise("down", "tensor");
             let start = ctx.ledger().snapshot();

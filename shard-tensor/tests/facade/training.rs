@@ -2,7 +2,7 @@
 
 use crate::common::read;
 use shard_tensor::data::{DataError, DimPart, Loader, Source};
-use shard_tensor::nn::{Linear, ModelExt, Module, Plan};
+use shard_tensor::nn::{Linear, ModelExt, Module, ParallelPlan};
 use shard_tensor::optim::{AdamW, Ema, Lbfgs, Optimizer, Sgd};
 use shard_tensor::{
     DType, DeviceKind, ErrorClass, Launch, Placements, Result, ShardTensor, checkpoint, launch,
@@ -211,7 +211,7 @@ fn an_optimizer_of_parameters_that_were_replaced_says_so() {
         let (mut own, mut mean) = (Sgd::new(whole.parameters(), 0.1)?, Ema::new(&whole, 0.9)?);
         let copy = whole.clone();
         // The second layer keeps its parameters, which alone would be trained.
-        let placed = whole.distribute(&Plan::new().colwise("0", "a"))?;
+        let placed = whole.distribute(&ParallelPlan::new().colwise("0", "a"))?;
         let gradients = slopes(&placed)?;
         let before = placed[1].weight.to_array::<f32>()?;
         for error in [

@@ -1,7 +1,7 @@
 //! Training in parallel takes the course of one rank.
 
 use shard_tensor::nn::{
-    Conv, GroupNorm, LayerNorm, Linear, ModelExt, Module, MultiheadAttention, Plan,
+    Conv, GroupNorm, LayerNorm, Linear, ModelExt, Module, MultiheadAttention, ParallelPlan,
 };
 use shard_tensor::optim::{AdamW, Optimizer};
 use shard_tensor::{
@@ -151,8 +151,8 @@ fn compare<M: Module>(
     }
 }
 
-fn tensor_plan() -> Plan {
-    Plan::new()
+fn tensor_plan() -> ParallelPlan {
+    ParallelPlan::new()
         .colwise("attention.?_proj", "tensor")
         .rowwise("attention.out_proj", "tensor")
         .colwise("up", "tensor")
@@ -246,7 +246,7 @@ fn a_net_of_convolutions() {
             Way {
                 axes: &[(h, 2), (fully, 2), (tensor, 2)],
                 model: &|net: Net| {
-                    let plan = Plan::new()
+                    let plan = ParallelPlan::new()
                         .shard("second", tensor, 0)
                         .fully_shard("*", fully);
                     net.distribute(&plan)

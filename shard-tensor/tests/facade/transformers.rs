@@ -3,7 +3,7 @@
 use crate::common::close;
 use crate::layers::wave;
 use shard_tensor::nn::{
-    LayerNorm, ModelExt, Module, Plan, Strict, TransformerDecoder, TransformerDecoderLayer,
+    LayerNorm, ModelExt, Module, ParallelPlan, Strict, TransformerDecoder, TransformerDecoderLayer,
     TransformerEncoder, TransformerEncoderLayer, Tree, load_state_with,
 };
 use shard_tensor::{
@@ -524,7 +524,7 @@ fn heads_and_hidden_features_are_divided_without_moving_tokens() {
     launch(2, |ctx| {
         let mesh = ctx.mesh([("tensor", 2)])?;
         let whole = encoder_layer(&mesh)?.norm_first();
-        let plan = Plan::new()
+        let plan = ParallelPlan::new()
             .colwise_by("self_attn.?_proj", "tensor", 2)
             .rowwise_by("self_attn.out_proj", "tensor", 2)
             .colwise("linear1", "tensor")
@@ -554,7 +554,7 @@ fn one_plan_divides_all_layers_of_a_decoder() {
             wave(&mesh, &[2, 2, WIDTH], 7, replicate())?,
         );
         let whole = decoder.forward(&x, &memory)?;
-        let plan = Plan::new()
+        let plan = ParallelPlan::new()
             .colwise_by("*_attn.?_proj", "tensor", 2)
             .rowwise_by("*_attn.out_proj", "tensor", 2)
             .colwise("*linear1", "tensor")

@@ -2,7 +2,7 @@
 
 use super::train;
 use crate::suite::Suite;
-use shard_tensor::nn::{Embedding, Linear, ModelExt, Module, Plan, RmsNorm, Rotary};
+use shard_tensor::nn::{Embedding, Linear, ModelExt, Module, ParallelPlan, RmsNorm, Rotary};
 use shard_tensor::{
     Attention, Causal, ClassLoss, Mesh, Result, ShardTensor, replicate, shard, tree,
 };
@@ -99,7 +99,7 @@ impl Llama {
             block.sequence = true;
         }
         let features = self.blocks[0].features;
-        let plan = Plan::new()
+        let plan = ParallelPlan::new()
             .shard("embedding.weight", axis, 0)
             .colwise_by("blocks.*.?_proj", axis, features)
             .rowwise_by("blocks.*.out_proj", axis, features)

@@ -9,7 +9,7 @@ use crate::{Dim, Error, Result, ShardTensor};
 /// one after the other, so that what one divides over one axis another may divide further over another.
 ///
 /// ```
-/// use shard_tensor::nn::{Linear, ModelExt, Plan};
+/// use shard_tensor::nn::{Linear, ModelExt, ParallelPlan};
 /// use shard_tensor::{launch, tree};
 ///
 /// struct Mlp { up: Linear, down: Linear }
@@ -18,7 +18,7 @@ use crate::{Dim, Error, Result, ShardTensor};
 /// let laid = launch(4, |ctx| {
 ///     let mesh = ctx.mesh([("shard", 2), ("tensor", 2)])?;
 ///     let mlp = Mlp { up: Linear::new(&mesh, 6, 10)?, down: Linear::new(&mesh, 10, 6)? };
-///     let plan = Plan::new().colwise("up", "tensor").rowwise("down", "tensor").fully_shard("*", "shard");
+///     let plan = ParallelPlan::new().colwise("up", "tensor").rowwise("down", "tensor").fully_shard("*", "shard");
 ///     let mlp = mlp.distribute(&plan)?;
 ///     Ok([&mlp.up.weight, &mlp.down.weight].map(|w| format!("{} used as {}", w.layout(), w.layout_in_use())))
 /// })?;
@@ -26,7 +26,7 @@ use crate::{Dim, Error, Result, ShardTensor};
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct ParallelPlan {
     rules: Vec<Rule>,
 }
 
@@ -46,7 +46,7 @@ enum What {
     Fully(String),
 }
 
-impl Plan {
+impl ParallelPlan {
     /// A plan that leaves everything as it is.
     pub fn new() -> Self {
         Self::default()
@@ -83,12 +83,12 @@ impl Plan {
     /// leave their projections whole.
     ///
     /// ```
-    /// use shard_tensor::nn::{ModelExt, Module, MultiheadAttention, Plan};
+    /// use shard_tensor::nn::{ModelExt, Module, MultiheadAttention, ParallelPlan};
     /// use shard_tensor::{launch, replicate};
     /// launch(3, |ctx| {
     ///     let mesh = ctx.mesh([("tensor", 3)])?;
     ///     let attention = MultiheadAttention::new(&mesh, 20, 5)?; // 5 heads of 4 features
-    ///     let plan = Plan::new().colwise_by("?_proj", "tensor", 4).rowwise_by("out_proj", "tensor", 4);
+    ///     let plan = ParallelPlan::new().colwise_by("?_proj", "tensor", 4).rowwise_by("out_proj", "tensor", 4);
     ///     let attention = attention.distribute(&plan)?;
     ///     assert_eq!(attention.q_proj.weight.layout().to_string(), "S(0)[8,8,4]");
     ///     let x = mesh.randn([1, 6, 20], replicate())?;
