@@ -2,7 +2,7 @@
 
 use crate::processes::{self, Processes};
 use crate::{Context, Error, Result};
-use shard_comm::local::{self, Binding, ByRank, Schedule};
+use shard_comm::local::{self, Binding, ByRank, Interleaving};
 use shard_comm::{Checks, CommError, Communicator, DType, DeviceFactory, DeviceKind, Fault, Past};
 use shard_comm::{checked, faulty};
 use std::rc::Rc;
@@ -109,7 +109,7 @@ pub struct Launch {
     seed: u64,
     dtype: DType,
     explicit_moves: bool,
-    schedule: Schedule,
+    interleaving: Interleaving,
     binding: Binding,
     host_fallback: bool,
     timeout: Option<Duration>,
@@ -127,7 +127,7 @@ impl Launch {
             seed: 0,
             dtype: DType::F32,
             explicit_moves: false,
-            schedule: Schedule::Free,
+            interleaving: Interleaving::Free,
             binding: Binding::None,
             host_fallback: false,
             timeout: None,
@@ -228,12 +228,12 @@ impl Launch {
     /// system lets them.
     ///
     /// ```
-    /// use shard_tensor::{Launch, Schedule};
+    /// use shard_tensor::{Interleaving, Launch};
     /// use std::sync::Mutex;
     /// // Ranks that share more than tensors may meet in any order, but with a seed always in the same.
     /// let order = |seed| {
     ///     let seen = Mutex::new(Vec::new());
-    ///     Launch::new(3).schedule(Schedule::Seeded(seed)).run(|ctx| {
+    ///     Launch::new(3).interleaving(Interleaving::Seeded(seed)).run(|ctx| {
     ///         for _ in 0..3 {
     ///             seen.lock().unwrap().push(ctx.rank());
     ///             ctx.world().barrier()?;
@@ -245,8 +245,11 @@ impl Launch {
     /// assert_eq!(order(7)?, order(7)?);
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
-    pub fn schedule(self, schedule: Schedule) -> Self {
-        Self { schedule, ..self }
+    pub fn interleaving(self, interleaving: Interleaving) -> Self {
+        Self {
+            interleaving,
+            ..self
+        }
     }
 
     /// What goes wrong on purpose: for tests that a program ends with the right result or with an error that names the cause, and
@@ -347,7 +350,7 @@ impl Launch {
         let options = local::LocalOptions {
             device: self.device,
             make: self.devices.clone(),
-            schedule: self.schedule.clone(),
+            interleaving: self.interleaving.clone(),
             binding: self.binding,
             timeout: self.patience(None)?,
             ..Default::default()

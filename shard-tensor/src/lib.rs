@@ -101,7 +101,7 @@ pub use tensor::ShardTensor;
 pub use ndarray;
 pub use shard_autograd::{GradAs, GradCheck, GradReport, HookHandle};
 pub use shard_comm::half;
-pub use shard_comm::local::{Binding, Schedule};
+pub use shard_comm::local::{Binding, Interleaving};
 pub use shard_comm::{
     Bool, DType, DeviceFactory, DeviceKind, Element, ErrorClass, Fault, FaultKind, Ledger,
     LedgerSnapshot, MatmulPrecision, OpCount, Scalar,

@@ -1,6 +1,6 @@
 //! The contract on the local backend, on both of its devices.
 
-use shard_comm::local::{LocalOptions, Schedule, run_with};
+use shard_comm::local::{Interleaving, LocalOptions, run_with};
 use shard_comm::{DeviceKind, HostOptions, contract};
 
 fn check(ranks: usize, device: DeviceKind) {
@@ -36,7 +36,7 @@ fn ranks_that_run_one_at_a_time_keep_the_contract_in_every_order() {
         for seed in 0..20 {
             let options = LocalOptions {
                 device: [DeviceKind::Host, DeviceKind::Test][seed as usize % 2],
-                schedule: Schedule::Seeded(seed),
+                interleaving: Interleaving::Seeded(seed),
                 ..LocalOptions::default()
             };
             run_with(ranks, &options, |comm| contract::all(&comm)).unwrap();

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use shard_comm::local::{LocalOptions, Schedule, run, run_with};
+use shard_comm::local::{Interleaving, LocalOptions, run, run_with};
 use shard_comm::{
     Buffer, Checks, CommError, Communicator, DType, Element, Monoid, by_tree, checked, half,
 };
@@ -83,13 +83,13 @@ fn a_handle_of_a_rank_that_never_waits_keeps_nothing_that_comes_later() {
 #[test]
 fn handles_leaked_dropped_and_waited_for_in_any_order_disturb_nobody() {
     for seed in 0..40 {
-        let schedule = if seed % 2 == 0 {
-            Schedule::Free
+        let interleaving = if seed % 2 == 0 {
+            Interleaving::Free
         } else {
-            Schedule::Seeded(seed)
+            Interleaving::Seeded(seed)
         };
         let options = LocalOptions {
-            schedule,
+            interleaving,
             ..LocalOptions::default()
         };
         run_with(4, &options, |comm| {

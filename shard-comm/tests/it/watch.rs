@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use shard_comm::local::{LocalComm, LocalOptions, Patience, Schedule, run_watched, run_with};
+use shard_comm::local::{Interleaving, LocalComm, LocalOptions, Patience, run_watched, run_with};
 use shard_comm::{CommError, Communicator, ErrorClass, LaunchError, TimeoutReport, Whereabouts};
 
-fn options(schedule: Schedule) -> LocalOptions {
+fn options(interleaving: Interleaving) -> LocalOptions {
     LocalOptions {
-        schedule,
+        interleaving,
         timeout: Some(Duration::from_millis(60)),
         ..LocalOptions::default()
     }
@@ -28,9 +28,13 @@ fn timed_out(errors: &[CommError]) -> Arc<TimeoutReport> {
 
 #[test]
 fn a_lock_held_by_a_rank_that_waits_is_an_error_on_all() {
-    for schedule in [Schedule::Free, Schedule::Seeded(3), Schedule::listed([])] {
+    for interleaving in [
+        Interleaving::Free,
+        Interleaving::Seeded(3),
+        Interleaving::listed([]),
+    ] {
         let lock = Mutex::new(());
-        let errors = run_with(3, &options(schedule.clone()), |comm| {
+        let errors = run_with(3, &options(interleaving.clone()), |comm| {
             comm.barrier().unwrap();
             let _held = lock.lock().unwrap_or_else(PoisonError::into_inner);
             comm.barrier().unwrap_err()
@@ -43,7 +47,7 @@ fn a_lock_held_by_a_rank_that_waits_is_an_error_on_all() {
             let last = match other {
                 Whereabouts::Busy { last, .. } => last.as_ref().unwrap(),
                 // For its turn, or for the one that is held up.
-                Whereabouts::Waiting(wait) if schedule != Schedule::Free => {
+                Whereabouts::Waiting(wait) if interleaving != Interleaving::Free => {
                     assert!(!wait.missing.is_empty(), "{report}");
                     continue;
                 }
@@ -54,7 +58,7 @@ fn a_lock_held_by_a_rank_that_waits_is_an_error_on_all() {
             assert!(last.site.file.ends_with("watch.rs"));
         }
         assert!(busy > 0, "{report}");
-        if schedule == Schedule::Free {
+        if interleaving == Interleaving::Free {
             assert_eq!((report.wait.op, report.wait.sequence), ("barrier", 1));
             assert_eq!((report.wait.missing.len(), report.recent.len()), (2, 2));
         }
@@ -76,9 +80,11 @@ fn loops(comm: &LocalComm, ended: &AtomicUsize) -> CommError {
 
 #[test]
 fn a_rank_that_loops_is_told_from_those_that_wait() {
-    for schedule in [Schedule::Free, Schedule::listed([])] {
+    for interleaving in [Interleaving::Free, Interleaving::listed([])] {
         let ended = AtomicUsize::new(0);
-        let errors = run_with(3, &options(schedule.clone()), |comm| loops(&comm, &ended));
+        let errors = run_with(3, &options(interleaving.clone()), |comm| {
+            loops(&comm, &ended)
+        });
         let report = timed_out(&errors.unwrap());
         // Whichever waited first.
         let first = report.wait.rank;
@@ -88,7 +94,7 @@ fn a_rank_that_loops_is_told_from_those_that_wait() {
             last: None,
         };
         assert!(report.others.contains(&busy), "{report}");
-        if schedule == Schedule::Free {
+        if interleaving == Interleaving::Free {
             let other = |at: &Whereabouts| matches!(at, Whereabouts::Waiting(wait) if wait.rank == 2 - first);
             assert_eq!(report.wait.missing, [1]);
             assert!(report.others.iter().any(other), "{report}");
@@ -103,7 +109,7 @@ fn a_rank_that_loops_is_told_from_those_that_wait() {
 
 #[test]
 fn who_waits_often_has_not_waited_long() {
-    let met = run_with(2, &options(Schedule::Free), |comm| {
+    let met = run_with(2, &options(Interleaving::Free), |comm| {
         for _ in 0..12 {
             if comm.rank() == 1 {
                 std::thread::sleep(Duration::from_millis(15));
@@ -120,7 +126,7 @@ fn a_rank_that_never_returns_ends_the_process() {
     const CHILD: &str = "SHARD_TEST_NEVER_RETURNS";
     if std::env::var_os(CHILD).is_some() {
         let never = AtomicBool::new(false);
-        drop(run_with(2, &options(Schedule::Free), |comm| {
+        drop(run_with(2, &options(Interleaving::Free), |comm| {
             while comm.rank() == 1 && !never.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
@@ -192,9 +198,9 @@ fn a_long_wait_is_told_of_once() {
         timeout: None,
     };
     let warnings = Warnings::default();
-    let wait = |schedule| {
+    let wait = |interleaving| {
         let options = LocalOptions {
-            schedule,
+            interleaving,
             ..LocalOptions::default()
         };
         tracing::subscriber::with_default(warnings.clone(), || {
@@ -207,7 +213,7 @@ fn a_long_wait_is_told_of_once() {
             })
         })
     };
-    assert_eq!(wait(Schedule::Free).unwrap(), [Ok(()), Ok(()), Ok(())]);
+    assert_eq!(wait(Interleaving::Free).unwrap(), [Ok(()), Ok(()), Ok(())]);
     let told = std::mem::take(&mut *warnings.0.lock().unwrap());
     assert_eq!(told.len(), 1, "{told:?}");
     for line in [

@@ -1,8 +1,8 @@
 //! One rank at a time, in a reproducible order: the baton.
 //!
 //! A rank runs only while it holds the baton. It passes it on whenever it has posted to a rendezvous, waits or ends; who
-//! gets it next is the schedule's choice among the ranks that can run. So the interleaving of ranks at their calls is a
-//! function of the schedule, and a program that goes wrong under one goes wrong each time.
+//! gets it next is the choice of the [`Interleaving`] among the ranks that can run. So the interleaving of ranks at their calls is a
+//! function of the interleaving, and a program that goes wrong under one goes wrong each time.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -11,17 +11,17 @@ use super::sync::{Condvar, Mutex, MutexGuard};
 
 /// The order in which the ranks of a launch run between their calls.
 ///
-/// Results never depend on it, unless ranks share something besides their communicators. A schedule is for testing what ranks
+/// Results never depend on it, unless ranks share something besides their communicators. An interleaving is for testing what ranks
 /// share, and what a backend does when ranks arrive in an unusual order.
 ///
 /// Ranks that wait for each other by other means than communicators (a channel, a lock) hang if only one may run at a time.
 ///
 /// ```
-/// use shard_comm::local::{self, LocalOptions, Schedule};
+/// use shard_comm::local::{self, Interleaving, LocalOptions};
 /// use std::sync::Mutex;
-/// let arrivals = |schedule: Schedule| {
+/// let arrivals = |interleaving: Interleaving| {
 ///     let seen = Mutex::new(Vec::new());
-///     let options = LocalOptions { schedule, ..Default::default() };
+///     let options = LocalOptions { interleaving, ..Default::default() };
 ///     local::run_with(3, &options, |comm| {
 ///         for _ in 0..3 {
 ///             seen.lock().unwrap().push(comm.rank());
@@ -32,12 +32,12 @@ use super::sync::{Condvar, Mutex, MutexGuard};
 ///     seen.into_inner().unwrap()
 /// };
 /// // The same seed, the same order of arrivals; without one it differs from run to run.
-/// assert_eq!(arrivals(Schedule::Seeded(7)), arrivals(Schedule::Seeded(7)));
+/// assert_eq!(arrivals(Interleaving::Seeded(7)), arrivals(Interleaving::Seeded(7)));
 /// // Without any choice, each rank goes on until it has to wait.
-/// assert_eq!(arrivals(Schedule::listed([]))[..3], [0, 1, 2]);
+/// assert_eq!(arrivals(Interleaving::listed([]))[..3], [0, 1, 2]);
 /// ```
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub enum Schedule {
+pub enum Interleaving {
     /// All at once, as the system schedules them.
     #[default]
     Free,
@@ -49,7 +49,7 @@ pub enum Schedule {
     Listed(Arc<[u16]>),
 }
 
-impl Schedule {
+impl Interleaving {
     /// One rank at a time, chosen by these numbers.
     pub fn listed(choices: impl Into<Vec<u16>>) -> Self {
         Self::Listed(choices.into().into())
@@ -80,11 +80,11 @@ enum Choices {
 
 impl Baton {
     /// The baton of a launch; `None` if all run at once.
-    pub(super) fn new(schedule: &Schedule, ranks: usize) -> Option<Self> {
-        let choices = match schedule {
-            Schedule::Free => return None,
-            Schedule::Seeded(seed) => Choices::Seeded(*seed),
-            Schedule::Listed(choices) => Choices::Listed(Arc::clone(choices), 0),
+    pub(super) fn new(interleaving: &Interleaving, ranks: usize) -> Option<Self> {
+        let choices = match interleaving {
+            Interleaving::Free => return None,
+            Interleaving::Seeded(seed) => Choices::Seeded(*seed),
+            Interleaving::Listed(choices) => Choices::Listed(Arc::clone(choices), 0),
         };
         let mut turn = Turn {
             holder: None,

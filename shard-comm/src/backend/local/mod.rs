@@ -25,7 +25,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock, mpsc};
 use std::time::Duration;
 
-pub use baton::Schedule;
+pub use baton::Interleaving;
 #[doc(hidden)]
 pub use by_rank::ByRank;
 pub use member::LocalComm;
@@ -64,7 +64,7 @@ pub struct LocalOptions {
     /// Stack bytes of each rank's thread; 8 MiB unless said otherwise.
     pub stack_size: usize,
     /// Whether all ranks run at once, or one at a time in an order that can be had again.
-    pub schedule: Schedule,
+    pub interleaving: Interleaving,
     /// Where the ranks' threads run.
     pub binding: Binding,
     /// How long a rank of a [launch](run_with) waits for others before that is an error, on all ranks: for ranks that loop, or are
@@ -119,7 +119,7 @@ impl Default for LocalOptions {
             make: None,
             host: HostOptions::default(),
             stack_size: 8 << 20,
-            schedule: Schedule::Free,
+            interleaving: Interleaving::Free,
             binding: Binding::None,
             timeout: None,
         }
@@ -228,7 +228,7 @@ fn run_all(
         return Err(LaunchError::NoRanks);
     }
     let devices = options.devices(ranks)?;
-    let world = World::new(ranks, &options.schedule);
+    let world = World::new(ranks, &options.interleaving);
     let mut watch = Watch::new(&world, patience);
     let (mut refused, mut outcomes) = (None, Vec::with_capacity(ranks));
     std::thread::scope(|scope| {
@@ -339,7 +339,11 @@ pub struct Ticket {
 /// [`tickets_with`], which says if they are too many.
 pub fn tickets(ranks: usize) -> Vec<Ticket> {
     let devices = (0..ranks).map(|_| Host::new()).collect();
-    tickets_of(&World::new(ranks, &Schedule::Free), devices, Binding::None)
+    tickets_of(
+        &World::new(ranks, &Interleaving::Free),
+        devices,
+        Binding::None,
+    )
 }
 
 /// [`tickets`] with options.
@@ -348,7 +352,7 @@ pub fn tickets(ranks: usize) -> Vec<Ticket> {
 /// [`LaunchError::Device`] if a rank cannot have its device; [`LaunchError::TooMany`].
 pub fn tickets_with(ranks: usize, options: &LocalOptions) -> Result<Vec<Ticket>, LaunchError> {
     let devices = options.devices(ranks)?;
-    let world = World::new(ranks, &options.schedule);
+    let world = World::new(ranks, &options.interleaving);
     Ok(tickets_of(&world, devices, options.binding))
 }
 

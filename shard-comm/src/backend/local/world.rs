@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::baton::{Baton, Schedule};
+use super::baton::{Baton, Interleaving};
 use super::slot::Slot;
 use super::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Thread, current, park};
 use crate::backend::Post;
@@ -133,7 +133,7 @@ static CORES: LazyLock<usize> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
 
 impl World {
-    pub(super) fn new(ranks: usize, schedule: &Schedule) -> Arc<Self> {
+    pub(super) fn new(ranks: usize, interleaving: &Interleaving) -> Arc<Self> {
         let state = State {
             ranks: (0..ranks).map(|_| RankState::Running).collect(),
             running: ranks,
@@ -155,7 +155,7 @@ impl World {
             awake: (0..ranks).map(|_| AtomicBool::new(true)).collect(),
             crowd: u32::try_from(ranks / cores).unwrap_or(u32::MAX).max(1),
             has_cores: ranks <= cores,
-            baton: Baton::new(schedule, ranks),
+            baton: Baton::new(interleaving, ranks),
             everyone: Arc::new(Group {
                 id: 0,
                 members: (0..ranks).collect(),

@@ -85,7 +85,7 @@ pub use library::Version;
 pub use member::NcclComm;
 pub use options::{NcclOptions, Order};
 
-use crate::local::{self, ByRank, LocalOptions, Schedule};
+use crate::local::{self, ByRank, Interleaving, LocalOptions};
 use crate::{CommError, Communicator, DeviceKind, DeviceRef, LaunchError, Result, cuda, device_of};
 use library::Library;
 
@@ -205,7 +205,7 @@ fn run_each(
         .collect::<Result<Vec<DeviceRef>, _>>()
         .map_err(LaunchError::Device)?;
     let threads = LocalOptions {
-        schedule: Schedule::Free,
+        interleaving: Interleaving::Free,
         ..threads.clone()
     };
     let results = local::run_with(ranks, &threads, |control| -> Result<()> {
