@@ -687,10 +687,12 @@ impl Op for Normalise {
             .into_iter()
             .flatten()
             .collect();
+        let mut back = vec![None; saved.inputs.len()];
         match saved.needs[0] && self.finds {
-            true => self.vjp_at_once(exec, saved, &operands),
-            false => self.vjp_by_part(exec, saved, &operands),
+            true => self.vjp_at_once(exec, saved, &operands, &mut back)?,
+            false => self.vjp_by_part(exec, saved, &operands, &mut back)?,
         }
+        Ok(back)
     }
 }
 
@@ -706,27 +708,40 @@ impl Normalise {
         })
     }
 
+    /// Puts the cotangents of weight and bias, where there are any and they are wanted: `found` has them, by whether it is the weight's,
+    /// and the operand's number.
+    fn set_weights(
+        &self,
+        saved: &Saved<'_>,
+        back: &mut Grads,
+        mut found: impl FnMut(bool, usize) -> Result<Option<Value>>,
+    ) -> Result<()> {
+        let weight = self.weight.then(|| (true, self.first_weight()));
+        let bias = self.bias.then(|| (false, self.bias_at()));
+        for (is_weight, i) in [weight, bias].into_iter().flatten() {
+            if saved.needs[i] {
+                back[i] = found(is_weight, i)?;
+            }
+        }
+        Ok(())
+    }
+
     /// All that is wanted by one op, where cells lie whole on ranks.
     fn vjp_at_once(
         &self,
         exec: &dyn Exec,
         saved: &Saved<'_>,
         operands: &[&Value],
-    ) -> Result<Grads> {
-        let (w, b) = (self.first_weight(), self.bias_at());
-        let weights = saved.needs[w..].contains(&true);
-        let found = exec.apply(self.grad(Part::Whole { weights }), operands)?;
-        let mut found = found.into_iter();
-        let mut back = vec![None; saved.inputs.len()];
+        back: &mut Grads,
+    ) -> Result<()> {
+        let weights = saved.needs[self.first_weight()..].contains(&true);
+        let mut found = (exec.apply(self.grad(Part::Whole { weights }), operands)?).into_iter();
         back[0] = found.next();
-        let (units, sums) = (found.next(), found.next());
-        if self.weight && saved.needs[w] {
-            back[w] = units;
-        }
-        if self.bias && saved.needs[b] {
-            back[b] = sums;
-        }
-        Ok(back)
+        let (mut units, mut sums) = (found.next(), found.next());
+        self.set_weights(saved, back, |is_weight, _| match is_weight {
+            true => Ok(units.take()),
+            false => Ok(sums.take()),
+        })
     }
 
     /// An op for what cells sum to, one for the input's cotangent and one for those of weight and bias.
@@ -735,9 +750,8 @@ impl Normalise {
         exec: &dyn Exec,
         saved: &Saved<'_>,
         operands: &[&Value],
-    ) -> Result<Grads> {
-        let (w, b) = (self.first_weight(), self.bias_at());
-        let mut back = vec![None; saved.inputs.len()];
+        back: &mut Grads,
+    ) -> Result<()> {
         if saved.needs[0] {
             let sums = match self.by {
                 Statistics::Given => None,
@@ -747,26 +761,21 @@ impl Normalise {
             operands.splice(3..3, sums.as_ref());
             back[0] = Some(exec.apply1(self.grad(Part::Input), &operands)?);
         }
-        if saved.needs[w..].contains(&true) {
-            let sums = exec.apply1(self.grad(Part::WeightSums), &operands[..3])?;
-            let last = sums.ndim() - 1;
-            let pick = |k: usize, i: usize| -> Result<Option<Value>> {
-                let sums = crate::families::index::slice(exec, &sums, last, k, 1, 1)?;
-                reshape(exec, &sums, saved.inputs[i].shape()).map(Some)
-            };
-            if self.weight && saved.needs[w] {
-                back[w] = pick(1, w)?;
-            }
-            if self.bias && saved.needs[b] {
-                back[b] = pick(0, b)?;
-            }
+        if !saved.needs[self.first_weight()..].contains(&true) {
+            return Ok(());
         }
-        Ok(back)
+        let sums = exec.apply1(self.grad(Part::WeightSums), &operands[..3])?;
+        let last = sums.ndim() - 1;
+        self.set_weights(saved, back, |is_weight, i| {
+            let column = usize::from(is_weight);
+            let sums = crate::families::index::slice(exec, &sums, last, column, 1, 1)?;
+            reshape(exec, &sums, saved.inputs[i].shape()).map(Some)
+        })
     }
 
     /// The same derivative, made of ops that have derivatives themselves: for second order.
     fn vjp_of_parts(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Value) -> Result<Grads> {
-        let (x, w, b) = (&saved.inputs[0], self.first_weight(), self.bias_at());
+        let x = &saved.inputs[0];
         let apart = self.cells.apart(x.shape());
         let over = |v: &Value| mean(exec, v, &apart.cells, true);
         let dys = reshape(exec, dy, &apart.shape)?;
@@ -775,7 +784,11 @@ impl Normalise {
         let rstd = unary(exec, &shifted, Unary::Rsqrt)?;
         let unit = mul(exec, &centred, &rstd)?;
         let scaled = match self.weight {
-            true => mul(exec, &dys, &reshape(exec, &saved.inputs[w], &apart.weight)?)?,
+            true => mul(
+                exec,
+                &dys,
+                &reshape(exec, &saved.inputs[self.first_weight()], &apart.weight)?,
+            )?,
             false => dys.clone(),
         };
         let mut back = vec![None; saved.inputs.len()];
@@ -788,16 +801,14 @@ impl Normalise {
             };
             back[0] = Some(reshape(exec, &mul(exec, &rest, &rstd)?, x.shape())?);
         }
-        let to_weight = |v: &Value, i: usize| -> Result<Option<Value>> {
-            let summed = sum(exec, v, &apart.beside_weight(), true)?;
+        self.set_weights(saved, &mut back, |is_weight, i| {
+            let terms = match is_weight {
+                true => mul(exec, &dys, &unit)?,
+                false => dys.clone(),
+            };
+            let summed = sum(exec, &terms, &apart.beside_weight(), true)?;
             reshape(exec, &summed, saved.inputs[i].shape()).map(Some)
-        };
-        if self.weight && saved.needs[w] {
-            back[w] = to_weight(&mul(exec, &dys, &unit)?, w)?;
-        }
-        if self.bias && saved.needs[b] {
-            back[b] = to_weight(&dys, b)?;
-        }
+        })?;
         Ok(back)
     }
 
