@@ -154,7 +154,40 @@ impl Context {
         self.mesh_from(&DeviceMesh::new(&shape.into())?)
     }
 
-    /// A mesh of any ranks.
+    /// A mesh of these ranks, row-major, with named axes: the layers of a pipeline have one each.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let held = launch(4, |ctx| {
+    ///     let late = ctx.mesh_on(2..4, [("data", 2)])?;
+    ///     let ends = ctx.mesh_on([3, 0], [("data", 2)])?; // rank 3 has the first rows
+    ///     let x = ends.arange(5, [("data", shard(0))])?;
+    ///     Ok((late.is_member(), x.local_shape().to_vec()))
+    /// })?;
+    /// assert_eq!(held[3], (true, vec![3]));
+    /// assert_eq!(held[0], (false, vec![2]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`mesh`](Self::mesh).
+    ///
+    /// # Errors
+    /// As [`mesh`](Self::mesh), and [`Spec`](Error::Spec) for a rank that is listed twice, or another number of ranks than the axes have.
+    #[track_caller]
+    pub fn mesh_on<S: AsRef<str>>(
+        &self,
+        ranks: impl IntoIterator<Item = usize>,
+        axes: impl IntoIterator<Item = (S, usize)>,
+    ) -> Result<Mesh> {
+        let _call = Calling::of("mesh");
+        let (names, shape): (Vec<S>, Vec<usize>) = axes.into_iter().unzip();
+        let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+        let mesh = DeviceMesh::with_ranks(&shape, ranks.into_iter().collect());
+        self.mesh_from(&mesh.and_then(|m| m.with_names(&names))?)
+    }
+
+    /// A mesh as layout maths has it, of any ranks, with names or without.
     ///
     /// # Collective
     /// As [`mesh`](Self::mesh).

@@ -4,16 +4,14 @@ use crate::common::read;
 use crate::training::close;
 use shard_tensor::nn::{Linear, ModelExt, Module, Parameters};
 use shard_tensor::optim::{Optimizer, Sgd};
-use shard_tensor::{
-    Context, DType, DeviceMesh, Launch, Mesh, Result, ShardTensor, replicate, shard,
-};
+use shard_tensor::{Context, DType, Launch, Mesh, Result, ShardTensor, replicate, shard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A mesh of two ranks from this one on.
 fn stage(ctx: &Context, first: usize) -> Result<Mesh> {
-    ctx.mesh_from(&DeviceMesh::with_ranks(&[2], vec![first, first + 1])?)
+    ctx.mesh_on(first..first + 2, [("data", 2)])
 }
 
 /// Waits until something has happened as often.
