@@ -154,12 +154,11 @@ impl Mesh {
         let numbers = numbers.into();
         let count = numbers.count()?;
         let call = (numbers.key().into_iter())
-            .fold(Call::new("arange").constant(), |call, part| {
-                call.with(part.into())
-            });
-        let exact = self.dtype == DType::I64 && numbers.whole(0).is_some();
+            .fold(Call::new("arange").constant(), |call, part| call.with(part));
+        let ends = [0, count.saturating_sub(1)];
+        let exact = self.dtype == DType::I64 && ends.iter().all(|&i| numbers.whole(i).is_some());
         if count > 0 && !exact {
-            for end in [0, count - 1].map(|i| numbers.at(i)) {
+            for end in ends.map(|i| numbers.at(i)) {
                 // Fractions are cut towards zero, as PyTorch cuts them.
                 let kept = if self.dtype.is_float() {
                     end

@@ -4,18 +4,19 @@ use crate::{Error, Result};
 use std::ops::Range;
 
 /// What [`Mesh::arange`](crate::Mesh::arange) counts: so many numbers from 0, those of a range, or a start, an end and a step, where the end
-/// is left out.
+/// is left out. Whole numbers may be `usize`, `i32` or `i64`.
 ///
 /// ```
 /// use shard_tensor::Steps;
-/// let _: [Steps; 4] = [5.into(), (2..7).into(), (0.5..3.0).into(), (7, -3, -2).into()];
+/// let rows: usize = 5;
+/// let _: [Steps; 5] = [rows.into(), 5_i64.into(), (2..rows).into(), (0.5..3.0).into(), (7, -3, -2).into()];
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steps(Kind);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
-    Whole(i64, i64, i64),
+    Whole(i128, i128, i128),
     Real(f64, f64, f64),
 }
 
@@ -37,7 +38,7 @@ impl Steps {
         let count = match self.0 {
             Kind::Whole(_, _, 0) => return refuse("give a step other than 0"),
             Kind::Whole(start, end, step) => {
-                let (way, step) = (i128::from(end) - i128::from(start), i128::from(step));
+                let way = end - start;
                 // Rounded away from zero, towards which division rounds.
                 let count = (way + step - step.signum()) / step;
                 if way != 0 && way.signum() != step.signum() {
@@ -59,12 +60,10 @@ impl Steps {
         count.map_or_else(|| refuse("take larger steps"), Ok)
     }
 
-    /// The number at an index, if it is whole by nature.
+    /// The number at an index, if it is whole by nature and `i64` has it.
     pub(super) fn whole(&self, index: usize) -> Option<i64> {
         match self.0 {
-            Kind::Whole(start, _, step) => {
-                Some(start.wrapping_add(step.wrapping_mul(index as i64)))
-            }
+            Kind::Whole(start, _, step) => i64::try_from(start + step * index as i128).ok(),
             Kind::Real(..) => None,
         }
     }
@@ -72,43 +71,51 @@ impl Steps {
     /// The number at an index.
     pub(super) fn at(&self, index: usize) -> f64 {
         match self.0 {
-            Kind::Whole(start, _, step) => {
-                (i128::from(start) + i128::from(step) * index as i128) as f64
-            }
+            Kind::Whole(start, _, step) => (start + step * index as i128) as f64,
             Kind::Real(start, _, step) => start + step * index as f64,
         }
     }
 
     /// What tells it from others.
-    pub(super) fn key(&self) -> [u64; 4] {
+    pub(super) fn key(&self) -> [u128; 4] {
         match self.0 {
-            Kind::Whole(a, b, c) => [0, a as u64, b as u64, c as u64],
-            Kind::Real(a, b, c) => [1, a.to_bits(), b.to_bits(), c.to_bits()],
+            Kind::Whole(a, b, c) => [0, a as u128, b as u128, c as u128],
+            Kind::Real(a, b, c) => {
+                let [a, b, c] = [a, b, c].map(|x| x.to_bits().into());
+                [1, a, b, c]
+            }
         }
     }
 }
 
-impl From<usize> for Steps {
-    fn from(count: usize) -> Self {
-        Self(Kind::Whole(0, i64::try_from(count).unwrap_or(i64::MAX), 1))
-    }
+/// Counts, ranges and triples, of the types that indices have; `i32` is that of numbers which are written out.
+macro_rules! whole {
+    ($($kind:ty)*) => {$(
+        impl From<$kind> for Steps {
+            fn from(count: $kind) -> Self {
+                (0..count).into()
+            }
+        }
+
+        impl From<Range<$kind>> for Steps {
+            fn from(range: Range<$kind>) -> Self {
+                (range.start, range.end, 1).into()
+            }
+        }
+
+        impl From<($kind, $kind, $kind)> for Steps {
+            fn from((start, end, step): ($kind, $kind, $kind)) -> Self {
+                Self(Kind::Whole(start as i128, end as i128, step as i128))
+            }
+        }
+    )*};
 }
 
-impl From<Range<i64>> for Steps {
-    fn from(range: Range<i64>) -> Self {
-        Self(Kind::Whole(range.start, range.end, 1))
-    }
-}
+whole!(usize i32 i64);
 
 impl From<Range<f64>> for Steps {
     fn from(range: Range<f64>) -> Self {
         Self(Kind::Real(range.start, range.end, 1.0))
-    }
-}
-
-impl From<(i64, i64, i64)> for Steps {
-    fn from((start, end, step): (i64, i64, i64)) -> Self {
-        Self(Kind::Whole(start, end, step))
     }
 }
 

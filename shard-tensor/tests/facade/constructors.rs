@@ -401,6 +401,28 @@ fn steps_are_counted_as_pytorch_counts_them() {
         let refused = count(dtype, steps).unwrap_err();
         assert!(refused.contains(says), "{refused}");
     }
+    // Any type of indices will do, whatever its values.
+    let (rows, below): (usize, i64) = (3, -3);
+    for steps in [
+        rows.into(),
+        3_i64.into(),
+        (0..rows).into(),
+        (0, rows, 1).into(),
+        3.into(),
+    ] {
+        assert_eq!(f64(steps), [0.0, 1.0, 2.0]);
+    }
+    let refused = [
+        below.into(),
+        (usize::MAX - 2..usize::MAX).into(),
+        (1 << 63..(1_usize << 63) + 2).into(),
+    ]
+    .map(|steps: Steps| count(DType::I64, steps).unwrap_err());
+    assert!(refused[0].contains("turn the step round"), "{refused:?}");
+    assert!(
+        refused[1..].iter().all(|error| error.contains("holds")),
+        "{refused:?}"
+    );
     // Beyond what doubles tell apart, and past the end of none.
     let exact = launch(2, |ctx| {
         let mesh = ctx.mesh_of(2)?.with_dtype(DType::I64);
