@@ -179,29 +179,39 @@ pub(crate) fn divided_further(
     Ok(layout.with_sharding(dim, Some(sharding))?)
 }
 
-/// A layout that one mesh axis has copies of, and the others as they had it.
+/// A layout that one mesh axis has copies of, and the others as they had it. Where others divide its parts of a dim further, each of them
+/// has as much of the dim as it had in all of these together, in consecutive parts if they were so.
 fn without_axis(layout: &Layout, axis: usize) -> Result<Layout> {
-    match layout.placements()[axis] {
-        Placement::Shard(dim) => match (layout.sharding(dim), layout.axis_order(dim)) {
-            (_, [_]) | (None, _) => Ok(layout.with_sharding(dim, None)?),
-            (Some(sharding), [outer @ .., last]) if *last == axis => {
-                let sharding = DimSharding {
-                    axes: outer.iter().copied().collect(),
-                    partition: (sharding.partition).joined(layout.mesh().axis_size(axis))?,
-                };
-                Ok(layout.with_sharding(dim, Some(sharding))?)
+    let Placement::Shard(dim) = layout.placements()[axis] else {
+        return Ok(layout.clone());
+    };
+    let Some(sharding) = layout.sharding(dim).filter(|s| s.axes.len() > 1) else {
+        return Ok(layout.with_sharding(dim, None)?);
+    };
+    let (mesh, old) = (layout.mesh(), &sharding.partition);
+    let at = sharding.axes.iter().take_while(|&&a| a != axis).count();
+    let (count, within) = (
+        mesh.axis_size(axis),
+        mesh.part_count(&sharding.axes[at + 1..]),
+    );
+    let mut axes = sharding.axes.clone();
+    axes.remove(at);
+    let kept = |part: usize| part / (count * within) * within + part % within;
+    let parts = old.parts() / count;
+    let partition = match old {
+        Partition::Segments(segments) => {
+            let tiles: Vec<_> = segments.tiles().map(|(p, n)| (kept(p), n)).collect();
+            Partition::from_repeated(old.extent(), parts, &tiles)?
+        }
+        _ => {
+            let mut sizes = vec![0; parts];
+            for (part, size) in old.sizes().enumerate() {
+                sizes[kept(part)] += size;
             }
-            _ => Err(Error::argument(
-                "redistribute_axis",
-                format!(
-                    "an axis whose parts no other axis divides further, as it does in {layout}"
-                ),
-                format!("axis {axis} of dim {dim}"),
-                "say where all axes have it: `redistribute`",
-            )),
-        },
-        _ => Ok(layout.clone()),
-    }
+            Partition::from_sizes(&sizes)?
+        }
+    };
+    Ok(layout.with_sharding(dim, Some(DimSharding { axes, partition }))?)
 }
 
 impl From<Placement> for AxisPlacement {

@@ -156,7 +156,8 @@ impl ShardTensor {
     }
 
     /// Changes what one mesh axis, by its name, does with it, and leaves the other axes as they are: a dim that these divide is
-    /// divided further. Of a partial tensor the sum is taken.
+    /// divided further. If they divided what the axis no longer does, each of them has as much of the dim as before in all parts of
+    /// the axis together. Of a partial tensor the sum is taken.
     ///
     /// ```
     /// use shard_tensor::{launch, replicate, shard};
@@ -175,8 +176,7 @@ impl ShardTensor {
     /// All members of its mesh.
     ///
     /// # Errors
-    /// As [`redistribute`](Self::redistribute); [`Argument`](Error::Argument) for an axis whose parts of a dim another axis divides
-    /// further.
+    /// As [`redistribute`](Self::redistribute); [`Spec`](Error::Spec) for an axis that the mesh does not have.
     #[track_caller]
     pub fn redistribute_axis(
         &self,
@@ -714,7 +714,7 @@ impl ShardTensor {
                 "set",
                 format!("{} {:?} {}", self.dtype(), self.shape(), self.layout()),
                 format!("{} {:?} {}", value.dtype(), value.shape(), value.layout()),
-                "a parameter keeps its type, shape and layout; redistribute the new value to the parameter's layout, or compute it from `detach`, which lies so",
+                "a parameter keeps its type, shape and layout: `w.set(&value.to(w.dtype())?.redistribute(w.layout())?)`, or compute the value from `detach`, which lies so",
             ));
         }
         let array = value.value().array().clone();
