@@ -7,6 +7,7 @@ mod conformance_quick;
 mod faults;
 mod layouts;
 mod made;
+mod names;
 mod over_channels;
 mod page;
 mod parsers;
