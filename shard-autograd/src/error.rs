@@ -133,7 +133,7 @@ pub enum AutogradError {
     },
     /// A checkpointed function did something else when it ran again.
     #[error(
-        "checkpoint: the function gave {what} when it was run again; make it a function of its inputs alone"
+        "recompute: the function gave {what} when it was run again; make it a function of its inputs alone"
     )]
     Recompute {
         /// What differed.

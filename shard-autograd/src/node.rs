@@ -2,8 +2,8 @@
 
 use crate::ahead::Sharded;
 use crate::by_hand::ByHand;
-use crate::checkpoint::Body;
 use crate::hook::{GradientHook, Hook};
+use crate::recompute::Body;
 use shard_comm::DType;
 use shard_ops::{Op, Value};
 use shard_redistribute::{Array, MeshComm};
@@ -91,7 +91,7 @@ pub(crate) enum Kind {
     /// A move to another mesh.
     ToMesh,
     /// A function that will be run again to find its derivative.
-    Checkpoint {
+    Recompute {
         body: Rc<Body>,
         inputs: Vec<Array>,
         /// The leaves that the function used and that are not its inputs, with the number of arrays each had had by then.
@@ -268,7 +268,7 @@ impl Node {
             Kind::Pass => "redistribute",
             Kind::Use(_) => "gather",
             Kind::ToMesh => "to_mesh",
-            Kind::Checkpoint { .. } => "checkpoint",
+            Kind::Recompute { .. } => "recompute",
             Kind::ToLocal { .. } => "to_local",
             Kind::FromLocal { .. } => "from_local",
             Kind::ByHand(_) => "map_local_with_grad",

@@ -8,7 +8,7 @@ use crate::node::{Kept, Kind, LeafName, Node, Outlet, Slot, ValueId, on_tape};
 use crate::recorder::Mode;
 use crate::together::Together;
 use crate::used::Again;
-use crate::{AutogradError, Recorder, Result, by_hand, checkpoint, local, to_mesh};
+use crate::{AutogradError, Recorder, Result, by_hand, local, recompute, to_mesh};
 use shard_ops::{Op, Saved, Terms, Value};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -337,13 +337,13 @@ impl Pass<'_> {
                 node.parents.len()
             ]),
             Kind::ToMesh => to_mesh::vjp(self.recorder, node, cotangents),
-            Kind::Checkpoint {
+            Kind::Recompute {
                 body,
                 inputs,
                 captured,
             } => {
-                checkpoint::check_captured(captured)?;
-                checkpoint::vjp(mover, node, body, inputs, cotangents)
+                recompute::check_captured(captured)?;
+                recompute::vjp(mover, node, body, inputs, cotangents)
             }
             Kind::ToLocal { cotangent, .. } => {
                 local::vjp_of_to_local(self.recorder, node, cotangent, cotangents)

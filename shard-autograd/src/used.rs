@@ -181,7 +181,7 @@ impl<'a> Again<'a> {
                         let used = again.filter_map(|&i| Some(parents[i].as_ref()?.node.clone()));
                         reads.extend(used.map(|used| (id, Some(used))));
                     }
-                    Kind::Checkpoint { .. } => reads.push((id, None)),
+                    Kind::Recompute { .. } => reads.push((id, None)),
                     _ => {}
                 }
             }

@@ -1,7 +1,7 @@
 //! Functions that run again in a backward pass.
 
 use crate::{Context, Result, ShardTensor};
-use shard_autograd::checkpoint;
+use shard_autograd::recompute;
 use shard_comm::Calling;
 use shard_ops::{Pin, Value};
 use std::cell::Cell;
@@ -46,7 +46,7 @@ impl Context {
         let values: Vec<Value> = inputs.iter().map(|t| t.value()).collect();
         let (ctx, then) = (self.clone(), Surroundings::of(self));
         let has_run = Cell::new(false);
-        let values = checkpoint(
+        let values = recompute(
             self.tape(),
             &values.iter().collect::<Vec<_>>(),
             move |_, inputs| {

@@ -1,6 +1,6 @@
 //! Leaves that are sent for ahead of their use.
 use crate::common::{Bench, on_mesh};
-use shard_autograd::checkpoint;
+use shard_autograd::recompute;
 
 use shard_ops::matmul::matmul;
 use shard_ops::reduce::sum;
@@ -98,7 +98,7 @@ fn functions_that_run_again_send_for_theirs() {
             let mut y = matmul(&b.rec, &x, &stem).unwrap();
             for pair in weights.chunks(2) {
                 let pair = pair.to_vec();
-                y = checkpoint(&b.rec, &[&y], move |exec, inputs| {
+                y = recompute(&b.rec, &[&y], move |exec, inputs| {
                     let y = matmul(exec, &inputs[0], &pair[0])?;
                     Ok(vec![matmul(exec, &y, &pair[1])?])
                 })

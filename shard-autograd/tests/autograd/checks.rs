@@ -2,8 +2,8 @@
 
 use crate::common::{Bench, on, on_mesh, small, table};
 use shard_autograd::{
-    AutogradError, GradCheck, Recorder, Result as AutogradResult, checkpoint, gradcheck,
-    gradgradcheck,
+    AutogradError, GradCheck, Recorder, Result as AutogradResult, gradcheck, gradgradcheck,
+    recompute,
 };
 use shard_comm::DType;
 use shard_ops::elementwise::{add, cast, mul, mul_scalar, neg};
@@ -151,7 +151,7 @@ fn checks_run_on_ranks_outside_the_mesh() {
     assert_eq!(compared, [0, 21, 21]);
 }
 
-/// Three layers, each a checkpoint or not, with a parameter captured by the function.
+/// Three layers, each computed again or not, with a parameter captured by the function.
 fn layers(b: &Bench, x: &Value, w: &Value, checkpointed: bool, runs: &Rc<Cell<usize>>) -> Value {
     let mut x = x.clone();
     for scale in 1..4 {
@@ -163,7 +163,7 @@ fn layers(b: &Bench, x: &Value, w: &Value, checkpointed: bool, runs: &Rc<Cell<us
             Ok(vec![mul_scalar(rec, &y, f64::from(scale))?])
         };
         let mut y = match checkpointed {
-            true => checkpoint(&b.rec, &[&x], layer).unwrap(),
+            true => recompute(&b.rec, &[&x], layer).unwrap(),
             false => layer(&b.rec, &[x]).unwrap(),
         };
         x = y.remove(0);
@@ -213,10 +213,10 @@ fn checkpoints_nest_and_differentiate_twice() {
             // x^4 as a checkpointed square of a checkpointed square; and the input itself.
             let square = |rec: &Recorder, v: &[Value]| Ok(vec![mul(rec, &v[0], &v[0])?]);
             let outer = move |rec: &Recorder, v: &[Value]| {
-                let inner = checkpoint(rec, &[&v[0]], square)?;
+                let inner = recompute(rec, &[&v[0]], square)?;
                 Ok(vec![mul(rec, &inner[0], &inner[0])?, v[0].clone()])
             };
-            let out = checkpoint(rec, &[&values[0]], outer)?;
+            let out = recompute(rec, &[&values[0]], outer)?;
             Ok(vec![mul(rec, &out[0], &out[1])?])
         };
         let x = b.leaf(&[4], "S(0)[1,3]", small);
@@ -248,7 +248,7 @@ fn an_input_that_depends_on_another_one_is_counted_once() {
         let x = b.leaf(&[3], "S(0)", small);
         let y = mul(&b.rec, &x, &x).unwrap();
         let product = |rec: &Recorder, v: &[Value]| Ok(vec![mul(rec, &v[0], &v[1])?]);
-        let z = checkpoint(&b.rec, &[&x, &y], product).unwrap().remove(0);
+        let z = recompute(&b.rec, &[&x, &y], product).unwrap().remove(0);
         let loss = sum(&b.rec, &z, &[0], false).unwrap();
         let dx = b
             .rec
@@ -280,7 +280,7 @@ fn a_function_that_changes_its_mind_is_an_error() {
                     _ => vec![mul_scalar(rec, &v[0], 2.0)?],
                 })
             };
-            let y = checkpoint(&b.rec, &[&x], fickle).unwrap().remove(0);
+            let y = recompute(&b.rec, &[&x], fickle).unwrap().remove(0);
             let error = b
                 .rec
                 .backward(&sum(&b.rec, &y, &[0], false).unwrap(), None)
@@ -301,7 +301,7 @@ fn a_function_is_not_run_again_with_a_renewed_parameter() {
             let w = held.borrow().clone();
             Ok(vec![mul(rec, &v[0], &w)?])
         };
-        let y = checkpoint(&b.rec, &[&x], scaled).unwrap().remove(0);
+        let y = recompute(&b.rec, &[&x], scaled).unwrap().remove(0);
         let loss = sum(&b.rec, &y, &[0], false).unwrap();
         let slope = |loss| {
             let gradients = b.rec.backward(loss, None)?;
@@ -316,7 +316,7 @@ fn a_function_is_not_run_again_with_a_renewed_parameter() {
         assert!(error.to_string().contains("replaced"), "{error}");
         // As an input the old value is kept, and renewing it changes nothing.
         let square = |rec: &Recorder, v: &[Value]| Ok(vec![mul(rec, &v[0], &v[0])?]);
-        let y = checkpoint(&b.rec, &[&x], square).unwrap().remove(0);
+        let y = recompute(&b.rec, &[&x], square).unwrap().remove(0);
         b.rec
             .renewed(&x, b.value(&[3], "S(0)", |_| 9.0).array().clone())
             .unwrap();

@@ -2,7 +2,7 @@
 //! do not fetch it again.
 
 use crate::common::{Bench, on_mesh, small};
-use shard_autograd::{Recorder, checkpoint};
+use shard_autograd::{Recorder, recompute};
 use shard_comm::DType;
 use shard_ops::conv::{ConvOptions, ConvTransposeOptions, Padding, conv, conv_transpose};
 use shard_ops::elementwise::{cast, mul};
@@ -150,7 +150,7 @@ fn a_checkpointed_function_fetches_again_what_is_computed_again() {
         let weights = net.weights.clone();
         let (y, forward) = b.moved(|| {
             let f = move |rec: &Recorder, x: &[Value]| Ok(vec![Net::forward(rec, &x[0], &weights)]);
-            checkpoint(&b.rec, &[&net.x], f).unwrap().remove(0)
+            recompute(&b.rec, &[&net.x], f).unwrap().remove(0)
         });
         let halo = [1, 2, 1][b.rank()] * ROW;
         assert_eq!(forward.bytes, 2 * halo);

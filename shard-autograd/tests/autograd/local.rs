@@ -2,8 +2,8 @@
 
 use crate::common::{Bench, on, on_mesh, small, table};
 use shard_autograd::{
-    AutogradError, GradAs, GradCheck, Recorder, Result, checkpoint, gradcheck, gradgradcheck,
-    gradient_layout,
+    AutogradError, GradAs, GradCheck, Recorder, Result, gradcheck, gradgradcheck, gradient_layout,
+    recompute,
 };
 use shard_comm::{CommError, ErrorClass};
 use shard_ops::elementwise::{add, mul, mul_scalar};
@@ -277,7 +277,7 @@ fn ranks_may_use_their_pieces_differently() {
         let plain = skips_empty(b, &leaves).unwrap();
         let again = {
             let cx = b.cx.clone();
-            checkpoint(&b.rec, &refs, move |rec, v| {
+            recompute(&b.rec, &refs, move |rec, v| {
                 let inner = Bench {
                     cx: cx.clone(),
                     rec: rec.clone(),

@@ -1,6 +1,6 @@
 //! Leaves that ops use in another layout than their own.
 use crate::common::{Bench, on_mesh};
-use shard_autograd::checkpoint;
+use shard_autograd::recompute;
 
 use shard_ops::elementwise::mul;
 use shard_ops::matmul::matmul;
@@ -148,7 +148,7 @@ fn a_checkpointed_function_gathers_once_more_and_keeps_that_for_its_derivative()
                 let y = matmul(exec, &inputs[0], &p)?;
                 Ok(vec![mul(exec, &y, &y)?])
             };
-            let y = checkpoint(&b.rec, &[&x], body).unwrap().remove(0);
+            let y = recompute(&b.rec, &[&x], body).unwrap().remove(0);
             sum(&b.rec, &y, &[0, 1], false).unwrap()
         };
         let (gradients, moved) = b.moved(|| {

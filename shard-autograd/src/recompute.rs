@@ -1,4 +1,4 @@
-//! Recompute checkpointing: a function's inputs are kept instead of everything inside it.
+//! Recomputation: a function's inputs are kept instead of everything inside it.
 
 use crate::accumulate::Mover;
 use crate::node::{Kind, Node, Outlet, Parents, Slot, on_tape};
@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// A function that can be run again.
 pub(crate) type Body = dyn Fn(&Recorder, &[Value]) -> Result<Vec<Value>>;
 
-/// Applies `f` to `inputs` and keeps only the inputs. In a backward pass `f` runs again and is differentiated then.
+/// Applies `f` to `inputs` and keeps only the inputs, as PyTorch's `checkpoint`. In a backward pass `f` runs again and is differentiated then.
 ///
 /// `f` must compute the same thing both times, through the recorder it is given or a clone of it. Tracked values that `f`
 /// captures, such as parameters, get their gradients as if they were inputs, and must not be [renewed](Recorder::renewed)
@@ -24,19 +24,19 @@ pub(crate) type Body = dyn Fn(&Recorder, &[Value]) -> Result<Vec<Value>>;
 ///
 /// # Errors
 /// What `f` reports.
-pub fn checkpoint(
+pub fn recompute(
     recorder: &Recorder,
     inputs: &[&Value],
     f: impl Fn(&Recorder, &[Value]) -> Result<Vec<Value>> + 'static,
 ) -> Result<Vec<Value>> {
-    let mut parents = recorder.parents("checkpoint", inputs)?;
+    let mut parents = recorder.parents("recompute", inputs)?;
     // Both runs cast as the region here does, each by itself.
     let cast = recorder.autocasts_to();
     let body: Rc<Body> =
         Rc::new(move |tape: &Recorder, inputs: &[Value]| tape.cast_to(cast, || f(tape, inputs)));
     let detached: Vec<Value> = inputs.iter().map(|v| v.detach()).collect();
     if !recorder.is_recording() {
-        // Inside an outer checkpoint the captured values belong to the outer one, which runs this function again.
+        // Inside an outer one the captured values belong to the outer one, which runs this function again.
         return body(recorder, &detached);
     }
     let (outputs, mode) = recorder.in_mode(Mode::Capture(Vec::new()), || body(recorder, &detached));
@@ -59,7 +59,7 @@ pub fn checkpoint(
     }
     let mut outputs: Vec<Value> = outputs.iter().map(Value::detach).collect();
     let inputs = inputs.iter().map(|v| v.array().clone()).collect();
-    recorder.record(parents, &mut outputs, |_| Kind::Checkpoint {
+    recorder.record(parents, &mut outputs, |_| Kind::Recompute {
         body,
         inputs,
         captured: leaves,
