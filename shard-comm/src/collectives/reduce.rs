@@ -339,7 +339,8 @@ fn plan_reduce(
     ExchangePlan::new(name, 0, recv, send, Some(op), None)
 }
 
-/// What one rank moves in an operation, as its ledger shows it, and what it allocates for that.
+/// What one rank moves in an operation, as its ledger shows it, and what it allocates for that. It is for planners, which tell beforehand
+/// what a sum over ranks will cost, as those of `shard-redistribute` do.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Moves {
     /// Bytes received from other ranks.
@@ -353,7 +354,7 @@ pub struct Moves {
 }
 
 /// What rank `me` of `ranks` moves in an all-reduce of `len` elements where messages cost as much as on this link; `None` if that does
-/// not go in stages.
+/// not go in stages. For planners, as [`Moves`].
 ///
 /// ```
 /// use shard_comm::{DType, LinkCost, Monoid, staged_all_reduce};
@@ -389,7 +390,7 @@ pub fn staged_all_reduce(
 }
 
 /// Elements that rank `me` of `ranks` receives from others in an all-reduce of `len` elements of `bytes` bytes each, in one round or
-/// two; stages may bring it others.
+/// two; stages may bring it others. For planners, as [`Moves`].
 ///
 /// ```
 /// // Two rounds of 3/4 of a large buffer; every other rank's whole copy of a small one.
