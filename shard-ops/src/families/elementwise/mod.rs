@@ -40,8 +40,8 @@ use std::sync::Arc;
 /// Applies a map of one number to every element. It can be differentiated three times; a fourth is
 /// [`NoVjp`](OpError::NoVjp).
 ///
-/// Of integers there are those that stay integers: `neg`, `abs`, `sign`, `square`, `relu`, `floor`, `clamp`, `pow_scalar`,
-/// `add_scalar` and `mul_scalar`, all wrapping.
+/// Of integers there are those that stay integers: `neg`, `abs`, `sign`, `square`, `relu`, `relu6`, `floor`, `ceil`, `trunc`, `round`,
+/// `clamp`, `pow_scalar`, `add_scalar` and `mul_scalar`, all wrapping.
 ///
 /// # Collective
 /// All members of the mesh. No communication; a partial operand is reduced first unless the map is linear.
