@@ -439,6 +439,22 @@ fn a_sum_that_was_not_taken_becomes_a_parameter() {
 }
 
 #[test]
+fn a_parameter_is_set_by_the_call_that_its_error_names() {
+    let values = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let w = mesh.zeros(5, shard(0))?.requires_grad()?;
+        let value = mesh.with_dtype(DType::F64).arange(5, replicate())?;
+        let refused = w.set(&value).unwrap_err().to_string();
+        let fix = "w.set(&value.to(w.dtype())?.redistribute(w.layout())?)";
+        assert!(refused.contains(fix), "{refused}");
+        w.set(&value.to(w.dtype())?.redistribute(w.layout())?)?;
+        w.to_array::<f32>()
+    });
+    let expected = ndarray::arr1(&[0.0_f32, 1.0, 2.0, 3.0, 4.0]).into_dyn();
+    assert_eq!(values.unwrap(), [expected.clone(), expected]);
+}
+
+#[test]
 fn one_axis_is_changed_and_the_others_stay() {
     let done = launch(8, |ctx| {
         let mesh = ctx.mesh([("a", 2), ("b", 2), ("c", 2)])?;
