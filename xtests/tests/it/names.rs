@@ -18,7 +18,7 @@ const SOURCES: [&str; 8] = [
 /// Names of one thing at several levels: the kernel of an optimizer's step and the optimizer, what ops take or give as values and the
 /// facade as tensors. The rest are two things that have one name everywhere: each crate's own result, and a buffer of a device and,
 /// as in PyTorch, of a model.
-const SHARED: [&str; 23] = [
+const SHARED: [&str; 24] = [
     "Adadelta",
     "Adagrad",
     "Adam",
@@ -34,6 +34,7 @@ const SHARED: [&str; 23] = [
     "Clouds",
     "ConvOptions",
     "ConvTransposeOptions",
+    "Fused",
     "Gradients",
     "PoolOptions",
     "RadiusPairs",

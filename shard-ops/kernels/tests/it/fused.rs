@@ -104,6 +104,61 @@ fn nobody_is_below_a_number_that_is_none() {
     assert_eq!(out, y);
 }
 
+/// Steps of which later ones read any before them, and of which any are results: none is lost while somebody needs it.
+#[test]
+fn room_is_used_again_when_nobody_reads_it() {
+    let mut rng = Rng::new(11);
+    for _ in 0..200 {
+        let operands = rng.within(1, 5);
+        let mut steps: Vec<_> = (0..operands).map(FormulaStep::Input).collect();
+        for _ in 0..rng.within(1, 40) {
+            let [a, b, x, y] = [(); 4].map(|()| rng.within(0, steps.len() - 1));
+            steps.push(match rng.within(0, 4) {
+                0 => FormulaStep::Below([a, b, x, y]),
+                1 => FormulaStep::Number(rng.within(0, 9) as f64),
+                2 => FormulaStep::Map {
+                    map: Unary::Neg,
+                    order: 0,
+                    of: a,
+                },
+                3 => binary(Binary::Sub, a, b),
+                _ => binary(Binary::Maximum, a, b),
+            });
+        }
+        let results: Vec<Vec<usize>> = (0..rng.within(1, 3))
+            .map(|_| vec![rng.within(0, steps.len() - 1)])
+            .collect();
+        let numbers: Vec<f64> = (0..operands).map(|i| 1.5 - i as f64).collect();
+        let mut expected: Vec<f64> = Vec::new();
+        for step in &steps {
+            expected.push(match *step {
+                FormulaStep::Input(i) => numbers[i],
+                FormulaStep::Number(value) => value,
+                FormulaStep::Map { of, .. } => -expected[of],
+                FormulaStep::Binary {
+                    kind: Binary::Sub,
+                    of: [a, b],
+                } => expected[a] - expected[b],
+                FormulaStep::Binary { of: [a, b], .. } => expected[a].max(expected[b]),
+                FormulaStep::Below([a, b, x, y]) => match expected[a] < expected[b] {
+                    true => expected[x],
+                    false => expected[y],
+                },
+            });
+        }
+        let expected: Vec<f64> = results.iter().map(|result| expected[result[0]]).collect();
+        let formula = Formula::new(steps, vec![1; operands], results);
+        let inputs: Vec<_> = numbers
+            .iter()
+            .map(|x| View::line(std::slice::from_ref(x)))
+            .collect();
+        let mut out = vec![f64::NAN; expected.len()];
+        let mut outs: Vec<_> = out.chunks_mut(1).map(ViewMut::line).collect();
+        fused(&formula, 0, &inputs, &mut outs);
+        assert_eq!(out, expected, "{formula:?}");
+    }
+}
+
 /// Steps are computed in as much room as there are at a time, and all operands of a long sum are read.
 #[test]
 fn formulas_may_have_many_operands() {

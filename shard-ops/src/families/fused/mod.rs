@@ -10,7 +10,7 @@ pub use self::symbol::{Side, Symbol};
 use self::gradient::{Gradient, gradient};
 use self::symbol::Steps;
 use super::broadcast::{expand, sum_to};
-use super::elementwise::{self, Arithmetic, Map, number, where_};
+use super::elementwise::{self, Arithmetic, UnaryMap, number, where_};
 use super::full::each_of_all_rounded_once;
 use super::index::{slice, stack};
 use super::shape::reshape;
@@ -319,7 +319,7 @@ impl Pass {
             } => elementwise::unary(exec, of(x), map),
             FormulaStep::Map { map, order, of: x } => {
                 let one = expand(exec, &number(self.fused.name, of(x), 1.0)?, of(x).shape())?;
-                exec.apply1(Arc::new(Map { map, order }), &[of(x), &one])
+                exec.apply1(Arc::new(UnaryMap { map, order }), &[of(x), &one])
             }
             FormulaStep::Binary { kind, of: [a, b] } => {
                 exec.apply1(Arc::new(Arithmetic::of(kind)), &[of(a), of(b)])
