@@ -161,6 +161,21 @@ fn a_formula_says_what_it_does_not_fit() {
             f.apply_to(engine, &[&x, &of(&[3, 4], DType::F32)], 1),
             Err(OpError::DType { .. })
         ));
+        let twice = Fused::of_parts("twice", [1], |[x]| [vec![x[0], x[0]]]);
+        assert_eq!(
+            twice.apply_to(engine, &[&y], 2).unwrap()[0].shape(),
+            [2, 3, 4]
+        );
+        let error = twice.apply_to(engine, &[&y], 3).unwrap_err().to_string();
+        assert!(error.contains("no 3 dims behind those of parts"), "{error}");
+        let large = Fused::new("large", |[x]| [x + 1e300]);
+        assert!(large.apply1(engine, &[&y]).is_ok());
+        let single = of(&[3, 4], DType::F32);
+        let error = large.apply1(engine, &[&single]).unwrap_err().to_string();
+        assert!(
+            error.contains("large: ") && error.contains("f32"),
+            "{error}"
+        );
         let operands = vec![&y; 256];
         let error = many.apply(engine, &operands).unwrap_err().to_string();
         assert!(error.contains("at most 256 parts"), "{error}");

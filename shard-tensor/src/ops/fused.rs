@@ -54,7 +54,8 @@ impl<const N: usize, const M: usize> Fused<N, M> {
     /// All members of the mesh. Communicates to align misaligned operands; a partial operand is reduced first.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; types that differ or are no floats; more than 256 operands and results together.
+    /// Shapes that do not broadcast; types that differ, are no floats, or do not hold a number of the formula; more than 256 operands and
+    /// results together.
     #[track_caller]
     pub fn of(&self, operands: [&ShardTensor; N]) -> Result<[ShardTensor; M]> {
         let _call = Calling::of("fused");

@@ -19,7 +19,7 @@ use crate::host::with_float;
 use crate::rule::broadcast;
 use crate::{
     Access, Cotangents, Exec, Grads, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule,
-    Saved, Value, Values, key_of,
+    Saved, Value, Values, holds, key_of,
 };
 use shard_kernels::fused::{Formula, FormulaStep, MOST, fused};
 use shard_kernels::{Real, View};
@@ -122,7 +122,7 @@ impl Fused {
     /// All members of the mesh; communicates only to align operands whose boundaries differ. A partial operand is reduced first.
     ///
     /// # Errors
-    /// Another number of operands; shapes that do not broadcast; types that differ or are no floats.
+    /// Another number of operands; shapes that do not broadcast; types that differ, are no floats, or do not hold a number of the formula.
     pub fn apply(self: &Arc<Self>, exec: &dyn Exec, operands: &[&Value]) -> Result<Values> {
         self.apply_to(exec, operands, 0)
     }
@@ -246,7 +246,17 @@ impl Pass {
                 }
             }
         }
-        broadcast(name, &plain)
+        let shape = broadcast(name, &plain)?;
+        let mut results = self.fused.formula.results().iter();
+        match results.any(|parts| parts.len() != 1) && shape.len() < self.behind {
+            true => Err(OpError::Shape {
+                op: name,
+                problem: format!("no {} dims behind those of parts", self.behind),
+                shapes: vec![shape.to_vec()],
+                fix: "give operands of as many dims",
+            }),
+            false => Ok(shape),
+        }
     }
 
     /// The shape of an operand or result of so many parts.
@@ -379,6 +389,17 @@ impl Op for Pass {
         let dtype = float_types(name, inputs)?;
         let shape = self.shape(inputs)?;
         let formula = &self.fused.formula;
+        for step in formula.steps() {
+            if let FormulaStep::Number(value) = *step
+                && !holds(dtype, value)
+            {
+                return Err(OpError::Value {
+                    op: name,
+                    value,
+                    dtype,
+                });
+            }
+        }
         let mut rule = Rule::builder(name, inputs)
             .any_order()
             .flops(formula.steps().len() as f64);
