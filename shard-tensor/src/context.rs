@@ -183,7 +183,9 @@ impl Context {
         let _call = Calling::of("mesh");
         let (names, shape): (Vec<S>, Vec<usize>) = axes.into_iter().unzip();
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-        let mesh = DeviceMesh::with_ranks(&shape, ranks.into_iter().collect());
+        // A mesh of more ranks than there are is refused, however many more.
+        let ranks = ranks.into_iter().take(self.world_size() + 1);
+        let mesh = DeviceMesh::with_ranks(&shape, ranks.collect());
         self.mesh_from(&mesh.and_then(|m| m.with_names(&names))?)
     }
 

@@ -20,6 +20,28 @@ fn more_ranks_than_a_process_has_threads_for_are_refused() {
 }
 
 #[test]
+fn meshes_of_more_ranks_than_there_are_are_refused() {
+    let told = launch(2, |ctx| {
+        let refused = |ranks, axis| {
+            let error = ctx.mesh_on(ranks, [("data", axis)]).unwrap_err();
+            (error.class(), error.to_string())
+        };
+        let all = 0..usize::MAX;
+        Ok([
+            refused(all.clone(), 2),
+            refused(all, usize::MAX),
+            refused(1..4, 3),
+            refused(0..1, 2),
+        ])
+    });
+    let told = told.unwrap();
+    assert_eq!(told[0], told[1]);
+    for (class, text) in &told[0] {
+        assert_eq!(*class, ErrorClass::Uniform, "{text}");
+    }
+}
+
+#[test]
 fn a_tensor_too_large_to_count_is_refused_before_it_is_made() {
     let texts = launch(2, |ctx| {
         let mesh = ctx.mesh_of(2)?;
