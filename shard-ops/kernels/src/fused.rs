@@ -295,8 +295,8 @@ fn by_rows<T: Real, const N: usize>(
     let offsets: [usize; N] = core::array::from_fn(|k| places.get(k).map_or(0, |at| at.offset));
     let mut memory = Room::new();
     let mut blocks = Blocks::new(formula, inputs, memory.numbers(formula.room * BLOCK));
-    // Between few steps less can be asked for.
-    let block = (64 * formula.made).clamp(128, BLOCK);
+    // Between few steps less can be asked for without waiting.
+    let block = (128 * formula.made).clamp(256, BLOCK);
     // The block whose elements have been asked for while the one before is computed.
     let mut next: Option<([usize; N], usize)> = None;
     // Short rows that wait for more: where their results go.

@@ -90,10 +90,14 @@ impl<'f> Symbol<'f> {
 
     /// `x` where it is below `bound`, and `y` elsewhere. The comparison has no derivative.
     #[must_use]
-    pub fn below(self, bound: impl Into<Side<'f>>, x: Self, y: Self) -> Self {
-        let bound = bound.into().among(self.of);
-        self.of
-            .symbol(FormulaStep::Below([self.at, bound.at, x.at, y.at]))
+    pub fn below(
+        self,
+        bound: impl Into<Side<'f>>,
+        x: impl Into<Side<'f>>,
+        y: impl Into<Side<'f>>,
+    ) -> Self {
+        let [bound, x, y] = [bound.into(), x.into(), y.into()].map(|side| side.among(self.of).at);
+        self.of.symbol(FormulaStep::Below([self.at, bound, x, y]))
     }
 
     fn with(self, kind: Binary, other: Self) -> Self {

@@ -1,12 +1,14 @@
 //! Losses of distances between numbers and what they should be.
 
 use super::{LossReduction, of_total, reduced};
-use crate::families::elementwise::{add, mul_scalar, sub, unary};
+use crate::families::elementwise::{number, sub, unary};
 use crate::families::full::in_full;
+use crate::families::fused::Fused;
 use crate::families::reduce::square_sum;
 use crate::{Exec, OpError, Result, Value};
 use shard_comm::DType;
 use shard_kernels::unary::Unary;
+use std::sync::{Arc, LazyLock};
 
 /// `|x - target|`
 ///
@@ -67,11 +69,10 @@ pub fn smooth_l1_loss(
 ) -> Result<Value> {
     check_bend("smooth_l1_loss", beta >= 0.0, beta, [x, target])?;
     in_full(exec, [x, target], |[x, target]| {
-        let apart = sub(exec, x, target)?;
         // So near 0 the type has no parabola.
-        let errors = match 1.0 / beta.abs() > most(&apart) {
-            true => unary(exec, &apart, Unary::Abs)?,
-            false => bent(exec, &apart, beta, 1.0 / beta)?,
+        let errors = match 1.0 / beta.abs() > most(x) {
+            true => distance(exec, x, target)?,
+            false => bent(exec, "smooth_l1_loss", [x, target], beta, 1.0 / beta)?,
         };
         reduced(exec, errors, None, reduction)
     })
@@ -93,13 +94,15 @@ pub fn huber_loss(
 ) -> Result<Value> {
     check_bend("huber_loss", delta > 0.0, delta, [x, target])?;
     in_full(exec, [x, target], |[x, target]| {
-        let errors = bent(exec, &sub(exec, x, target)?, delta, 1.0)?;
+        let errors = bent(exec, "huber_loss", [x, target], delta, 1.0)?;
         reduced(exec, errors, None, reduction)
     })
 }
 
 fn distance(exec: &dyn Exec, x: &Value, target: &Value) -> Result<Value> {
-    unary(exec, &sub(exec, x, target)?, Unary::Abs)
+    static DISTANCE: LazyLock<Arc<Fused>> =
+        LazyLock::new(|| Fused::new("l1_loss", |[x, target]| [(x - target).abs()]));
+    DISTANCE.apply1(exec, &[x, target])
 }
 
 /// Refuses a place to bend at that is none, as PyTorch does.
@@ -115,19 +118,35 @@ fn check_bend(op: &'static str, fits: bool, bend: f64, operands: [&Value; 2]) ->
     }
 }
 
-/// `scale * (m² / 2 + bend * (|d| - |m|))` with `m = clamp(d, -bend, bend)`: a parabola that goes on as lines. `m` keeps its sign, as the
-/// square of a size has no second derivative at 0.
-fn bent(exec: &dyn Exec, d: &Value, bend: f64, scale: f64) -> Result<Value> {
-    let (min, max) = (-bend, bend);
-    let m = unary(exec, d, Unary::Clamp { min, max })?;
-    let parabola = mul_scalar(exec, &unary(exec, &m, Unary::Square)?, 0.5 * scale)?;
+/// `scale * (m² / 2 + bend * (|d| - |m|))` with `d = x - target` and `m = clamp(d, -bend, bend)`: a parabola that goes on as lines. `m` keeps
+/// its sign, as the square of a size has no second derivative at 0.
+fn bent(
+    exec: &dyn Exec,
+    name: &'static str,
+    [x, target]: [&Value; 2],
+    bend: f64,
+    scale: f64,
+) -> Result<Value> {
+    static PARABOLA: LazyLock<Arc<Fused>> = LazyLock::new(|| {
+        Fused::new("huber_loss", |[x, target, half]| {
+            [(x - target).square() * half]
+        })
+    });
+    static BENT: LazyLock<Arc<Fused>> = LazyLock::new(|| {
+        Fused::new("huber_loss", |[x, target, half, bend, slope]| {
+            let d = x - target;
+            // Nothing changes with the distance from the bend on.
+            let m = d.below(bend, (-bend).below(d, d, -bend), bend);
+            [m.square() * half + (d.abs() - m.abs()) * slope]
+        })
+    });
+    let of = |value: f64| number(name, x, value);
+    let half = of(0.5 * scale)?;
     // Nothing is beyond infinity, and a line of that slope would be NaN.
-    if bend > most(d) {
-        return Ok(parabola);
+    if bend > most(x) {
+        return PARABOLA.apply1(exec, &[x, target, &half]);
     }
-    let size = |x| unary(exec, x, Unary::Abs);
-    let line = mul_scalar(exec, &sub(exec, &size(d)?, &size(&m)?)?, bend * scale)?;
-    add(exec, &parabola, &line)
+    BENT.apply1(exec, &[x, target, &half, &of(bend)?, &of(bend * scale)?])
 }
 
 /// The largest number that is computed with.

@@ -2,8 +2,8 @@
 
 use super::{LossReduction, reduced};
 use crate::families::elementwise::{
-    add, add_scalar, div, eq, gt, logical_not, lt, masked, masked_fill, mul, mul_scalar, neg,
-    number, sub, unary, where_,
+    add, add_scalar, gt, logical_not, lt, masked, masked_fill, mul, mul_scalar, neg, number, sub,
+    unary, where_,
 };
 use crate::families::full::{in_full, in_full_with, sums};
 use crate::families::fused::Fused;
@@ -101,20 +101,21 @@ pub fn kl_div(
     log_target: bool,
     reduction: LossReduction,
 ) -> Result<Value> {
+    static OF_LOGS: LazyLock<Arc<Fused>> =
+        LazyLock::new(|| Fused::new("kl_div", |[x, target]| [target.exp() * (target - x)]));
+    static OF_SHARES: LazyLock<Arc<Fused>> = LazyLock::new(|| {
+        Fused::new("kl_div", |[x, target]| {
+            // 1 where it is 0: neither its logarithm nor a slope of that.
+            let counted = target.below(0.0, target, (-target).below(0.0, target, 1.0));
+            [target * counted.log() - target * x]
+        })
+    });
     in_full(exec, [x, target], |[x, target]| {
-        let [target] = &sums(exec, [target])?;
         let errors = match log_target {
-            true => {
-                let p = unary(exec, target, Unary::Exp)?;
-                mul(exec, &p, &sub(exec, target, x)?)?
-            }
-            false => {
-                let zero = eq(exec, &target.detach(), &number("kl_div", target, 0.0)?)?;
-                let log = unary(exec, &masked_fill(exec, target, &zero, 1.0)?, Unary::Log)?;
-                sub(exec, &mul(exec, target, &log)?, &mul(exec, target, x)?)?
-            }
+            true => &OF_LOGS,
+            false => &OF_SHARES,
         };
-        reduced(exec, errors, None, reduction)
+        reduced(exec, errors.apply1(exec, &[x, target])?, None, reduction)
     })
 }
 
@@ -136,16 +137,17 @@ pub fn gaussian_nll_loss(
     eps: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
+    static VARYING: LazyLock<Arc<Fused>> = LazyLock::new(|| {
+        Fused::new("gaussian_nll_loss", |[x, target, var, rest]| {
+            [(var.log() + (x - target).square() / var) * 0.5 + rest]
+        })
+    });
     in_full(exec, [x, target, var], |[x, target, var]| {
         let [var] = &sums(exec, [var])?;
         let var = at_least(exec, var, eps)?;
-        let square = unary(exec, &sub(exec, x, target)?, Unary::Square)?;
-        let log = unary(exec, &var, Unary::Log)?;
-        let twice = add(exec, &log, &div(exec, &square, &var)?)?;
-        let mut errors = mul_scalar(exec, &twice, 0.5)?;
-        if full {
-            errors = add_scalar(exec, &errors, 0.5 * (2.0 * PI).ln())?;
-        }
+        let rest = if full { 0.5 * (2.0 * PI).ln() } else { 0.0 };
+        let rest = number("gaussian_nll_loss", x, rest)?;
+        let errors = VARYING.apply1(exec, &[x, target, &var, &rest])?;
         reduced(exec, errors, None, reduction)
     })
 }
@@ -182,21 +184,18 @@ fn of_count(
     full: bool,
     eps: f64,
 ) -> Result<Value> {
-    let (mean, log) = match log_input {
-        true => (unary(exec, x, Unary::Exp)?, x.clone()),
-        false => {
-            let log = unary(exec, &add_scalar(exec, x, eps)?, Unary::Log)?;
-            (x.clone(), log)
-        }
+    const NAME: &str = "poisson_nll_loss";
+    static OF_LOGS: LazyLock<Arc<Fused>> =
+        LazyLock::new(|| Fused::new(NAME, |[x, target]| [x.exp() - target * x]));
+    static OF_MEANS: LazyLock<Arc<Fused>> =
+        LazyLock::new(|| Fused::new(NAME, |[x, target, eps]| [x - target * (x + eps).log()]));
+    let mut errors = match log_input {
+        true => OF_LOGS.apply1(exec, &[x, target])?,
+        false => OF_MEANS.apply1(exec, &[x, target, &number(NAME, x, eps)?])?,
     };
-    let mut errors = sub(exec, &mean, &mul(exec, target, &log)?)?;
     if full {
         // t ln t - t + ln(2 π t) / 2
-        let above = gt(
-            exec,
-            &target.detach(),
-            &number("poisson_nll_loss", target, 1.0)?,
-        )?;
+        let above = gt(exec, &target.detach(), &number(NAME, target, 1.0)?)?;
         let log = unary(
             exec,
             &masked_fill(exec, target, &logical_not(exec, &above)?, 1.0)?,
