@@ -342,6 +342,8 @@ struct Blocks<'a, 'r, T> {
     room: SmallVec<[&'r mut [T]; 32]>,
     /// Parts of operands whose elements of this block lie side by side where they are.
     direct: SmallVec<[Option<&'a [T]>; 16]>,
+    /// Of an operand that is one number: where that is, and how much room from the first on has it.
+    repeated: SmallVec<[(usize, usize); 16]>,
     /// How many elements of short rows have been brought together.
     filled: usize,
     /// Where the next block's elements are, and how many.
@@ -365,6 +367,7 @@ impl<'a, 'r, T: Real> Blocks<'a, 'r, T> {
         Self {
             formula,
             direct: SmallVec::from_elem(None, data.len()),
+            repeated: SmallVec::from_elem((0, 0), data.len()),
             data,
             room,
             filled: 0,
@@ -419,6 +422,9 @@ impl<'a, 'r, T: Real> Blocks<'a, 'r, T> {
             if self.direct[i].is_some() {
                 continue;
             }
+            if steps[i] == 0 && self.has(i, at[i], to, len) {
+                continue;
+            }
             let (from, to) = (self.data[i], &mut self.room[block][to..][..len]);
             match steps[i] {
                 0 => to.fill(from[at[i]]),
@@ -430,6 +436,18 @@ impl<'a, 'r, T: Real> Blocks<'a, 'r, T> {
                 }
             }
         }
+    }
+
+    /// Whether so much room has the number of an operand already, as it was filled for a block before; it will have it.
+    fn has(&mut self, operand: usize, at: usize, from: usize, len: usize) -> bool {
+        let (of, filled) = self.repeated[operand];
+        let goes_on = of == at && filled >= from;
+        if goes_on && from + len <= filled {
+            return true;
+        }
+        let filled = if goes_on || from == 0 { from + len } else { 0 };
+        self.repeated[operand] = (at, filled);
+        false
     }
 
     /// The first elements of a step's block.

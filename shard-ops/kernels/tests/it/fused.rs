@@ -38,13 +38,14 @@ fn all<T: Real>() {
             0 => [rows, n, parts],
             _ => [rows, parts, n],
         };
-        // Strided: every second row of twice as many, and in odd rounds one number for each row.
-        let broadcasts = round % 3 == 0;
-        let memory = rng.vec::<T>(2 * rows * n);
-        let x = match broadcasts {
-            true => View::new(&memory, 0, &[rows, n], &[2 * n as isize, 0]),
-            false => View::new(&memory, 0, &[rows, n], &[2 * n as isize, 1]),
+        // Every second row of twice as many, or one number for each row, or for all.
+        let memory = rng.vec::<T>(2 * rows * n + 1);
+        let strides = match round % 6 {
+            0 => [0, 0],
+            3 => [2 * n as isize, 0],
+            _ => [2 * n as isize, 1],
         };
+        let x = View::new(&memory, 1, &[rows, n], &strides);
         let y = rng.vec::<T>(2 * rows * n);
         let y = View::contiguous(&y, &with(2));
         let (mut first, mut second) = (vec![T::nan(); 2 * rows * n], vec![T::nan(); rows * n]);
