@@ -6,6 +6,7 @@ use shard_comm::{DType, DeviceKind};
 use shard_kernels::unary::Unary;
 use shard_ops::elementwise::{add, glu, lerp, mul, unary};
 use shard_ops::fused::{self, Fused};
+use shard_ops::loss::{LossReduction, huber_loss, smooth_l1_loss};
 use shard_ops::testing::{Tensor, place};
 use shard_ops::{OpError, Value};
 use shard_spec::Layout;
@@ -176,6 +177,20 @@ fn a_formula_says_what_it_does_not_fit() {
             error.contains("large: ") && error.contains("f32"),
             "{error}"
         );
+        // Losses that share a formula say which one was called.
+        let other = of(&[3, 5], DType::F64);
+        let mean = LossReduction::Mean;
+        let told = [
+            ("huber_loss: ", huber_loss(engine, &y, &other, 0.5, mean)),
+            (
+                "smooth_l1_loss: ",
+                smooth_l1_loss(engine, &y, &other, 0.5, mean),
+            ),
+        ];
+        for (name, refused) in told {
+            let error = refused.unwrap_err().to_string();
+            assert!(error.starts_with(name), "{error}");
+        }
         let operands = vec![&y; 256];
         let error = many.apply(engine, &operands).unwrap_err().to_string();
         assert!(error.contains("at most 256 parts"), "{error}");

@@ -67,12 +67,14 @@ pub fn smooth_l1_loss(
     beta: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
-    check_bend("smooth_l1_loss", beta >= 0.0, beta, [x, target])?;
+    const NAME: &str = "smooth_l1_loss";
+    static SMOOTH: LazyLock<[Arc<Fused>; 2]> = LazyLock::new(|| formulas(NAME));
+    check_bend(NAME, beta >= 0.0, beta, [x, target])?;
     in_full(exec, [x, target], |[x, target]| {
         // So near 0 the type has no parabola.
         let errors = match 1.0 / beta.abs() > most(x) {
             true => distance(exec, x, target)?,
-            false => bent(exec, "smooth_l1_loss", [x, target], beta, 1.0 / beta)?,
+            false => bent(exec, NAME, &SMOOTH, [x, target], [beta, 1.0 / beta])?,
         };
         reduced(exec, errors, None, reduction)
     })
@@ -92,9 +94,11 @@ pub fn huber_loss(
     delta: f64,
     reduction: LossReduction,
 ) -> Result<Value> {
-    check_bend("huber_loss", delta > 0.0, delta, [x, target])?;
+    const NAME: &str = "huber_loss";
+    static HUBER: LazyLock<[Arc<Fused>; 2]> = LazyLock::new(|| formulas(NAME));
+    check_bend(NAME, delta > 0.0, delta, [x, target])?;
     in_full(exec, [x, target], |[x, target]| {
-        let errors = bent(exec, "huber_loss", [x, target], delta, 1.0)?;
+        let errors = bent(exec, NAME, &HUBER, [x, target], [delta, 1.0])?;
         reduced(exec, errors, None, reduction)
     })
 }
@@ -118,35 +122,34 @@ fn check_bend(op: &'static str, fits: bool, bend: f64, operands: [&Value; 2]) ->
     }
 }
 
-/// `scale * (m² / 2 + bend * (|d| - |m|))` with `d = x - target` and `m = clamp(d, -bend, bend)`: a parabola that goes on as lines. `m` keeps
-/// its sign, as the square of a size has no second derivative at 0.
+/// Formulas of a loss of this name: `half * d²` with `d = x - target`, and `half * m² + slope * (|d| - |m|)` with
+/// `m = clamp(d, -bend, bend)`, a parabola that goes on as lines. `m` keeps its sign, as the square of a size has no second derivative at 0.
+fn formulas(name: &'static str) -> [Arc<Fused>; 2] {
+    let parabola = Fused::new(name, |[x, target, half]| [(x - target).square() * half]);
+    let bent = Fused::new(name, |[x, target, half, bend, slope]| {
+        let d = x - target;
+        // Nothing changes with the distance from the bend on.
+        let m = d.below(bend, (-bend).below(d, d, -bend), bend);
+        [m.square() * half + (d.abs() - m.abs()) * slope]
+    });
+    [parabola, bent]
+}
+
+/// A parabola, `scale` times half the square of the distance, that goes on as lines from `bend` on.
 fn bent(
     exec: &dyn Exec,
     name: &'static str,
+    [parabola, bent]: &[Arc<Fused>; 2],
     [x, target]: [&Value; 2],
-    bend: f64,
-    scale: f64,
+    [bend, scale]: [f64; 2],
 ) -> Result<Value> {
-    static PARABOLA: LazyLock<Arc<Fused>> = LazyLock::new(|| {
-        Fused::new("huber_loss", |[x, target, half]| {
-            [(x - target).square() * half]
-        })
-    });
-    static BENT: LazyLock<Arc<Fused>> = LazyLock::new(|| {
-        Fused::new("huber_loss", |[x, target, half, bend, slope]| {
-            let d = x - target;
-            // Nothing changes with the distance from the bend on.
-            let m = d.below(bend, (-bend).below(d, d, -bend), bend);
-            [m.square() * half + (d.abs() - m.abs()) * slope]
-        })
-    });
     let of = |value: f64| number(name, x, value);
     let half = of(0.5 * scale)?;
     // Nothing is beyond infinity, and a line of that slope would be NaN.
     if bend > most(x) {
-        return PARABOLA.apply1(exec, &[x, target, &half]);
+        return parabola.apply1(exec, &[x, target, &half]);
     }
-    BENT.apply1(exec, &[x, target, &half, &of(bend)?, &of(bend * scale)?])
+    bent.apply1(exec, &[x, target, &half, &of(bend)?, &of(bend * scale)?])
 }
 
 /// The largest number that is computed with.
