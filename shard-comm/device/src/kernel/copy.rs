@@ -3,6 +3,7 @@
 use super::arithmetic::Widen;
 use super::convert;
 use super::nest::{Block, Kernel, Nest};
+use super::row;
 use super::stream;
 use super::turn;
 use crate::{DType, Element, Scalar, Strided, dispatch_dtype};
@@ -170,12 +171,15 @@ fn move_rows(dst: &mut [u8], src: &[u8], block: &Block<'_>, size: usize) {
 /// Copies rows of `bytes` bytes.
 fn move_long(dst: &mut [u8], src: &[u8], block: &Block<'_>, size: usize, bytes: usize) {
     let streams = stream::pays(dst.len(), block.numel() * size, bytes);
+    let steps = [block.rows.src, block.rows.dst].map(|step| step.unsigned_abs() * size);
+    let in_parts = row::pays(bytes, steps);
     block.starts(|s, d| {
         let (s, d) = (s as usize * size, d as usize * size);
         let (from, to) = (&src[s..s + bytes], &mut dst[d..d + bytes]);
-        match streams {
-            true => stream::copy(to, from),
-            false => to.copy_from_slice(from),
+        match (streams, in_parts) {
+            (true, _) => stream::copy(to, from),
+            (_, true) => row::copy(to, from),
+            _ => to.copy_from_slice(from),
         }
     });
     if streams {

@@ -4,7 +4,7 @@
 //! destination's smallest step innermost. A function pointer does the work on the elements; it is chosen by types and operation
 //! before the loops (`copy`, `fold`, `reduce`; `arithmetic` has the operations, `half_float` the conversions of `f16`, `convert` the vectors for them). Such a function is compiled once for each
 //! pair of types or each operation, with only the loops that it needs to be fast. Copies know no types, only sizes (`turn` has those
-//! in which rows become columns). What no cache
+//! in which rows become columns, `row` those of rows that follow each other closely). What no cache
 //! would hold until it is read is written past them (`stream`).
 //!
 //! Elements are given as aligned bytes. The caller has checked that the views lie within them (see [`check`](crate::check)); a
@@ -17,6 +17,7 @@ mod fold;
 mod half_float;
 mod nest;
 mod reduce;
+mod row;
 mod stream;
 mod tree;
 mod turn;
