@@ -1,6 +1,6 @@
 //! Operators on references, values and numbers.
 
-use shard_tensor::{DType, Launch, ShardTensor, launch, shard};
+use shard_tensor::{DType, ErrorClass, Fused, Launch, ShardTensor, launch, shard};
 
 #[test]
 fn operators_are_their_methods() {
@@ -76,4 +76,25 @@ fn types_do_not_mix_silently() {
         Ok(x.add(&y).unwrap_err().to_string())
     });
     assert!(texts.unwrap()[0].contains(".to()"));
+}
+
+#[test]
+fn ranks_whose_formulas_differ_are_told() {
+    for (slopes, is_told) in [([0.5, 0.5], false), ([0.5, 0.25], true)] {
+        let told = launch(2, |ctx| {
+            let mesh = ctx.mesh_of(2)?;
+            let x = mesh.randn(5, shard(0))?;
+            let slope = slopes[ctx.rank()];
+            let [y] = Fused::new("mine", |[x]| [x.tanh() * slope]).of([&x])?;
+            let error = y.sum_all()?.item().err();
+            Ok(error.map(|error| (error.class(), error.to_string())))
+        });
+        for rank in told.unwrap() {
+            assert_eq!(rank.is_some(), is_told, "{rank:?}");
+            if let Some((class, text)) = rank {
+                assert_eq!(class, ErrorClass::Uniform, "{text}");
+                assert!(text.contains("mine"), "{text}");
+            }
+        }
+    }
 }
