@@ -1,10 +1,12 @@
 //! The largest or smallest element of every cell of a reduction, with its index.
 
 use super::View;
+use super::pointwise::vectorized;
 use super::reduce::{COLUMNS, Split};
-use super::view::for_each_row;
+use super::view::{for_each_row, join_dims};
 use super::whole::Number;
 use crate::compiled::compiled;
+use pulp::{Simd, WithSimd};
 use shard_device::Bool;
 
 compiled! { trait Compiled for Number: f32 f64 i64 i32 u8 Bool; {
@@ -47,6 +49,18 @@ fn best_here<T: Number>(
         let further = if largest { new > old } else { new < old };
         further || (new.is_nan() && !old.is_nan())
     };
+    if let Some(n) = split.short_rows()
+        && let [[_, step]] = join_dims(&split.reduced, [&split.reduced_steps, steps]).1[..]
+    {
+        let rows = &data[x.offset()..][..split.cells() * n];
+        return vectorized(ShortRows {
+            largest,
+            rows,
+            n,
+            step: step as i64,
+            put,
+        });
+    }
     // Made once: to make it takes longer than to look at a short row.
     let mut found: [Option<(T, i64)>; COLUMNS] = [None; COLUMNS];
     split.for_each_cell(x.offset(), COLUMNS, |cell, at, width, cell_step| {
@@ -87,6 +101,58 @@ fn best_here<T: Number>(
             put(cell.wrapping_add_signed(j as isize * cell_step), *found);
         }
     });
+}
+
+/// Rows of `n` elements, one behind the other, and how far apart the indices of elements are.
+struct ShortRows<'a, 'p, T> {
+    largest: bool,
+    rows: &'a [T],
+    n: usize,
+    step: i64,
+    put: &'p mut dyn FnMut(usize, Option<(T, i64)>),
+}
+
+impl<T: Number> WithSimd for ShortRows<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        match self.largest {
+            true => self.find(|new, old| new > old),
+            false => self.find(|new, old| new < old),
+        }
+    }
+}
+
+impl<T: Number> ShortRows<'_, '_, T> {
+    /// Many rows side by side: vectors are of the elements with one index in each.
+    #[inline(always)]
+    fn find(self, is_further: impl Fn(T, T) -> bool) {
+        const MANY: usize = 16;
+        let (n, put) = (self.n, self.put);
+        for (block, rows) in self.rows.chunks(MANY * n).enumerate() {
+            let (mut best, mut index) = ([T::default(); MANY], [0_i32; MANY]);
+            for i in 0..n {
+                let mut column = [T::default(); MANY];
+                for (x, row) in column.iter_mut().zip(rows.chunks_exact(n)) {
+                    *x = row[i];
+                }
+                for ((best, index), new) in best.iter_mut().zip(&mut index).zip(column) {
+                    // What NaN has been found stays.
+                    let further = is_further(new, *best) | new.is_nan();
+                    let wins = (i == 0) | (further & !best.is_nan());
+                    *best = if wins { new } else { *best };
+                    *index = if wins { i as i32 } else { *index };
+                }
+            }
+            for (row, (best, index)) in (0..rows.len() / n).zip(best.into_iter().zip(index)) {
+                put(
+                    block * MANY + row,
+                    Some((best, i64::from(index) * self.step)),
+                );
+            }
+        }
+    }
 }
 
 /// Elements of a run from which on its extreme is found before its index is.

@@ -6,9 +6,11 @@
 //! whose squares no type holds: with an infinite element the mean is infinite and M2 is NaN; if all are finite, the mean is and M2 is infinite.
 
 use super::pointwise::vectorized;
-use super::reduce::{BLOCK, COLUMNS, LANES, Split, by_lanes, sum_of_lanes};
+use super::reduce::{BLOCK, COLUMNS, FEW, LANES, Split, by_lanes, sum_of_lanes};
+use super::softmax::short::{ROWS as ROWS_BESIDE, load};
 use super::whole::gathered;
 use super::{Dims, Real, View};
+use crate::arrays::{each, numbered};
 use crate::compiled::compiled;
 use pulp::{Simd, WithSimd};
 
@@ -63,6 +65,22 @@ fn moments_here<T: Real>(x: &View<'_, T>, dims: &[usize], groups: Option<Groups>
     let split = Split::new(x.shape(), x.strides(), dims);
     let mut cells = Moments::empty(&split.kept);
     let data = x.data();
+    if let Some(n) = split.rows().filter(|&n| n <= FEW) {
+        let x = &data[x.offset()..][..cells.count.len() * n];
+        let found = &mut cells;
+        vectorized(ShortRows { x, n, found });
+    } else {
+        moments_of_runs(&split, x, &mut cells);
+    }
+    match groups {
+        None => cells,
+        Some(groups) => grouped(&cells, dims, groups),
+    }
+}
+
+/// Adds what each cell has, run by run.
+fn moments_of_runs<T: Real>(split: &Split, x: &View<'_, T>, cells: &mut Moments) {
+    let data = x.data();
     let mut room = [T::zero(); BLOCK];
     split.for_each_cell(x.offset(), COLUMNS, |cell, at, width, cell_step| {
         split.for_each_run(at, |at, n, step| {
@@ -93,10 +111,60 @@ fn moments_here<T: Real>(x: &View<'_, T>, dims: &[usize], groups: Option<Groups>
             }
         });
     });
-    match groups {
-        None => cells,
-        Some(groups) => grouped(&cells, dims, groups),
+}
+
+/// Rows of a few elements, one behind the other, each of which is a cell.
+struct ShortRows<'a, T> {
+    x: &'a [T],
+    n: usize,
+    found: &'a mut Moments,
+}
+
+impl<T: Real> WithSimd for ShortRows<'_, T> {
+    type Output = ();
+
+    /// Many rows side by side: vectors are of the elements with one index in each. They are joined as [`of_block`] joins those of one.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let (n, found) = (self.n, self.found);
+        found.count.fill(n as f64);
+        let mut columns = [[T::zero(); ROWS_BESIDE]; FEW];
+        for (block, x) in self.x.chunks(ROWS_BESIDE * n).enumerate() {
+            load(x, n, &mut columns[..n]);
+            let guess = each(joined(columns, n), |sum| T::of(sum.wide() / n as f64));
+            let (mut off, mut squares) = ([[T::zero(); ROWS_BESIDE]; FEW], columns);
+            for ((off, square), column) in off.iter_mut().zip(&mut squares).zip(&columns[..n]) {
+                *off = numbered(|r| column[r] - guess[r]);
+                *square = each(*off, |d| d * d);
+            }
+            let (off, squares) = (joined(off, n), joined(squares, n));
+            for (r, row) in x.chunks_exact(n).enumerate() {
+                let (mean, m2) = match is_lost(squares[r]) {
+                    true => again(row),
+                    false => {
+                        let [guess, off, squares] = [guess[r], off[r], squares[r]].map(T::wide);
+                        corrected(n as f64, guess, off, squares)
+                    }
+                };
+                let cell = block * ROWS_BESIDE + r;
+                (found.mean[cell], found.m2[cell]) = (mean, m2);
+            }
+        }
     }
+}
+
+/// The sums of `n` columns, in halves, as those of lanes; those behind them are zeros.
+#[inline(always)]
+fn joined<T: Real>(mut columns: [[T; ROWS_BESIDE]; FEW], n: usize) -> [T; ROWS_BESIDE] {
+    let mut half = n.next_power_of_two() / 2;
+    while half > 0 {
+        for i in 0..half {
+            let (a, b) = (columns[i], columns[i + half]);
+            columns[i] = numbered(|r| a[r] + b[r]);
+        }
+        half /= 2;
+    }
+    columns[0]
 }
 
 impl Moments {
@@ -228,8 +296,10 @@ impl<T: Real> WithSimd for Block<'_, T> {
 /// Mean and M2 of a contiguous block of at most `BLOCK` elements.
 #[inline(always)]
 fn of_block<T: Real, S: Simd>(simd: S, x: &[T]) -> (f64, f64) {
-    let guess = guess(simd, x);
-    let (off, squares) = deviations(simd, x, guess);
+    let (guess, [off, squares]) = match x.len() {
+        ..=FEW => sums::<T, S, FEW>(simd, x),
+        _ => sums::<T, S, LANES>(simd, x),
+    };
     if is_lost(squares) {
         return again(x);
     }
@@ -307,30 +377,47 @@ pub fn about_zero([count, mean, m2]: [f64; 3], has_nan: impl FnOnce() -> bool) -
     squares
 }
 
+/// The mean of a block, rounded, and the sums of deviations from it and of their squares, in so many lanes.
+#[inline(always)]
+fn sums<T: Real, S: Simd, const N: usize>(simd: S, x: &[T]) -> (T, [T; 2]) {
+    let guess = guess::<T, S, N>(simd, x);
+    (guess, deviations::<T, S, N>(simd, x, guess))
+}
+
 /// The mean of a block, rounded.
 #[inline(always)]
-fn guess<T: Real, S: Simd>(simd: S, x: &[T]) -> T {
-    let mut sums = [T::zero(); LANES];
-    by_lanes(x, T::zero(), |block: &[_; LANES]| {
-        for (sum, x) in sums.iter_mut().zip(block) {
-            *sum += *x;
-        }
-    });
+fn guess<T: Real, S: Simd, const N: usize>(simd: S, x: &[T]) -> T {
+    let mut sums = [T::zero(); N];
+    by_lanes(
+        x,
+        T::zero(),
+        #[inline(always)]
+        |block: &[_; N]| {
+            for (sum, x) in sums.iter_mut().zip(block) {
+                *sum += *x;
+            }
+        },
+    );
     T::of(sum_of_lanes(simd, &sums).wide() / x.len() as f64)
 }
 
 /// The sums of a block's deviations from a guess of its mean, and of their squares.
 #[inline(always)]
-fn deviations<T: Real, S: Simd>(simd: S, x: &[T], guess: T) -> (T, T) {
-    let (mut off, mut squares) = ([T::zero(); LANES], [T::zero(); LANES]);
-    by_lanes(x, guess, |block: &[_; LANES]| {
-        for ((off, square), x) in off.iter_mut().zip(&mut squares).zip(block) {
-            let d = *x - guess;
-            *off += d;
-            *square += d * d;
-        }
-    });
-    (sum_of_lanes(simd, &off), sum_of_lanes(simd, &squares))
+fn deviations<T: Real, S: Simd, const N: usize>(simd: S, x: &[T], guess: T) -> [T; 2] {
+    let (mut off, mut squares) = ([T::zero(); N], [T::zero(); N]);
+    by_lanes(
+        x,
+        guess,
+        #[inline(always)]
+        |block: &[_; N]| {
+            for ((off, square), x) in off.iter_mut().zip(&mut squares).zip(block) {
+                let d = *x - guess;
+                *off += d;
+                *square += d * d;
+            }
+        },
+    );
+    [sum_of_lanes(simd, &off), sum_of_lanes(simd, &squares)]
 }
 
 /// Means and M2s of `width` columns over `rows` rows.

@@ -7,7 +7,7 @@ pub(crate) use self::cells::{CompiledCells, CompiledForward};
 
 use super::Real;
 use super::pointwise::vectorized;
-use super::reduce::{BLOCK, LANES, sum_of_lanes};
+use super::reduce::{BLOCK, FEW, LANES, sum_of_lanes};
 use crate::compiled::compiled;
 use pulp::{Simd, WithSimd};
 
@@ -271,37 +271,49 @@ impl<T: Real, F: Fn(T, T, T) -> (T, T)> WithSimd for Sums<'_, T, F> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> (f64, f64) {
+        match self.x.len() {
+            ..=FEW => self.in_lanes::<S, FEW>(simd),
+            _ => self.in_lanes::<S, LANES>(simd),
+        }
+    }
+}
+
+impl<T: Real, F: Fn(T, T, T) -> (T, T)> Sums<'_, T, F> {
+    #[inline(always)]
+    fn in_lanes<S: Simd, const N: usize>(self, simd: S) -> (f64, f64) {
         let (mut total, mut along) = (0.0, 0.0);
         let blocks = (self.x.chunks(BLOCK))
             .zip(self.dy.chunks(BLOCK))
             .zip(self.gain.chunks(BLOCK));
         for ((x, dy), gain) in blocks {
-            let (mut a, mut b) = ([T::zero(); LANES], [T::zero(); LANES]);
-            let mut join = |x: &[T; LANES], dy: &[T; LANES], gain: &[T; LANES]| {
-                for l in 0..LANES {
-                    let (p, q) = (self.f)(x[l], dy[l], gain[l]);
-                    a[l] += p;
-                    b[l] += q;
-                }
-            };
+            let mut sums = [[T::zero(); N]; 2];
             let [(x, ends_x), (dy, ends_dy), (gain, ends_gain)] =
-                [x, dy, gain].map(pulp::as_arrays::<LANES, T>);
+                [x, dy, gain].map(pulp::as_arrays::<N, T>);
             for ((x, dy), gain) in x.iter().zip(dy).zip(gain) {
-                join(x, dy, gain);
+                self.join(&mut sums, [x, dy, gain]);
             }
             if !ends_x.is_empty() {
                 // What fills up the lanes has no cotangent.
-                let [x, dy, gain] = [ends_x, ends_dy, ends_gain].map(|end| {
-                    let mut last = [T::zero(); LANES];
+                let mut last = [[T::zero(); N]; 3];
+                for (last, end) in last.iter_mut().zip([ends_x, ends_dy, ends_gain]) {
                     last[..end.len()].copy_from_slice(end);
-                    last
-                });
-                join(&x, &dy, &gain);
+                }
+                self.join(&mut sums, [&last[0], &last[1], &last[2]]);
             }
-            total += sum_of_lanes(simd, &a).wide();
-            along += sum_of_lanes(simd, &b).wide();
+            total += sum_of_lanes(simd, &sums[0]).wide();
+            along += sum_of_lanes(simd, &sums[1]).wide();
         }
         (total, along)
+    }
+
+    #[inline(always)]
+    fn join<const N: usize>(&self, sums: &mut [[T; N]; 2], [x, dy, gain]: [&[T; N]; 3]) {
+        let [a, b] = sums;
+        for l in 0..N {
+            let (p, q) = (self.f)(x[l], dy[l], gain[l]);
+            a[l] += p;
+            b[l] += q;
+        }
     }
 }
 

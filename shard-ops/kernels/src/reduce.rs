@@ -27,6 +27,9 @@ pub(crate) const COLUMNS: usize = 256;
 /// Columns whose sums are accumulated so: long stretches of few rows at a time are what memory gives fastest.
 const SUMMED: usize = 512;
 
+/// Columns of whole vectors on every instruction set.
+const WHOLE: usize = 16;
+
 /// Rows accumulated in the element type before they join the f64 totals.
 const ROWS: usize = 16;
 
@@ -188,11 +191,14 @@ impl Fold for Squares {
 /// How a reduction walks its view: dims split into kept and reduced, and whether columns run side by side.
 pub(crate) struct Split {
     pub(crate) kept: Dims,
-    pub(crate) kept_steps: Strides,
+    /// The kept dims as cells are visited, those that follow each other as one, with the steps of cells and of elements.
+    visited: Dims,
+    cell_steps: Strides,
+    visited_steps: Strides,
     pub(crate) reduced: Dims,
     pub(crate) reduced_steps: Strides,
-    /// The kept dim that is contiguous in memory, if no reduced dim is.
-    pub(crate) columns: Option<usize>,
+    /// The visited dim that is contiguous in memory, if no reduced dim is.
+    columns: Option<usize>,
     /// Elements of a cell and their step, where they are one run.
     run: Option<(usize, isize)>,
 }
@@ -215,12 +221,16 @@ impl Split {
             extents.push(shape[d]);
             steps.push(strides[d]);
         }
+        let cells = super::view::row_major(&kept);
+        let (visited, steps) = join_dims(&kept, [&cells, &kept_steps]);
+        let cell_steps = steps.iter().map(|step| step[0]).collect();
+        let visited_steps: Strides = steps.iter().map(|step| step[1]).collect();
         let runs = |extents: &[usize], steps: &[isize]| {
             (0..steps.len()).find(|&d| extents[d] > 1 && steps[d] == 1)
         };
         let columns = match runs(&reduced, &reduced_steps) {
             Some(_) => None,
-            None => runs(&kept, &kept_steps),
+            None => runs(&visited, &visited_steps),
         };
         let run = match join_dims(&reduced, [&reduced_steps]) {
             _ if reduced.contains(&0) => None,
@@ -232,7 +242,9 @@ impl Split {
         };
         Self {
             kept,
-            kept_steps,
+            visited,
+            cell_steps,
+            visited_steps,
             reduced,
             reduced_steps,
             columns,
@@ -255,12 +267,15 @@ impl Split {
     }
 
     /// How many numbers rows have, if each cell is one of a few numbers, and they lie one behind the other.
-    fn short_rows(&self) -> Option<usize> {
-        let (n, _) = self.run.filter(|&(n, step)| step == 1 && n <= SHORTEST)?;
-        let cells = super::view::row_major(&self.kept);
-        let (extents, steps) = join_dims(&self.kept, [&cells, &self.kept_steps]);
-        match (&extents[..], &steps[..]) {
-            ([_], [[1, step]]) if *step == n as isize && n > 1 => Some(n),
+    pub(crate) fn short_rows(&self) -> Option<usize> {
+        self.rows().filter(|&n| n <= SHORTEST)
+    }
+
+    /// How many numbers rows have, if each cell is one, and they lie one behind the other.
+    pub(crate) fn rows(&self) -> Option<usize> {
+        let (n, _) = self.run.filter(|&(_, step)| step == 1)?;
+        match (&self.cell_steps[..], &self.visited_steps[..]) {
+            ([1], [step]) if *step == n as isize && n > 1 => Some(n),
             _ => None,
         }
     }
@@ -270,7 +285,7 @@ impl Split {
         let rows = self.run.filter(|&(rows, _)| rows <= ROWS)?;
         let c = self.columns?;
         // Cells lie side by side in the output too.
-        self.kept[c + 1..].iter().all(|&n| n == 1).then_some(rows)
+        (self.cell_steps[c] == 1).then_some(rows)
     }
 
     pub(crate) fn cells(&self) -> usize {
@@ -286,11 +301,11 @@ impl Split {
         most: usize,
         mut visit: impl FnMut(usize, usize, usize, isize),
     ) {
-        let cells = super::view::row_major(&self.kept);
+        let (cells, steps) = (&self.cell_steps, &self.visited_steps);
         let Some(c) = self.columns else {
             for_each_row(
-                &self.kept,
-                [&cells, &self.kept_steps],
+                &self.visited,
+                [cells, steps],
                 [0, offset],
                 |[cell, at], n, [s, t]| {
                     for i in 0..n as isize {
@@ -305,11 +320,11 @@ impl Split {
             );
             return;
         };
-        let mut outer = self.kept.clone();
+        let mut outer = self.visited.clone();
         outer[c] = 1;
         for_each_row(
             &outer,
-            [&cells, &self.kept_steps],
+            [cells, steps],
             [0, offset],
             |[cell, at], n, [s, t]| {
                 for i in 0..n as isize {
@@ -317,8 +332,8 @@ impl Split {
                         cell.wrapping_add_signed(i * s),
                         at.wrapping_add_signed(i * t),
                     );
-                    for first in (0..self.kept[c]).step_by(most) {
-                        let width = most.min(self.kept[c] - first);
+                    for first in (0..self.visited[c]).step_by(most) {
+                        let width = most.min(self.visited[c] - first);
                         visit(
                             cell + first * cells[c] as usize,
                             at + first,
@@ -381,10 +396,17 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
             out[cell] = T::of(total);
             return;
         }
-        let totals = &mut totals[..width];
-        totals.fill(F::start());
-        let (columns, wide) = (&mut room.0[..width], &mut room.1[..width]);
+        totals[..width.next_multiple_of(WHOLE)].fill(F::start());
         split.for_each_run(at, |at, n, step| {
+            // What stands behind rows goes along, so that vectors are whole; nobody looks at what it comes to.
+            let last = at.wrapping_add_signed((n as isize - 1) * step);
+            let whole = width.next_multiple_of(WHOLE);
+            let width = match at.max(last) + whole <= data.len() {
+                true => whole,
+                false => width,
+            };
+            let totals = &mut totals[..width];
+            let (columns, wide) = (&mut room.0[..width], &mut room.1[..width]);
             for first in (0..n).step_by(ROWS) {
                 vectorized(Rows::<T, F> {
                     totals,
@@ -398,7 +420,7 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
                 });
             }
         });
-        for (j, total) in totals.iter().enumerate() {
+        for (j, total) in totals[..width].iter().enumerate() {
             out[cell.wrapping_add_signed(j as isize * cell_step)] = T::of(*total);
         }
     });
@@ -608,14 +630,17 @@ pub(crate) fn largest<T: Real, S: Simd>(simd: S, x: &[T]) -> T {
     halve(lanes, |a, b| if b > a { b } else { a })
 }
 
+/// Lanes of a run of at most as many elements: others would stay empty, and sums are the same without them.
+pub(crate) const FEW: usize = 16;
+
 /// The sum of lanes, joined in the same halves on every instruction set, as [`halve`] does, but in vectors throughout.
 #[inline(always)]
-pub(crate) fn sum_of_lanes<T: Real, S: Simd>(simd: S, lanes: &[T; LANES]) -> T {
+pub(crate) fn sum_of_lanes<T: Real, S: Simd, const N: usize>(simd: S, lanes: &[T; N]) -> T {
     let vectors = T::vectors::<S>(lanes);
     let mut sums = [T::splat(simd, T::zero()); LANES];
     sums[..vectors.len()].copy_from_slice(vectors);
     let one = T::splat(simd, T::one());
-    let mut half = LANES / T::lanes::<S>() / 2;
+    let mut half = N / T::lanes::<S>() / 2;
     while half > 0 {
         for i in 0..half {
             sums[i] = T::mul_add_vec(simd, one, sums[i], sums[i + half]);

@@ -6,7 +6,7 @@
 
 mod middling;
 mod rows;
-mod short;
+pub(crate) mod short;
 
 pub(crate) use self::rows::CompiledRows;
 pub use self::rows::{softmax_rows, softmax_rows_grad};
@@ -14,16 +14,13 @@ pub use self::rows::{softmax_rows, softmax_rows_grad};
 use super::cells::cell_steps;
 use super::exp::exp_in;
 use super::pointwise::{assert_shapes, larger, vectorized};
-use super::reduce::{BLOCK, COLUMNS, LANES, Split, by_lanes, halve, largest};
-use super::view::for_each_row;
+use super::reduce::{BLOCK, COLUMNS, FEW, LANES, Split, by_lanes, halve, largest};
+use super::view::{for_each_row, join_dims};
 use super::whole::{CHUNK, gathered};
 use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
 use core::marker::PhantomData;
 use pulp::{Simd, WithSimd};
-
-/// Lanes of a run of as few elements.
-const FEW: usize = 16;
 
 /// Rows per block where columns are side by side.
 const ROWS: usize = 64;
@@ -91,6 +88,10 @@ fn max_sum_exp_here<T: Real>(x: &View<'_, T>, dims: &[usize], pairs: &mut [f64])
         pairs.len()
     );
     let data = x.data();
+    if let Some(n) = split.rows().filter(|&n| short::is_short(n)) {
+        let x = &data[x.offset()..][..split.cells() * n];
+        return vectorized(ShortRows { x, n, pairs });
+    }
     let (mut room, mut states) = ([T::zero(); BLOCK], [[0.0; 2]; COLUMNS]);
     split.for_each_cell(x.offset(), COLUMNS, |cell, at, width, cell_step| {
         let states = &mut states[..width];
@@ -120,6 +121,22 @@ fn max_sum_exp_here<T: Real>(x: &View<'_, T>, dims: &[usize], pairs: &mut [f64])
             pairs[2 * cell..][..2].copy_from_slice(state);
         }
     });
+}
+
+/// Rows of a few elements, one behind the other, each of which gives a pair.
+struct ShortRows<'a, T> {
+    x: &'a [T],
+    n: usize,
+    pairs: &'a mut [f64],
+}
+
+impl<T: Real> WithSimd for ShortRows<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        short::pairs::<T, S>(self.x, self.n, self.pairs);
+    }
 }
 
 /// The pair of elements side by side.
@@ -343,6 +360,46 @@ fn each<T: Real, F: Formula>(log: bool, operands: [&View<'_, T>; 3], out: &mut V
     let data = out.data_mut();
     let mut rooms = [[T::zero(); CHUNK]; 4];
     let [a, b, c] = operands;
+    let (extents, steps) = join_dims(&shape, [a.strides(), b.strides(), c.strides(), &strides]);
+    if let ([count, n], [[a_row, b_row, c_row, to_row], [1, b_step, 0, 1]]) =
+        (&extents[..], &steps[..])
+        && short::is_short(*n)
+        && [a_row, to_row] == [&(*n as isize); 2]
+        && *b_step == isize::from(F::SECOND_VARIES)
+        && (!F::SECOND_VARIES || b_row == a_row)
+    {
+        // Rows go together, with the numbers of their cells beside each element.
+        let some = CHUNK / n;
+        for first in (0..*count).step_by(some) {
+            let rows = first..(*count).min(first + some);
+            let len = rows.len() * n;
+            let [_, b_room, c_room, _] = &mut rooms;
+            let repeat = |of: &View<'_, T>, step: isize, room: &mut [T]| {
+                for (row, to) in rows.clone().zip(room.chunks_exact_mut(*n)) {
+                    to.fill(of.data()[of.offset().wrapping_add_signed(row as isize * step)]);
+                }
+            };
+            repeat(c, *c_row, c_room);
+            let second = match F::SECOND_VARIES {
+                true => &b.data()[b.offset() + first * n..][..len],
+                false => {
+                    repeat(b, *b_row, b_room);
+                    &b_room[..len]
+                }
+            };
+            vectorized(Each {
+                log,
+                from: [
+                    &a.data()[a.offset() + first * n..][..len],
+                    second,
+                    &c_room[..len],
+                ],
+                to: &mut data[offset + first * n..][..len],
+                formula: PhantomData::<F>,
+            });
+        }
+        return;
+    }
     for_each_row(
         &shape,
         [a.strides(), b.strides(), c.strides(), &strides],

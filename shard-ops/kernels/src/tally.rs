@@ -46,8 +46,8 @@ impl Tally {
     }
 
     /// All numbers as one.
-    fn fold(self, numbers: &[i64]) -> i64 {
-        let numbers = numbers.iter().copied();
+    #[inline]
+    fn fold(self, numbers: impl Iterator<Item = i64>) -> i64 {
         match self {
             Self::Sum => numbers.fold(0, i64::wrapping_add),
             Self::Prod => numbers.fold(1, i64::wrapping_mul),
@@ -118,10 +118,17 @@ fn reduce<T: Copy>(
 ) {
     let split = Split::new(x.shape(), x.strides(), dims);
     let data = x.data();
-    let mut chunk = [0; CHUNK];
+    if let Some(n) = split.short_rows() {
+        let rows = data[x.offset()..][..split.cells() * n].chunks_exact(n);
+        return rows
+            .enumerate()
+            .for_each(|(cell, row)| put(cell, op.fold(row.iter().map(|x| number(*x)))));
+    }
+    // Made once: to make them takes longer than to look at a short row.
+    let (mut chunk, mut totals) = ([0; CHUNK], [0; COLUMNS]);
     split.for_each_cell(x.offset(), COLUMNS, |cell, at, width, cell_step| {
-        let mut totals = [op.identity(); COLUMNS];
         let totals = &mut totals[..width];
+        totals.fill(op.identity());
         for_each_row(
             &split.reduced,
             [&split.reduced_steps],
@@ -149,7 +156,7 @@ fn reduce<T: Copy>(
                             *to = number(data[at.wrapping_add_signed(i as isize * step)]);
                         }
                     }
-                    let folded = op.fold(&chunk[..len]);
+                    let folded = op.fold(chunk[..len].iter().copied());
                     op.join(totals, &[folded]);
                 }
             },

@@ -1,6 +1,7 @@
 //! Softmax of rows of few elements, many rows at a time: a row to a lane. To find the largest element of one row by itself, or its sum,
 //! takes longer than its exponentials.
 
+use super::{above, below, pair};
 use crate::Real;
 use crate::arrays::{self, numbered};
 use crate::exp::exp_in;
@@ -10,7 +11,7 @@ use pulp::Simd;
 /// Rows of as many elements and more are not short: of 64 a row by itself takes as long.
 const LONG: usize = 64;
 /// How many rows go together.
-const ROWS: usize = 16;
+pub(crate) const ROWS: usize = 16;
 
 /// Whether rows of so many elements are short.
 pub(super) fn is_short(n: usize) -> bool {
@@ -54,6 +55,31 @@ pub(super) fn values<T: Real, S: Simd>(log: bool, x: &[T], n: usize, out: &mut [
     }
 }
 
+/// Writes the maximum of each short row and the sum of exponentials below it.
+#[inline(always)]
+pub(super) fn pairs<T: Real, S: Simd>(x: &[T], n: usize, pairs: &mut [f64]) {
+    let mut columns: Columns<T> = [[T::zero(); ROWS]; LONG];
+    let columns = &mut columns[..n];
+    for (x, pairs) in x.chunks(ROWS * n).zip(pairs.chunks_mut(2 * ROWS)) {
+        load(x, n, columns);
+        let mut max = [T::neg_infinity(); ROWS];
+        for column in &*columns {
+            for (max, x) in max.iter_mut().zip(column) {
+                *max = above(*max, *x);
+            }
+        }
+        let mut total = [0.0; ROWS];
+        for column in &*columns {
+            for ((x, max), total) in column.iter().zip(&max).zip(&mut total) {
+                *total += exp_in::<S, T>(below(*x, *max)).wide();
+            }
+        }
+        for ((to, max), total) in pairs.as_chunks_mut().0.iter_mut().zip(max).zip(total) {
+            *to = pair(max, total);
+        }
+    }
+}
+
 /// Writes the derivative of [`values`], given the result and its cotangent.
 #[inline(always)]
 pub(super) fn gradients<T: Real, S: Simd>(log: bool, y: &[T], dy: &[T], n: usize, out: &mut [T]) {
@@ -94,7 +120,7 @@ fn each<T: Copy>(columns: &mut [[T; ROWS]], f: impl Fn(T, usize) -> T) {
 
 /// Reads rows, at most so many as columns have room for; of others there are zeros.
 #[inline(always)]
-fn load<T: Real>(x: &[T], n: usize, columns: &mut [[T; ROWS]]) {
+pub(crate) fn load<T: Real>(x: &[T], n: usize, columns: &mut [[T; ROWS]]) {
     if x.len() < ROWS * n {
         columns.fill([T::zero(); ROWS]);
     }
@@ -124,9 +150,9 @@ fn load<T: Real>(x: &[T], n: usize, columns: &mut [[T; ROWS]]) {
     }
 }
 
-/// Writes rows.
+/// Writes rows, those that columns have room for at most.
 #[inline(always)]
-fn store<T: Real>(columns: &[[T; ROWS]], n: usize, out: &mut [T]) {
+pub(crate) fn store<T: Real>(columns: &[[T; ROWS]], n: usize, out: &mut [T]) {
     let rows = out.len() / n;
     let whole = rows / SIDE * SIDE;
     for (row, lines) in (0..whole).step_by(SIDE).zip(out.chunks_exact_mut(SIDE * n)) {

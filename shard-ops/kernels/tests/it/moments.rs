@@ -225,3 +225,29 @@ fn squares_about_zero_of_infinities_are_infinite() {
     assert_eq!(of(&[1e200, 1.0]), f64::INFINITY);
     assert!(of(&[f64::INFINITY, f64::NAN]).is_nan());
 }
+
+/// Rows that are looked at many at a time, and what is left of them, have the moments that each has alone.
+#[test]
+fn many_short_rows_have_the_moments_of_each_alone() {
+    let rows = 2 * 16 + 5;
+    for n in [2, 3, 10, 16, 17] {
+        let x: Vec<f32> = (0..rows * n)
+            .map(|i| match (i * 7919) % 997 {
+                0 => f32::NAN,
+                1..4 => f32::INFINITY,
+                4..20 => 1e-30,
+                20..30 => 3e38,
+                k => k as f32 / 100.0,
+            })
+            .collect();
+        let all = moments(&View::contiguous(&x, &[rows, n]), &[1], None);
+        for (i, row) in x.chunks(n).enumerate() {
+            let one = moments(&View::contiguous(row, &[1, n]), &[1], None);
+            let bits = |m: &Moments, i: usize| {
+                let known = |x: f64| if x.is_nan() { 7.5 } else { x };
+                [m.count[i], known(m.mean[i]), known(m.m2[i])].map(f64::to_bits)
+            };
+            assert_eq!(bits(&all, i), bits(&one, 0), "{row:?}");
+        }
+    }
+}

@@ -175,3 +175,40 @@ fn many_short_rows_give_what_each_gives_alone() {
         }
     }
 }
+
+/// What stands in memory beside columns of few, or behind the last one, has no part in them.
+#[test]
+fn few_columns_of_many_rows_are_those_of_a_wider_array() {
+    let rows = 5 * 16 + 3;
+    for (width, stride) in [(2, 2), (3, 3), (3, 5), (15, 17), (16, 16), (17, 40)] {
+        let mut x = vec![f64::NAN; rows * stride];
+        for (i, row) in x.chunks_mut(stride).enumerate() {
+            for (j, x) in row[..width].iter_mut().enumerate() {
+                *x = ((i * 31 + j * 17) % 101) as f64 / 50.0 + 0.3;
+            }
+        }
+        for op in OPS {
+            let mut found = vec![9.0; width];
+            let columns = View::new(&x, 0, &[rows, width], &[stride as isize, 1]);
+            reduce(op, &columns, &[0], &mut found);
+            for (j, found) in found.iter().enumerate() {
+                let mut alone = [9.0];
+                let column: Vec<f64> = (0..rows).map(|i| x[i * stride + j]).collect();
+                // Beside another, so that it is taken by rows too.
+                let beside: Vec<f64> = column.iter().flat_map(|x| [*x, 1.0]).collect();
+                let mut pair = [9.0; 2];
+                reduce(op, &View::contiguous(&beside, &[rows, 2]), &[0], &mut pair);
+                assert_eq!(
+                    found.to_bits(),
+                    pair[0].to_bits(),
+                    "{op:?} of column {j} of {width}"
+                );
+                reduce(op, &View::contiguous(&column, &[rows]), &[0], &mut alone);
+                assert!(
+                    (found / alone[0] - 1.0).abs() < 1e-12,
+                    "{op:?} of column {j} of {width}"
+                );
+            }
+        }
+    }
+}

@@ -83,3 +83,56 @@ fn pairs_of_infinities_and_of_nothing() {
     max_sum_exp(&View::contiguous(&x[..0], &[0]), &[0], &mut none);
     assert_eq!(none, [-inf, 0.0]);
 }
+
+/// Rows that are looked at many at a time, and what is left of them, give what each gives alone; and elements what they give in columns, where
+/// none goes with others of its row.
+#[test]
+fn many_short_rows_give_what_each_gives_alone() {
+    let rows = 2 * 16 + 5;
+    for n in [2, 3, 10, 17, 63, 64] {
+        let x: Vec<f32> = (0..rows * n)
+            .map(|i| match (i * 7919) % 997 {
+                0 => f32::NAN,
+                1..6 => f32::NEG_INFINITY,
+                6..9 => f32::INFINITY,
+                k => (k as f32 - 500.0) / 100.0,
+            })
+            .collect();
+        let bits = |of: &[f64]| -> Vec<u64> { of.iter().map(|x| x.to_bits()).collect() };
+        let mut pairs = vec![9.0; 2 * rows];
+        max_sum_exp(&View::contiguous(&x, &[rows, n]), &[1], &mut pairs);
+        for (row, pair) in x.chunks(n).zip(pairs.chunks(2)) {
+            let mut alone = [9.0; 2];
+            max_sum_exp(&View::contiguous(row, &[1, n]), &[1], &mut alone);
+            assert!(pair[0] == alone[0] || pair[0].is_nan() && alone[0].is_nan());
+            assert!(
+                (pair[1] / alone[1] - 1.0).abs() < 1e-6 || pair[1].is_nan() && alone[1].is_nan()
+            );
+        }
+        let factors: Vec<f64> = pairs
+            .chunks(2)
+            .flat_map(|pair| [pair[0], pair[1]])
+            .collect();
+        let across = View::contiguous(&x, &[rows, n]).permute(&[1, 0]);
+        let [mut by_rows, mut by_columns] = [(); 2].map(|()| vec![9.0f32; rows * n]);
+        let to = &mut ViewMut::contiguous(&mut by_rows, &[rows, n]);
+        exponentials(&View::contiguous(&x, &[rows, n]), &[1], &factors, to);
+        let to = &mut ViewMut::contiguous(&mut by_columns, &[n, rows]);
+        exponentials(&across, &[0], &factors, to);
+        let turned = View::contiguous(&by_columns, &[n, rows])
+            .permute(&[1, 0])
+            .to_vec();
+        let wide = |of: &[f32]| -> Vec<f64> { of.iter().map(|x| f64::from(*x)).collect() };
+        let is_nan = |of: &[f64]| -> Vec<f64> {
+            of.iter()
+                .map(|x| if x.is_nan() { 7.0 } else { *x })
+                .collect()
+        };
+        assert_eq!(
+            bits(&is_nan(&wide(&by_rows))),
+            bits(&is_nan(&wide(&turned))),
+            "{n}"
+        );
+        assert!(by_rows.iter().any(|x| *x != 9.0 && !x.is_nan()));
+    }
+}
