@@ -1,8 +1,11 @@
 //! Sums over the coordinates of pairs of points: powers of what two rows differ by.
 
 use super::{Real, View, ViewMut};
+use crate::arrays::{each, numbered};
 use crate::compiled::compiled;
 use crate::pointwise::vectorized;
+use crate::reduce::halve;
+use core::ops::Range;
 use pulp::{Simd, WithSimd};
 
 /// What is summed over the coordinates of two points, for a power `p` above 0: `|a - b|^p`, and its derivative with respect to `a`,
@@ -131,35 +134,46 @@ fn powers_by<T: Real>(
         let [count, width] = [out.shape()[0], out.shape()[1]];
         let (mut a, mut b) = (Vec::new(), Vec::new());
         let coordinates = x.shape().last().copied().unwrap_or(0);
-        let mut turned = vec![T::zero(); coordinates * width];
-        columns.turn(y, batch, &mut turned, &mut b);
-        let mut sums = vec![T::zero(); width];
+        let mut points = Vec::with_capacity(count * coordinates);
         for i in 0..count {
-            let point = rows.row(x, batch, i, &mut a);
-            vectorized(PowerSums {
-                power,
-                point,
-                turned: &turned,
-                sums: &mut sums,
-            });
-            if out.strides()[1] == 1 && width > 0 {
-                let at = out.offset() as isize + i as isize * out.strides()[0];
-                out.data_mut()[at as usize..][..width].copy_from_slice(&sums);
-                continue;
-            }
-            for (j, &sum) in sums.iter().enumerate() {
-                put(&mut out, [i, j], sum);
+            points.extend_from_slice(rows.row(x, batch, i, &mut a));
+        }
+        let mut panel = vec![T::zero(); coordinates * WIDE];
+        let mut sums = [[T::zero(); WIDE]; POINTS];
+        for first in (0..width).step_by(WIDE) {
+            let here = WIDE.min(width - first);
+            columns.turn(y, batch, first..first + here, &mut panel, &mut b);
+            for block in (0..count).step_by(POINTS) {
+                let some = POINTS.min(count - block);
+                vectorized(PowerSums {
+                    power,
+                    // What is left over is the last point again.
+                    points: numbered(|i| {
+                        &points[(block + i.min(some - 1)) * coordinates..][..coordinates]
+                    }),
+                    panel: panel.as_chunks().0,
+                    sums: &mut sums,
+                });
+                for (i, sums) in sums[..some].iter().enumerate() {
+                    put_row(&mut out, [block + i, first], &sums[..here]);
+                }
             }
         }
     });
 }
 
-/// Sums over the coordinates of a point and of many, of which those of a coordinate lie side by side.
+/// Columns whose sums stay in registers.
+const WIDE: usize = 64;
+
+/// Points whose sums with them do.
+const POINTS: usize = 4;
+
+/// Sums over the coordinates of some points and of many, of which those of a coordinate lie side by side.
 struct PowerSums<'a, T, P> {
     power: &'a P,
-    point: &'a [T],
-    turned: &'a [T],
-    sums: &'a mut [T],
+    points: [&'a [T]; POINTS],
+    panel: &'a [[T; WIDE]],
+    sums: &'a mut [[T; WIDE]; POINTS],
 }
 
 impl<T: Real, P: Power<T>> WithSimd for PowerSums<'_, T, P> {
@@ -167,31 +181,16 @@ impl<T: Real, P: Power<T>> WithSimd for PowerSums<'_, T, P> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        /// Columns whose sums stay in registers.
-        const WIDE: usize = 64;
-        let width = self.sums.len();
-        for (block, sums) in self.sums.chunks_mut(WIDE).enumerate() {
-            let rows = self
-                .turned
-                .chunks_exact(width)
-                .map(|row| &row[block * WIDE..]);
-            if let Ok(whole) = <&mut [T; WIDE]>::try_from(&mut *sums) {
-                let mut all = [T::zero(); WIDE];
-                for (a, row) in self.point.iter().zip(rows) {
-                    for (sum, b) in all.iter_mut().zip(&row[..WIDE]) {
-                        *sum += self.power.of(*a - *b);
-                    }
-                }
-                *whole = all;
-                continue;
-            }
-            sums.fill(T::zero());
-            for (a, row) in self.point.iter().zip(rows) {
+        let mut all = [[T::zero(); WIDE]; POINTS];
+        for (k, row) in self.panel.iter().enumerate() {
+            for (sums, point) in all.iter_mut().zip(self.points) {
+                let a = point[k];
                 for (sum, b) in sums.iter_mut().zip(row) {
-                    *sum += self.power.of(*a - *b);
+                    *sum += self.power.of(a - *b);
                 }
             }
         }
+        *self.sums = all;
     }
 }
 
@@ -210,61 +209,89 @@ fn slopes_by<T: Real>(
     let mut turned = vec![T::zero(); coordinates * width];
     for_each_matrix(out, |batch, mut out| {
         let (mut a, mut b, mut w) = (Vec::new(), Vec::new(), Vec::new());
-        columns.turn(y, batch, &mut turned, &mut b);
+        columns.turn(y, batch, 0..width, &mut turned, &mut b);
+        let mut sums = vec![T::zero(); coordinates];
         for i in 0..out.shape()[0] {
-            let a = rows.row(x, batch, i, &mut a);
-            let weights = weights.row(g, batch, i, &mut w);
-            for (k, &a) in a.iter().enumerate() {
-                let others = &turned[k * width..][..width];
-                let sum = vectorized(SlopeSum {
-                    power,
-                    a,
-                    others,
-                    weights,
-                });
-                put(&mut out, [i, k], sum);
-            }
+            vectorized(SlopeSums {
+                power,
+                point: rows.row(x, batch, i, &mut a),
+                turned: &turned,
+                weights: weights.row(g, batch, i, &mut w),
+                sums: &mut sums,
+            });
+            put_row(&mut out, [i, 0], &sums);
         }
     });
 }
 
-/// The sum of slopes with respect to one coordinate, to those of all columns, with weights.
-struct SlopeSum<'a, T, P> {
+/// The sums of slopes with respect to a point's coordinates, to those of all columns, with weights.
+struct SlopeSums<'a, T, P> {
     power: &'a P,
-    a: T,
-    others: &'a [T],
+    point: &'a [T],
+    turned: &'a [T],
     weights: &'a [T],
+    sums: &'a mut [T],
 }
 
-impl<T: Real, P: Power<T>> WithSimd for SlopeSum<'_, T, P> {
-    type Output = T;
+impl<T: Real, P: Power<T>> WithSimd for SlopeSums<'_, T, P> {
+    type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> T {
-        /// Sums side by side, as many on each processor: the order of additions is the same.
-        const SUMS: usize = 32;
-        let mut sums = [T::zero(); SUMS];
-        let ((others, rest), (weights, rest_weights)) = (
-            self.others.as_chunks::<SUMS>(),
-            self.weights.as_chunks::<SUMS>(),
+    fn with_simd<S: Simd>(self, _: S) {
+        /// Coordinates whose sums stay in registers.
+        const SOME: usize = 4;
+        let width = self.weights.len();
+        let (mut points, mut to) = (
+            self.point.chunks_exact(SOME),
+            self.sums.chunks_exact_mut(SOME),
         );
-        for (others, weights) in others.iter().zip(weights) {
-            for lane in 0..SUMS {
-                sums[lane] += weights[lane] * self.power.slope(self.a - others[lane]);
-            }
+        let mut first = 0;
+        for (point, to) in points.by_ref().zip(to.by_ref()) {
+            let point: [T; SOME] = numbered(|i| point[i]);
+            let others = numbered(|i| &self.turned[(first + i) * width..][..width]);
+            to.copy_from_slice(&slope_sums(self.power, point, others, self.weights));
+            first += SOME;
         }
-        for ((sum, &b), &w) in sums.iter_mut().zip(rest).zip(rest_weights) {
-            *sum += w * self.power.slope(self.a - b);
+        for (&a, to) in points.remainder().iter().zip(to.into_remainder()) {
+            let others = [&self.turned[first * width..][..width]];
+            [*to] = slope_sums(self.power, [a], others, self.weights);
+            first += 1;
         }
-        let mut half = SUMS / 2;
-        while half > 0 {
-            for lane in 0..half {
-                sums[lane] += sums[lane + half];
-            }
-            half /= 2;
-        }
-        sums[0]
     }
+}
+
+/// The sums of slopes with respect to a few coordinates. How many there are makes no difference to any.
+#[inline(always)]
+fn slope_sums<T: Real, const N: usize>(
+    power: &impl Power<T>,
+    point: [T; N],
+    others: [&[T]; N],
+    weights: &[T],
+) -> [T; N] {
+    /// Sums side by side, as many on each processor: the order of additions is the same.
+    const SUMS: usize = 32;
+    let (weights, rest_weights) = weights.as_chunks::<SUMS>();
+    let (others, rest): ([_; N], [_; N]) = {
+        let split = each(others, |others| others.as_chunks::<SUMS>());
+        (
+            each(split, |of| &of.0[..weights.len()]),
+            each(split, |of| of.1),
+        )
+    };
+    let mut sums = [[T::zero(); SUMS]; N];
+    for (block, weights) in weights.iter().enumerate() {
+        for ((sums, &a), others) in sums.iter_mut().zip(&point).zip(others) {
+            for ((sum, w), b) in sums.iter_mut().zip(weights).zip(&others[block]) {
+                *sum += *w * power.slope(a - *b);
+            }
+        }
+    }
+    for ((sums, &a), rest) in sums.iter_mut().zip(&point).zip(rest) {
+        for ((sum, &b), &w) in sums.iter_mut().zip(rest).zip(rest_weights) {
+            *sum += w * power.slope(a - b);
+        }
+    }
+    each(sums, |sums| halve(sums, |a, b| a + b))
 }
 
 /// Where the rows of matrices lie whose leading dims broadcast.
@@ -315,11 +342,18 @@ impl Rows {
 }
 
 impl Rows {
-    /// The rows coordinate by coordinate: the numbers of all rows lie side by side.
-    fn turn<T: Real>(&self, view: &View<'_, T>, batch: &[usize], to: &mut [T], copy: &mut Vec<T>) {
-        let width = view.shape()[view.ndim() - 2];
-        for j in 0..width {
-            for (k, &b) in self.row(view, batch, j, copy).iter().enumerate() {
+    /// Some rows coordinate by coordinate: the numbers that one coordinate has in all rows lie side by side.
+    fn turn<T: Real>(
+        &self,
+        view: &View<'_, T>,
+        batch: &[usize],
+        some: Range<usize>,
+        to: &mut [T],
+        copy: &mut Vec<T>,
+    ) {
+        let width = to.len().checked_div(self.n).unwrap_or(0);
+        for (j, row) in some.enumerate() {
+            for (k, &b) in self.row(view, batch, row, copy).iter().enumerate() {
                 to[k * width + j] = b;
             }
         }
@@ -354,8 +388,15 @@ fn for_each_matrix<T: Real>(
     }
 }
 
-fn put<T: Real>(out: &mut ViewMut<'_, T>, [i, j]: [usize; 2], value: T) {
+/// Writes numbers of a row side by side.
+fn put_row<T: Real>(out: &mut ViewMut<'_, T>, [i, j]: [usize; 2], values: &[T]) {
     let (down, across) = (out.strides()[0], out.strides()[1]);
     let at = out.offset() as isize + i as isize * down + j as isize * across;
-    out.data_mut()[at as usize] = value;
+    let data = out.data_mut();
+    if across == 1 && !values.is_empty() {
+        return data[at as usize..][..values.len()].copy_from_slice(values);
+    }
+    for (k, &value) in values.iter().enumerate() {
+        data[(at + k as isize * across) as usize] = value;
+    }
 }

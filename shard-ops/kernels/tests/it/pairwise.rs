@@ -80,3 +80,48 @@ fn slopes_to_many_points_are_summed() {
         .collect();
     assert_close(&out, &expected, 1e-5);
 }
+
+/// Points and columns that go together, and what is left of them, give what each gives alone.
+#[test]
+fn points_and_coordinates_give_what_each_gives_alone() {
+    let ([n, k, m], mut rng) = ([6, 64 + 5, 9], Rng::new(10));
+    let [x, y, g] = [n * m, k * m, n * k].map(|len| rng.vec::<f32>(len));
+    for p in [1.0, 2.0, 3.0] {
+        let (mut all, mut back) = (vec![9.0; n * k], vec![9.0; n * m]);
+        let of_y = View::contiguous(&y, &[k, m]);
+        let to = &mut ViewMut::contiguous(&mut all, &[n, k]);
+        powers(&View::contiguous(&x, &[n, m]), &of_y, p, to);
+        let to = &mut ViewMut::contiguous(&mut back, &[n, m]);
+        let of_g = View::contiguous(&g, &[n, k]);
+        slopes(&View::contiguous(&x, &[n, m]), &of_y, &of_g, p, to);
+        for i in 0..n {
+            let point = View::contiguous(&x[i * m..][..m], &[1, m]);
+            for j in 0..k {
+                let mut one = [9.0];
+                let other = View::contiguous(&y[j * m..][..m], &[1, m]);
+                powers(
+                    &point,
+                    &other,
+                    p,
+                    &mut ViewMut::contiguous(&mut one, &[1, 1]),
+                );
+                assert_eq!(one[0], all[i * k + j], "{p}: {i} and {j}");
+            }
+            let weights = View::contiguous(&g[i * k..][..k], &[1, k]);
+            for c in 0..m {
+                let mut one = [9.0];
+                let at = View::contiguous(&x[i * m + c..][..1], &[1, 1]);
+                let others: Vec<f32> = y.iter().skip(c).step_by(m).copied().collect();
+                let others = View::contiguous(&others, &[k, 1]);
+                slopes(
+                    &at,
+                    &others,
+                    &weights,
+                    p,
+                    &mut ViewMut::contiguous(&mut one, &[1, 1]),
+                );
+                assert_eq!(one[0], back[i * m + c], "{p}: {i}, {c}");
+            }
+        }
+    }
+}
