@@ -223,6 +223,76 @@ pub fn gemm<T: Real>(
     }
 }
 
+/// So many products as [`gemm`] computes them, of extents `[m, n, k]`: the matrices of each lie so far behind those of the one before. Those of a
+/// few numbers are computed together, with the same bits.
+///
+/// ```
+/// use shard_kernels::gemm::{gemm_many, Mat, MatMut};
+/// // Three matrices of 1 x 2 with one column.
+/// let (a, b, mut c) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 10.0], [0.0; 3]);
+/// let (left, right) = (Mat::row_major(&a, 2), Mat::row_major(&b, 1));
+/// gemm_many([1, 1, 2], left, right, MatMut::row_major(&mut c, 1), (3, [2, 0, 1]), false);
+/// assert_eq!(c, [21.0, 43.0, 65.0]);
+/// ```
+///
+/// # Panics
+/// As [`gemm`], for any of the products.
+pub fn gemm_many<T: Real>(
+    extent: [usize; 3],
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    mut c: MatMut<'_, T>,
+    (count, steps): (usize, [isize; 3]),
+    accumulate: bool,
+) {
+    if tiny::products(extent, [&a, &b], &mut c, (count, steps), accumulate) {
+        return;
+    }
+    let [m, n, k] = extent;
+    each_product(a, b, &mut c, (count, steps), |a, b, c| {
+        gemm(m, n, k, a, b, c, accumulate);
+    });
+}
+
+/// Visits the matrices of so many products, those of each so far behind those of the one before: for kernels that multiply two at a time.
+///
+/// ```
+/// use shard_kernels::gemm::{each_product, gemm_whole, Mat, MatMut};
+/// // Two dot products with one vector.
+/// let (a, b, mut c) = ([1, 2, 3, 4], [1, 10], [0_i64; 2]);
+/// let (left, right) = (Mat::row_major(&a, 2), Mat::row_major(&b, 1));
+/// each_product(left, right, &mut MatMut::row_major(&mut c, 1), (2, [2, 0, 1]), |a, b, c| {
+///     gemm_whole(1, 1, 2, a, b, c, false);
+/// });
+/// assert_eq!(c, [21, 43]);
+/// ```
+pub fn each_product<E: Copy, T>(
+    a: Mat<'_, E>,
+    b: Mat<'_, E>,
+    c: &mut MatMut<'_, T>,
+    (count, steps): (usize, [isize; 3]),
+    mut visit: impl FnMut(Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>),
+) {
+    for r in 0..count as isize {
+        let at = |offset: usize, step: isize| offset.wrapping_add_signed(r * step);
+        let left = Mat {
+            offset: at(a.offset, steps[0]),
+            ..a
+        };
+        let right = Mat {
+            offset: at(b.offset, steps[1]),
+            ..b
+        };
+        let to = MatMut {
+            data: &mut *c.data,
+            offset: at(c.offset, steps[2]),
+            row_step: c.row_step,
+            col_step: c.col_step,
+        };
+        visit(left, right, to);
+    }
+}
+
 /// Counts `n` indices from the other end.
 fn turn(n: usize, offset: &mut usize, step: &mut isize) {
     *offset = offset.wrapping_add_signed((n as isize - 1) * *step);
@@ -290,29 +360,26 @@ pub fn matmul<T: Real>(
             } else {
                 (count, m)
             };
-            for r in 0..runs {
-                let at: [usize; 3] =
-                    core::array::from_fn(|i| at[i].wrapping_add_signed(r as isize * steps[i]));
-                let a = Mat {
-                    data: a.data(),
-                    offset: at[0],
-                    row_step: ar,
-                    col_step: ac,
-                };
-                let b = Mat {
-                    data: b.data(),
-                    offset: at[1],
-                    row_step: br,
-                    col_step: bc,
-                };
-                let c = MatMut {
-                    data,
-                    offset: at[2],
-                    row_step: or,
-                    col_step: oc,
-                };
-                gemm(rows, n, k, a, b, c, accumulate);
-            }
+            let extent = [rows, n, k];
+            let left = Mat {
+                data: a.data(),
+                offset: at[0],
+                row_step: ar,
+                col_step: ac,
+            };
+            let right = Mat {
+                data: b.data(),
+                offset: at[1],
+                row_step: br,
+                col_step: bc,
+            };
+            let to = MatMut {
+                data: &mut *data,
+                offset: at[2],
+                row_step: or,
+                col_step: oc,
+            };
+            gemm_many(extent, left, right, to, (runs, steps), accumulate);
         },
     );
 }

@@ -706,3 +706,65 @@ fn short_rows_with_columns_have_the_bits_of_each_alone() {
     rows_with_columns::<f32>();
     rows_with_columns::<f64>();
 }
+
+/// Products that are computed together have the bits of each by itself, however their matrices lie.
+fn many_as_one_by_one<T: Real>() {
+    let mut rng = Rng::new(80);
+    for (m, n, k) in [
+        (3, 3, 3),
+        (3, 1, 3),
+        (1, 3, 3),
+        (2, 5, 4),
+        (4, 1, 16),
+        (1, 1, 5),
+        (4, 4, 4),
+        (2, 2, 2),
+    ] {
+        for way in 0..16 {
+            let stored = |data, rows: usize, columns: usize, turned: bool| match turned {
+                false => Mat::row_major(data, columns),
+                true => Mat::row_major(data, rows).transposed(),
+            };
+            let (count, accumulate) = (21, way & 8 > 0);
+            // One side may be the same for all.
+            let shares = way & 4 > 0;
+            let steps = [m * k, if shares { 0 } else { k * n }, m * n].map(|step| step as isize);
+            let [x, y, start] =
+                [count * m * k, count * k * n, count * m * n].map(|len| rng.vec::<T>(len));
+            let (left, right) = (stored(&x, m, k, way & 1 > 0), stored(&y, k, n, way & 2 > 0));
+            let (mut all, mut each) = (start.clone(), start);
+            let to = MatMut::row_major(&mut all, n);
+            gemm_many([m, n, k], left, right, to, (count, steps), accumulate);
+            for r in 0..count {
+                let at = |offset: usize, step: isize| offset + r * step as usize;
+                let to = MatMut::row_major(&mut each[r * m * n..], n);
+                let left = Mat {
+                    offset: at(left.offset, steps[0]),
+                    ..left
+                };
+                let right = Mat {
+                    offset: at(right.offset, steps[1]),
+                    ..right
+                };
+                gemm(m, n, k, left, right, to, accumulate);
+            }
+            assert_eq!(all, each, "{m} x {n} x {k}, {way}");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "the library does not run there")]
+fn products_of_many_matrices_have_the_bits_of_each_by_itself() {
+    many_as_one_by_one::<f32>();
+    many_as_one_by_one::<f64>();
+}
+
+#[test]
+#[should_panic(expected = "operand a reaches")]
+fn many_products_of_too_few_numbers_are_refused() {
+    let (a, b, mut c) = ([1.0; 29 * 9], [1.0; 9], [0.0; 30 * 9]);
+    let (left, right) = (Mat::row_major(&a, 3), Mat::row_major(&b, 3));
+    let to = MatMut::row_major(&mut c, 3);
+    gemm_many([3, 3, 3], left, right, to, (30, [9, 0, 9]), false);
+}

@@ -2,7 +2,7 @@
 
 use super::order;
 use crate::families::elementwise::{cast, mul};
-use crate::families::matmul::batched;
+use crate::families::matmul::{Multiply, batched, one_by_one};
 use crate::families::reduce::sum;
 use crate::families::shape::{permute, reshape};
 use crate::families::types::product_types;
@@ -13,7 +13,7 @@ use crate::{
 };
 use shard_comm::{DType, DeviceKind, Element, Strided};
 use shard_kernels::copy::copy;
-use shard_kernels::gemm::{Mat, MatMut, gemm, gemm_halves, gemm_whole, takes_halves};
+use shard_kernels::gemm::{gemm_halves, gemm_many, gemm_whole, takes_halves};
 use shard_kernels::{View, ViewMut};
 use shard_spec::{Dims, ReduceOp, Strides};
 use smallvec::{SmallVec, smallvec};
@@ -262,11 +262,13 @@ impl Op for Contract {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         if call.inputs[0].dtype() == DType::BF16 {
-            return self.compute(call, gemm_halves);
+            return self.compute(call, one_by_one(gemm_halves));
         }
         match is_whole(call.dtype()) {
-            true => with_integer!(call.dtype(), T => self.compute(call, gemm_whole::<T>)),
-            false => with_float!(call.dtype(), T => self.compute(call, gemm::<T>)),
+            true => with_integer!(call.dtype(), T => {
+                self.compute(call, one_by_one(gemm_whole::<T>));
+            }),
+            false => with_float!(call.dtype(), T => self.compute(call, gemm_many::<T>)),
         }
     }
 
@@ -284,11 +286,11 @@ impl Op for Contract {
 }
 
 impl Contract {
-    /// The contraction of operands of type `E` in `T`, by a kernel for two matrices.
+    /// The contraction of operands of type `E` in `T`, by a kernel for matrices.
     fn compute<E: Element, T: Element>(
         &self,
         call: &mut HostCall<'_, '_>,
-        multiply: impl Fn(usize, usize, usize, Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, bool),
+        multiply: impl Multiply<E, T>,
     ) {
         let [a, b, y] = self.matrices(&call.cx.inputs, &call.cx.outputs[0]);
         let g = Groups::of(&self.a, &self.b, &self.out);

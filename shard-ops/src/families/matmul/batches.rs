@@ -1,9 +1,37 @@
 //! Products of many matrices, as few products as they can be.
 
 use shard_comm::Element;
-use shard_kernels::gemm::{Mat, MatMut};
+use shard_kernels::gemm::{Mat, MatMut, each_product};
 use shard_kernels::{View, ViewMut};
 use smallvec::SmallVec;
+
+/// A kernel for products of matrices of these extents, `[m, n, k]`: so many, those of each so far behind those of the one before. Whether they
+/// are added to what is there comes last.
+pub(in crate::families) trait Multiply<E, T>:
+    Fn([usize; 3], Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, (usize, [isize; 3]), bool)
+{
+}
+
+impl<E, T, F> Multiply<E, T> for F where
+    F: Fn([usize; 3], Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, (usize, [isize; 3]), bool)
+{
+}
+
+/// One product after the other, by a kernel for one.
+pub(in crate::families) fn one_by_one<E: Copy, T>(
+    multiply: impl Fn(usize, usize, usize, Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, bool),
+) -> impl Multiply<E, T> {
+    move |[m, n, k]: [usize; 3],
+          a: Mat<'_, E>,
+          b: Mat<'_, E>,
+          mut c: MatMut<'_, T>,
+          many: (usize, [isize; 3]),
+          adds: bool| {
+        each_product(a, b, &mut c, many, |a, b, c| {
+            multiply(m, n, k, a, b, c, adds);
+        });
+    }
+}
 
 /// A dim over whose indices products are made, with the strides of all three.
 #[derive(Clone, Copy)]
@@ -28,7 +56,7 @@ struct One {
 }
 
 /// `y = a b` for every batch of `y`, over which the leading dims of `a` and `b` broadcast; over the first `sums` of them, which `y`
-/// lacks, the products are added up. Matrices are multiplied by the kernel that is given, such as [`gemm`](shard_kernels::gemm::gemm).
+/// lacks, the products are added up. Matrices are multiplied by the kernel that is given, such as [`gemm_many`](shard_kernels::gemm::gemm_many).
 ///
 /// Batches that lie one after the other are rows of one product if they share the right operand, columns if they share the left one, and
 /// a part of the contraction if they are summed: `x w` of `x` (8, 64, 256) is one product of 512 rows, and so is the gradient of `w`.
@@ -37,7 +65,7 @@ pub(in crate::families) fn batched<E: Element, T: Element>(
     b: &View<'_, E>,
     sums: usize,
     y: &mut ViewMut<'_, T>,
-    multiply: impl Fn(usize, usize, usize, Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, bool),
+    multiply: impl Multiply<E, T>,
 ) {
     let tail = |strides: &[isize]| (strides[strides.len() - 2], strides[strides.len() - 1]);
     let mut one = One {
@@ -49,8 +77,11 @@ pub(in crate::families) fn batched<E: Element, T: Element>(
         y: tail(y.strides()),
     };
     let steps = merged(steps(a, b, sums, y), &mut one);
-    let (base, summed): (SmallVec<[Step; 4]>, SmallVec<[Step; 4]>) =
+    let (mut base, summed): (SmallVec<[Step; 4]>, SmallVec<[Step; 4]>) =
         steps.into_iter().partition(|step| !step.sums);
+    // Of those that are not added up the innermost are left to the kernel.
+    let innermost = if summed.is_empty() { base.pop() } else { None };
+    let many = innermost.map_or((1, [0; 3]), |step| (step.extent, [step.a, step.b, step.y]));
     let starts = [a.offset(), b.offset(), y.offset()].map(|at| at as isize);
     each(starts, &base, &mut |starts| {
         let mut adds = false;
@@ -70,7 +101,8 @@ pub(in crate::families) fn batched<E: Element, T: Element>(
             };
             let (left, right) = (matrix(a.data(), at_a, one.a), matrix(b.data(), at_b, one.b));
             let adds = std::mem::replace(&mut adds, true);
-            multiply(one.rows, one.columns, one.inner, left, right, to, adds);
+            let extent = [one.rows, one.columns, one.inner];
+            multiply(extent, left, right, to, many, adds);
         });
     });
 }

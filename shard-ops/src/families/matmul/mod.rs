@@ -11,7 +11,7 @@ mod rule;
 #[cfg(feature = "cuda")]
 pub(super) use self::cuda::multiply;
 
-pub(super) use self::batches::batched;
+pub(super) use self::batches::{Multiply, batched, one_by_one};
 
 use self::rule::Blocks;
 use crate::families::einsum::einsum;
@@ -26,7 +26,7 @@ use crate::{
 };
 use shard_comm::{DType, DeviceKind, Element};
 use shard_kernels::View;
-use shard_kernels::gemm::{self, Mat, MatMut};
+use shard_kernels::gemm;
 use shard_spec::Layout;
 use std::sync::Arc;
 
@@ -228,14 +228,14 @@ impl Op for MatMul {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         if call.inputs[0].dtype() == DType::BF16 {
-            return self.compute(call, gemm::gemm_halves, |y, b| y + b);
+            return self.compute(call, one_by_one(gemm::gemm_halves), |y, b| y + b);
         }
         match is_whole(call.dtype()) {
             true => with_integer!(call.dtype(), T => {
-                self.compute(call, gemm::gemm_whole::<T>, T::wrapping_add);
+                self.compute(call, one_by_one(gemm::gemm_whole::<T>), T::wrapping_add);
             }),
             false => with_float!(call.dtype(), T => {
-                self.compute(call, gemm::gemm::<T>, |y, b| y + b);
+                self.compute(call, gemm::gemm_many::<T>, |y, b| y + b);
             }),
         }
     }
@@ -265,11 +265,11 @@ impl Op for MatMul {
 }
 
 impl MatMul {
-    /// The product of operands of type `E` in `T`, by a kernel for two matrices, and what adds a bias.
+    /// The product of operands of type `E` in `T`, by a kernel for matrices, and what adds a bias.
     fn compute<E: Element, T: Element>(
         &self,
         call: &mut HostCall<'_, '_>,
-        multiply: impl Fn(usize, usize, usize, Mat<'_, E>, Mat<'_, E>, MatMut<'_, T>, bool),
+        multiply: impl Multiply<E, T>,
         add: impl Fn(T, T) -> T,
     ) {
         let (a, b) = (call.input::<E>(0), call.input::<E>(1));
