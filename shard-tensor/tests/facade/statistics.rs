@@ -464,6 +464,8 @@ fn losses_that_bend_have_second_derivatives_at_0() {
         let sum = LossReduction::Sum;
         let losses = [
             (x.huber_loss(&zeros, 1.5, sum)?, [1.0, 1.0, 1.0, 0.0]),
+            // At the bend itself nothing changes any more.
+            (x.huber_loss(&zeros, 1.0, sum)?, [0.0, 1.0, 0.0, 0.0]),
             (
                 x.smooth_l1_loss(&zeros, 1.6, sum)?,
                 [0.625, 0.625, 0.625, 0.0],
@@ -473,6 +475,32 @@ fn losses_that_bend_have_second_derivatives_at_0() {
             let slope = loss.grad(&[&x], true)?.remove(0).unwrap();
             let bend = slope.sum_all()?.grad(&[&x], false)?.remove(0).unwrap();
             assert_eq!(bend.to_array::<f32>()?, arr1(&exact).into_dyn());
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// Beyond the bend at any distance slopes are what they are near it, and NaN has none.
+#[test]
+fn losses_that_bend_have_slopes_at_infinity_and_nan() {
+    launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let of = |x: &[f32]| mesh.distribute(&arr1(x), shard(0));
+        let x = of(&[f32::NEG_INFINITY, -1e38, f32::NAN, f32::INFINITY])?.requires_grad()?;
+        let zeros = mesh.zeros([4], shard(0))?;
+        let none = LossReduction::None;
+        let losses = [
+            (x.huber_loss(&zeros, 0.5, none)?, [-0.5, -0.5, 0.5]),
+            (x.smooth_l1_loss(&zeros, 0.25, none)?, [-1.0, -1.0, 1.0]),
+        ];
+        for (errors, exact) in losses {
+            let slope = errors.sum_all()?.grad(&[&x], false)?.remove(0).unwrap();
+            let (errors, slope) = (errors.to_array::<f32>()?, slope.to_array::<f32>()?);
+            assert!(errors[[2]].is_nan() && slope[[2]].is_nan());
+            assert_eq!([errors[[0]], errors[[3]]], [f32::INFINITY; 2]);
+            assert!(errors[[1]].is_finite());
+            assert_eq!([slope[[0]], slope[[1]], slope[[3]]], exact);
         }
         Ok(())
     })

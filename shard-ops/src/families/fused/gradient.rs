@@ -21,13 +21,25 @@ pub(super) struct Gradient {
 /// The gradient for the operands that need one, from cotangents of the results that have one.
 pub(super) fn gradient(of: &Fused, needs: &[bool], given: &[bool]) -> Result<Gradient> {
     let formula = &of.formula;
-    let steps = Steps::of(formula.steps());
+    let from = (of.slopes.as_ref()).map_or(formula.steps(), |slopes| &slopes.steps);
+    let steps = Steps::of(from);
     let mut operands = formula.operands().to_vec();
     let mut next: usize = operands.iter().sum();
     let mut back = Back {
         steps: &steps,
-        of: vec![None; formula.steps().len()],
+        of: vec![None; from.len()],
     };
+    if let Some(slopes) = &of.slopes {
+        operands.push(1);
+        let dy = steps.symbol(FormulaStep::Input(next));
+        for (part, slope) in slopes.of.iter().enumerate() {
+            let input = steps.find(&FormulaStep::Input(part));
+            if let (Some(input), Some(slope)) = (input, *slope) {
+                back.add(input, dy * steps.at(slope));
+            }
+        }
+        return Ok(back.made(of, operands, needs));
+    }
     let results = formula.results().iter().zip(given);
     for (parts, _) in results.filter(|&(_, &given)| given) {
         operands.push(parts.len());
@@ -41,31 +53,7 @@ pub(super) fn gradient(of: &Fused, needs: &[bool], given: &[bool]) -> Result<Gra
             back.through(of.name, &formula.steps()[at], dy)?;
         }
     }
-    let (mut results, mut first) = (Vec::<Vec<usize>>::new(), 0);
-    let mut found = Vec::new();
-    for (&parts, &needed) in formula.operands().iter().zip(needs) {
-        let cotangents: Vec<_> = (first..first + parts)
-            .map(|part| back.of_part(part))
-            .collect();
-        first += parts;
-        found.push((needed && cotangents.iter().any(Option::is_some)).then(|| {
-            let zero = || steps.symbol(FormulaStep::Number(0.0));
-            let parts = cotangents.iter().map(|part| part.unwrap_or_else(zero).at());
-            let parts: Vec<usize> = parts.collect();
-            // Operands that were added have the same.
-            let known = results.iter().position(|known| *known == parts);
-            known.unwrap_or_else(|| {
-                results.push(parts);
-                results.len() - 1
-            })
-        }));
-    }
-    drop(back);
-    let (steps, results) = read(&steps.into_vec(), results);
-    Ok(Gradient {
-        fused: Fused::of_formula(of.name, Formula::new(steps, operands, results)),
-        of: found,
-    })
+    Ok(back.made(of, operands, needs))
 }
 
 /// Cotangents of steps, which are gathered from the last one on.
@@ -80,6 +68,35 @@ impl<'s> Back<'s> {
             Some(sum) => sum + more,
             None => more,
         });
+    }
+
+    /// The formula of the cotangents of the operands that need one.
+    fn made(self, of: &Fused, operands: Vec<usize>, needs: &[bool]) -> Gradient {
+        let (formula, steps) = (&of.formula, self.steps);
+        let (mut results, mut first) = (Vec::<Vec<usize>>::new(), 0);
+        let mut found = Vec::new();
+        for (&parts, &needed) in formula.operands().iter().zip(needs) {
+            let cotangents: Vec<_> = (first..first + parts)
+                .map(|part| self.of_part(part))
+                .collect();
+            first += parts;
+            found.push((needed && cotangents.iter().any(Option::is_some)).then(|| {
+                let zero = || steps.symbol(FormulaStep::Number(0.0));
+                let parts = cotangents.iter().map(|part| part.unwrap_or_else(zero).at());
+                let parts: Vec<usize> = parts.collect();
+                // Operands that were added have the same.
+                let known = results.iter().position(|known| *known == parts);
+                known.unwrap_or_else(|| {
+                    results.push(parts);
+                    results.len() - 1
+                })
+            }));
+        }
+        let (steps, results) = read(&steps.to_vec(), results);
+        Gradient {
+            fused: Fused::of_formula(of.name, Formula::new(steps, operands, results)),
+            of: found,
+        }
     }
 
     /// The cotangent of a part of an operand, if it has one.

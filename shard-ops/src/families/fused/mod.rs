@@ -63,8 +63,17 @@ pub struct Fused {
     name: &'static str,
     formula: Formula,
     key: u128,
+    /// Its derivative, where that takes fewer steps than one that is made from the formula's.
+    slopes: Option<Slopes>,
     /// By which operands need a cotangent and which results have one.
     gradients: Mutex<Vec<(Asked, Arc<Gradient>)>>,
+}
+
+/// How the one result of a formula grows with each operand: steps from the operands on, and which of them is an operand's slope, if it has one.
+#[derive(Debug)]
+struct Slopes {
+    steps: Vec<FormulaStep>,
+    of: Vec<Option<usize>>,
 }
 
 /// Which operands need a cotangent, and which results have one.
@@ -107,12 +116,33 @@ impl Fused {
         Self::of_formula(name, formula)
     }
 
+    /// As [`new`](Self::new), of one result, with its slopes along the operands: `None` for those that have no derivative.
+    pub(crate) fn with_slopes<const N: usize>(
+        name: &'static str,
+        f: impl for<'f> FnOnce([Symbol<'f>; N]) -> Symbol<'f>,
+        slopes: impl for<'f> FnOnce([Symbol<'f>; N]) -> [Option<Symbol<'f>>; N],
+    ) -> Arc<Self> {
+        let formula = Self::new(name, |x| [f(x)]).formula.clone();
+        let steps = Steps::default();
+        let of = slopes(core::array::from_fn(|i| {
+            steps.symbol(FormulaStep::Input(i))
+        }));
+        let of = of.iter().map(|slope| slope.map(Symbol::at)).collect();
+        let steps = steps.into_vec();
+        Self::with(name, formula, Some(Slopes { steps, of }))
+    }
+
     fn of_formula(name: &'static str, formula: Formula) -> Arc<Self> {
+        Self::with(name, formula, None)
+    }
+
+    fn with(name: &'static str, formula: Formula, slopes: Option<Slopes>) -> Arc<Self> {
         let key = key_of(name, format!("{formula:?}").as_str());
         Arc::new(Self {
             name,
             formula,
             key,
+            slopes,
             gradients: Mutex::default(),
         })
     }

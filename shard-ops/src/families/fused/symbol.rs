@@ -46,6 +46,11 @@ impl Steps {
         }
     }
 
+    /// The steps so far.
+    pub(super) fn to_vec(&self) -> Vec<FormulaStep> {
+        self.0.borrow().clone()
+    }
+
     pub(super) fn into_vec(self) -> Vec<FormulaStep> {
         self.0.into_inner()
     }

@@ -3,7 +3,7 @@
 use super::{LossReduction, of_total, reduced};
 use crate::families::elementwise::{number, sub, unary};
 use crate::families::full::in_full;
-use crate::families::fused::Fused;
+use crate::families::fused::{Fused, Symbol};
 use crate::families::reduce::square_sum;
 use crate::{Exec, OpError, Result, Value};
 use shard_comm::DType;
@@ -122,16 +122,28 @@ fn check_bend(op: &'static str, fits: bool, bend: f64, operands: [&Value; 2]) ->
     }
 }
 
-/// Formulas of a loss of this name: `half * d²` with `d = x - target`, and `half * m² + slope * (|d| - |m|)` with
-/// `m = clamp(d, -bend, bend)`, a parabola that goes on as lines. `m` keeps its sign, as the square of a size has no second derivative at 0.
+/// Formulas of a loss of this name: `half * d²` with `d = x - target`, and `scale * m * (d - m / 2)` with `m = clamp(d, -bend, bend)`, a parabola
+/// that goes on as lines. The slope of that is `scale * m`: where `m` changes it is `d`.
 fn formulas(name: &'static str) -> [Arc<Fused>; 2] {
+    // Nothing changes with the distance from the bend on.
+    fn within<'f>(d: Symbol<'f>, bend: Symbol<'f>, beyond: Symbol<'f>) -> Symbol<'f> {
+        d.below(bend, (-bend).below(d, d, -bend), beyond)
+    }
     let parabola = Fused::new(name, |[x, target, half]| [(x - target).square() * half]);
-    let bent = Fused::new(name, |[x, target, half, bend, slope]| {
-        let d = x - target;
-        // Nothing changes with the distance from the bend on.
-        let m = d.below(bend, (-bend).below(d, d, -bend), bend);
-        [m.square() * half + (d.abs() - m.abs()) * slope]
-    });
+    let bent = Fused::with_slopes(
+        name,
+        |[x, target, scale, bend]| {
+            let d = x - target;
+            let m = within(d, bend, bend);
+            m * scale * (d - m * 0.5)
+        },
+        |[x, target, scale, bend]| {
+            let d = x - target;
+            // What is below nothing is beyond the bend, or NaN.
+            let slope = within(d, bend, (-bend).below(d, bend, d)) * scale;
+            [Some(slope), Some(-slope), None, None]
+        },
+    );
     [parabola, bent]
 }
 
@@ -144,12 +156,11 @@ fn bent(
     [bend, scale]: [f64; 2],
 ) -> Result<Value> {
     let of = |value: f64| number(name, x, value);
-    let half = of(0.5 * scale)?;
     // Nothing is beyond infinity, and a line of that slope would be NaN.
     if bend > most(x) {
-        return parabola.apply1(exec, &[x, target, &half]);
+        return parabola.apply1(exec, &[x, target, &of(0.5 * scale)?]);
     }
-    bent.apply1(exec, &[x, target, &half, &of(bend)?, &of(bend * scale)?])
+    bent.apply1(exec, &[x, target, &of(scale)?, &of(bend)?])
 }
 
 /// The largest number that is computed with.
