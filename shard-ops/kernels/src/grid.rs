@@ -4,6 +4,7 @@
 //! their product, row-major. Coordinates are computed in f64.
 
 use super::Real;
+use crate::arrays::{each, numbered};
 use crate::compiled::compiled;
 use crate::pointwise::vectorized;
 use pulp::{Simd, WithSimd};
@@ -370,6 +371,9 @@ struct Taps<'a, T> {
 impl<T: Real> AtPlaces for Taps<'_, T> {
     #[inline(always)]
     fn run<const N: usize>(self, sampling: Sampling, plane: &[usize]) {
+        if sampling.mode == SampleMode::Linear {
+            return self.linear::<N>(sampling, plane);
+        }
         let rows = (self.weight.chunks_exact_mut(N)).zip(self.index.chunks_exact_mut(N));
         for (at, (weight, index)) in self.grid.chunks_exact(plane.len()).zip(rows) {
             let product = Product::<N>::new(sampling, plane, at);
@@ -378,6 +382,89 @@ impl<T: Real> AtPlaces for Taps<'_, T> {
             }
             index.copy_from_slice(&product.flat(self.absent));
         }
+    }
+}
+
+/// Places whose taps are found side by side.
+const PLACES: usize = 16;
+
+impl<T: Real> Taps<'_, T> {
+    /// The same of two taps along each dim, as [`Product`] has it, in vectors.
+    #[inline(always)]
+    fn linear<const N: usize>(self, sampling: Sampling, plane: &[usize]) {
+        let nd = plane.len();
+        let rows = (self.weight.chunks_mut(PLACES * N)).zip(self.index.chunks_mut(PLACES * N));
+        for (grid, (weight, index)) in self.grid.chunks(PLACES * nd).zip(rows) {
+            let (mut weights, mut flat) = ([[1.0; PLACES]; N], [[0; PLACES]; N]);
+            let mut count = 1;
+            for (d, &n) in plane.iter().enumerate() {
+                let mut at = [0.0; PLACES];
+                for (at, place) in at.iter_mut().zip(grid.chunks_exact(nd)) {
+                    *at = place[nd - 1 - d].wide();
+                }
+                let taps = sampling.linear(at, n);
+                // From the last one on, so that none is written before it was read.
+                for k in (0..count).rev() {
+                    let before = (weights[k], flat[k]);
+                    for (tap, (weight, index)) in taps.iter().enumerate() {
+                        let at = 2 * k + tap;
+                        weights[at] = numbered(|p| before.0[p] * weight[p]);
+                        flat[at] = numbered(|p| match (before.1[p] | index[p]) < 0 {
+                            true => -1,
+                            false => before.1[p] * n as i64 + index[p],
+                        });
+                    }
+                }
+                count *= 2;
+            }
+            let places = weight.chunks_exact_mut(N).zip(index.chunks_exact_mut(N));
+            for (p, (weight, index)) in places.enumerate() {
+                for k in 0..N {
+                    weight[k] = T::of(weights[k][p]);
+                    index[k] = if flat[k][p] < 0 {
+                        self.absent
+                    } else {
+                        flat[k][p]
+                    };
+                }
+            }
+        }
+    }
+}
+
+impl Sampling {
+    /// Of coordinates along a dim of `extent`, the weights of two taps and their indices, as [`taps`](Self::taps) has them; those beyond the dim
+    /// are negative.
+    #[inline(always)]
+    fn linear(
+        self,
+        coordinates: [f64; PLACES],
+        extent: usize,
+    ) -> [([f64; PLACES], [i64; PLACES]); 2] {
+        let n = extent as f64;
+        let mut at = match self.aligned {
+            true => each(coordinates, |c| (c + 1.0) / 2.0 * (n - 1.0)),
+            false => each(coordinates, |c| ((c + 1.0) * n - 1.0) / 2.0),
+        };
+        let reads = each(at, |at| at.is_finite() & (extent > 0));
+        if self.edge != SampleEdge::Zeros {
+            for (at, reads) in at.iter_mut().zip(&reads) {
+                *at = if *reads { self.at_edge(*at, n).0 } else { *at };
+            }
+        }
+        let first = each(at, f64::floor);
+        let inside = |i: f64| if (i >= 0.0) & (i < n) { i as i64 } else { -1 };
+        let weight = |of: [f64; PLACES]| numbered(|p| if reads[p] { of[p] } else { 0.0 });
+        [
+            (
+                weight(numbered(|p| first[p] + 1.0 - at[p])),
+                each(first, inside),
+            ),
+            (
+                weight(numbered(|p| at[p] - first[p])),
+                each(first, |first| inside(first + 1.0)),
+            ),
+        ]
     }
 }
 

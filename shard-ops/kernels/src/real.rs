@@ -32,6 +32,7 @@ pub trait Real:
     + super::powers::Compiled<Self>
     + super::reduce::Compiled<Self>
     + super::resample::Compiled<Self>
+    + super::rows::CompiledWeighted<Self>
     + super::scan::Compiled<Self>
     + super::softmax::Compiled<Self>
     + super::softmax::CompiledRows<Self>

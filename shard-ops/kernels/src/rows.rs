@@ -4,6 +4,11 @@
 //! dims. Keys from [`Rows::keys`] on name *ghosts*: rows that lie side by side in memory of their own, as they came from
 //! elsewhere or are to go there. A negative key names no row.
 
+mod weighted;
+
+pub(crate) use self::weighted::CompiledWeighted;
+pub use self::weighted::{row_dots, spread, weigh};
+
 use crate::compiled::compiled;
 use crate::prefetch::prefetch;
 use smallvec::SmallVec;
@@ -176,7 +181,13 @@ impl Rows {
     }
 
     /// Calls `f` with the keys of every line of the list, and where on the other side rows begin: the first, and how far apart.
-    fn for_each_line(&self, keys: &[i64], mut f: impl FnMut(&[i64], usize, usize)) {
+    fn for_each_line(&self, keys: &[i64], f: impl FnMut(&[i64], usize, usize)) {
+        self.visit_lines(keys, f);
+    }
+
+    /// [`for_each_line`](Self::for_each_line), compiled for the vectors of its caller.
+    #[inline(always)]
+    fn visit_lines(&self, keys: &[i64], mut f: impl FnMut(&[i64], usize, usize)) {
         // One place of one key is a list without dims.
         let (&(inner, step), front) = self.list.split_last().unwrap_or((&(1, 0), &[]));
         if inner == 0 {

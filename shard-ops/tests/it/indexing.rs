@@ -1,8 +1,10 @@
 //! Rows by index on all layouts: results are one rank's, rows come once, an index that was used before asks for nothing, and what is
 //! out of range is everybody's error.
 
+use crate::applied::{applied, validated};
 use crate::ranks::{layouts, on_device, on_ranks, received, whole};
 use shard_comm::{Bool, DType, DeviceKind, ErrorClass};
+use shard_ops::grid::{SampleEdge, SampleMode, Sampling, grid_sample};
 use shard_ops::indexing::{
     ScatterReduce, bincount_within, embedding, gather, index_add, index_select, index_select_by,
     scatter_add, scatter_reduce, segment_max, segment_mean, segment_min, segment_sum,
@@ -10,7 +12,8 @@ use shard_ops::indexing::{
 use shard_ops::inside::Resolve;
 use shard_ops::search::searchsorted;
 use shard_ops::select::{masked_select, nonzero};
-use shard_ops::{Engine, Exec, Meta, Op, OpError, RouteBy, Value};
+use shard_ops::testing::{OpSample, Tensor};
+use shard_ops::{Engine, Exec, Meta, Op, OpError, RouteBy, Saved, Value};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{Layout, Partition, ReduceOp};
 use std::rc::Rc;
@@ -725,5 +728,45 @@ fn means_of_segments_of_integers_are_refused() {
             ),
             "{error}"
         );
+    }
+}
+
+/// What sampling at coordinates is made of where the host computes it: sums of rows by weights, and what they give back to rows and weights.
+#[test]
+fn sums_of_weighted_rows_are_one_ranks_under_all_layouts() {
+    let operands = [
+        Tensor::drawn([2, 3, 4, 5], 1),
+        Tensor::drawn([2, 3, 2, 2], 2),
+    ];
+    let sampling = Sampling {
+        mode: SampleMode::Linear,
+        edge: SampleEdge::Zeros,
+        aligned: false,
+    };
+    let sampled = |e: &dyn Exec, v: &[Value]| grid_sample(e, &v[0], &v[1], sampling).map(drop);
+    let tried = validated("weigh_rows", &operands, &sampled);
+    assert!(tried.slopes > 0);
+    // The ops of its derivative, of operands as it has them.
+    let OpSample { op, inputs, .. } = applied("weigh_rows", &operands, &sampled);
+    let places = Tensor::drawn([2, 3, 2, 3], 3);
+    let [table, index, weights] = &inputs[..] else {
+        panic!("{} operands", inputs.len())
+    };
+    let of = |needs: [bool; 3]| {
+        let operands = [table, index, weights, &places].map(Clone::clone);
+        let vjp = |e: &dyn Exec, v: &[Value]| {
+            let saved = Saved {
+                inputs: &v[..3],
+                outputs: &[],
+                needs: &needs,
+                terms: None,
+            };
+            op.vjp(e, &saved, &[Some(v[3].clone())]).map(drop)
+        };
+        let name = if needs[0] { "spread_rows" } else { "row_dots" };
+        validated(name, &operands, &vjp)
+    };
+    for needs in [[true, false, false], [false, false, true]] {
+        assert!(of(needs).slopes > 0, "{needs:?}");
     }
 }

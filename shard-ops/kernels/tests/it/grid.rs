@@ -106,3 +106,56 @@ fn places_of_a_plane_read_the_last_dims_neighbours_first() {
     assert_eq!(weight, [0.375, 0.125, 0.375, 0.125, 1.0, 0.0, 0.0, 0.0]);
     assert_eq!(index, [1, 2, 6, 7, 14, -1, -1, -1]);
 }
+
+/// Places that are worked out side by side, and what is left of them, read the products of what each coordinate reads along its dim.
+#[test]
+fn taps_of_many_places_are_products_of_those_along_each_dim() {
+    let plane = [4, 5, 3];
+    for nd in 1..=3 {
+        let plane = &plane[..nd];
+        let grid: Vec<f64> = (0..(2 * 16 + 5) * nd)
+            .map(|i| match i * 37 % 101 {
+                0 => f64::NAN,
+                1 => f64::INFINITY,
+                2 => f64::NEG_INFINITY,
+                k => k as f64 / 25.0 - 2.1,
+            })
+            .collect();
+        for mode in [SampleMode::Nearest, SampleMode::Linear, SampleMode::Cubic] {
+            for (edge, aligned) in ALL
+                .into_iter()
+                .flat_map(|edge| [(edge, false), (edge, true)])
+            {
+                let sampling = Sampling {
+                    mode,
+                    edge,
+                    aligned,
+                };
+                let each = mode.taps();
+                let products = each.pow(nd as u32);
+                let count = grid.len() / nd * products;
+                let (mut weight, mut index) = (vec![9.0; count], vec![9; count]);
+                taps(sampling, plane, -7, &grid, &mut weight, &mut index);
+                for (at, (&weight, &index)) in weight.iter().zip(&index).enumerate() {
+                    let (place, mut rest) = (&grid[at / products * nd..][..nd], at % products);
+                    let (mut factors, mut flat, mut step) = (Vec::new(), Some(0), 1);
+                    for d in (0..nd).rev() {
+                        let along = sampling.taps(place[nd - 1 - d], plane[d]);
+                        let tap = rest % each;
+                        rest /= each;
+                        factors.push(along.weight[tap]);
+                        flat = flat.zip(along.index[tap]).map(|(flat, i)| flat + i * step);
+                        step *= plane[d];
+                    }
+                    let expected: f64 = factors.iter().rev().product();
+                    assert_eq!(weight, expected, "{sampling:?} in {plane:?} at {place:?}");
+                    assert_eq!(
+                        index,
+                        flat.map_or(-7, |flat| flat as i64),
+                        "{sampling:?} at {place:?}"
+                    );
+                }
+            }
+        }
+    }
+}

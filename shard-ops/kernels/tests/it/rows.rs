@@ -144,3 +144,78 @@ fn single_elements_are_folded_from_where_they_stand() {
     );
     assert_eq!(out.iter().filter(|&&x| x == 9).count(), 10);
 }
+
+/// Sums with weights are those of picked rows, each times its weight; and the adjoints are adjoints.
+#[test]
+fn weighted_sums_are_those_of_picked_rows() {
+    let mut draw = Draw(11);
+    for [keys, ghosts_of, places, taps, channels, parts] in [
+        [5, 2, 7, 4, 3, 1],
+        [9, 0, 3, 1, 40, 1],
+        [4, 3, 6, 8, 17, 2],
+        [3, 1, 2, 2, 5, 3],
+    ] {
+        // Rows of parts that lie apart in the table, and the other way round at the places.
+        let width = channels * parts;
+        let dims = [
+            RowDim::new(parts, keys * channels, 1),
+            RowDim::new(channels, 1, parts),
+        ];
+        let rows = |list: &[(usize, usize)]| Rows::new(&[(keys, channels)], list, &dims);
+        let mut numbers = |len: usize| -> Vec<f64> {
+            (0..len)
+                .map(|_| draw.below(200) as f64 / 8.0 - 12.0)
+                .collect()
+        };
+        let (table, ghosts) = (numbers(keys * width), numbers(ghosts_of * width));
+        let (weights, dy) = (numbers(places * taps), numbers(places * width));
+        let named: Vec<i64> = (0..places * taps)
+            .map(|_| draw.below(keys + ghosts_of + 1) as i64 - 1)
+            .collect();
+        let mut picked = vec![9.0; places * taps * width];
+        pick(
+            &rows(&[(places * taps, width)]),
+            &table,
+            &ghosts,
+            &named,
+            &mut picked,
+        );
+        let list = rows(&[(places, width), (taps, 0)]);
+        let mut sums = vec![9.0; places * width];
+        weigh(&list, &table, &ghosts, &named, &weights, &mut sums);
+        let mut of_weights = vec![9.0; places * taps];
+        row_dots(&list, &table, &ghosts, &named, &dy, &mut of_weights);
+        let (mut back, mut away) = (vec![1.0; table.len()], vec![0.0; ghosts.len()]);
+        spread(&list, &mut back, &mut away, &named, &weights, &dy);
+        let spread_by_one: Vec<f64> = (0..places * taps * width)
+            .map(|i| dy[i / width / taps * width + i % width] * weights[i / width])
+            .collect();
+        let (mut expected, mut expected_away) = (vec![1.0; table.len()], vec![0.0; ghosts.len()]);
+        let by_one = rows(&[(places * taps, width)]);
+        fold(
+            RowFold::Sum,
+            &by_one,
+            &mut expected,
+            &mut expected_away,
+            &named,
+            &spread_by_one,
+        );
+        assert_eq!((back, away), (expected, expected_away));
+        for place in 0..places {
+            for e in 0..width {
+                let of = |tap: usize| (place * taps + tap) * width + e;
+                let sum: f64 = (0..taps)
+                    .map(|t| weights[place * taps + t] * picked[of(t)])
+                    .sum();
+                assert_eq!(sums[place * width + e], sum);
+            }
+            for tap in 0..taps {
+                let at = place * taps + tap;
+                let dot: f64 = (0..width)
+                    .map(|e| picked[at * width + e] * dy[place * width + e])
+                    .sum();
+                assert_eq!(of_weights[at], dot);
+            }
+        }
+    }
+}

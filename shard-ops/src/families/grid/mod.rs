@@ -14,7 +14,7 @@ pub use shard_kernels::grid::{SampleEdge, SampleMode, Sampling};
 
 use crate::elementwise::mul;
 use crate::families::full::rounded_once;
-use crate::families::indexing::pick_in_each;
+use crate::families::indexing::{pick_in_each, weigh_in_each};
 use crate::families::reduce::sum;
 use crate::families::shape::{permute, reshape, unsqueeze};
 use crate::{Exec, OpError, Result, Value};
@@ -69,14 +69,20 @@ fn sampled(exec: &dyn Exec, x: &Value, grid: &Value, sampling: Sampling) -> Resu
     let positions = x.shape()[2..].iter().product();
     let table = permute(exec, x, &last_channels)?;
     let table = reshape(exec, &table, &[x.shape()[0], positions, x.shape()[1]])?;
-    let rows = pick_in_each(exec, &table, &index)?;
-    // (N, places..., taps, C)
-    let taps_dim = nd + 1;
-    let weighed = match sampling.mode {
-        SampleMode::Nearest => rows,
-        _ => mul(exec, &rows, &unsqueeze(exec, &weights, taps_dim + 1)?)?,
+    // Of the nearest there is one.
+    let has_weights = sampling.mode != SampleMode::Nearest;
+    let summed = if has_weights && x.array().cx().device().runs_host_jobs() {
+        weigh_in_each(exec, [&table, &index, &weights])?
+    } else {
+        let rows = pick_in_each(exec, &table, &index)?;
+        // (N, places..., taps, C)
+        let taps_dim = nd + 1;
+        let weighed = match has_weights {
+            false => rows,
+            true => mul(exec, &rows, &unsqueeze(exec, &weights, taps_dim + 1)?)?,
+        };
+        sum(exec, &weighed, &[taps_dim], false)?
     };
-    let summed = sum(exec, &weighed, &[taps_dim], false)?;
     let channels_first: Vec<usize> = [0, nd + 1].into_iter().chain(1..=nd).collect();
     permute(exec, &summed, &channels_first)
 }

@@ -1,7 +1,8 @@
 //! Ops whose operands name rows of others: select, gather, embedding, and what folds rows into those that are named.
 //!
 //! All are two ops: `Take`, which picks rows, and `FoldRows`, which folds rows into those of a table; each
-//! is the other's derivative. Rows of other ranks come, or go, as [`RouteBy`](crate::RouteBy) says. Who asks whom is found out at the
+//! is the other's derivative. Where several rows of a place are summed with weights, that is one op with two for its derivative
+//! (`weighted.rs`), on devices that have kernels for them. Rows of other ranks come, or go, as [`RouteBy`](crate::RouteBy) says. Who asks whom is found out at the
 //! first use of an index, and kept as long as that value lives.
 
 mod bags;
@@ -16,6 +17,7 @@ mod rows;
 mod scatter;
 mod segments;
 mod take;
+mod weighted;
 
 pub use self::bags::{BagReduce, Bags, embedding_bag};
 pub use self::fill::{index_fill, scatter_value};
@@ -140,9 +142,22 @@ pub(super) fn pick(exec: &dyn Exec, x: &Value, dim: usize, index: &Value) -> Res
 
 /// Rows of a table (N, rows, ...) that `index`, (N, ...), names in each of N parts, as [`pick`]: (N, ..., ...).
 pub(super) fn pick_in_each(exec: &dyn Exec, table: &Value, index: &Value) -> Result<Value> {
+    pick_as(exec, table, in_each(index), index)
+}
+
+/// The sums of the rows that `index`, (N, ..., taps), names as [`pick_in_each`] has it, each times its weight: (N, ..., ...).
+pub(super) fn weigh_in_each(
+    exec: &dyn Exec,
+    [table, index, weights]: [&Value; 3],
+) -> Result<Value> {
+    weighted::weighed(exec, &in_each(index), [table, index, weights])
+}
+
+/// Rows that an index of this shape names in each of as many parts as its first dim has.
+fn in_each(index: &Value) -> Picked {
     let mut picked = Picked::rows(1, index.ndim());
     picked.shared[0] = Some(0);
-    pick_as(exec, table, picked, index)
+    picked.with_gaps().with_no_negatives()
 }
 
 fn pick_as(exec: &dyn Exec, table: &Value, picked: Picked, index: &Value) -> Result<Value> {

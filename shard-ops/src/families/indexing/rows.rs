@@ -103,6 +103,13 @@ impl Picked {
         dims
     }
 
+    /// The last dim of what is picked that is the operand's own. Of what is picked place by place there is one.
+    pub(super) fn last_own(&self, table_dims: usize) -> usize {
+        let is_own = |dim: &PickedDim| matches!(dim, PickedDim::Index(_));
+        let dims = self.dims(table_dims);
+        dims.iter().rposition(is_own).unwrap_or_default()
+    }
+
     /// The factors of a rule on a table and an operand of these shapes.
     ///
     /// # Errors
