@@ -634,19 +634,20 @@ fn found(call: Call, chance: &mut Chance, mesh: &Mesh) -> Result<Found> {
         .map_err(|error: shard_tensor::Error| error.class()))
 }
 
-fn on(mesh: &[usize], call: Call, (state, absurd): (u64, bool)) -> Result<Vec<Found>> {
+/// What each rank found for each of some states, one after the other: a call that is refused leaves the ranks as they were.
+fn on(mesh: &[usize], call: Call, states: &[u64], absurd: bool) -> Result<Vec<Vec<Found>>> {
     Launch::new(mesh.iter().product()).run(|ctx| {
         let mesh = ctx.mesh(["a", "b"].into_iter().zip(mesh.iter().copied()))?;
         let terms = false;
-        found(
-            call,
-            &mut Chance {
+        let found = |&state: &u64| {
+            let mut chance = Chance {
                 state,
                 absurd,
                 terms,
-            },
-            &mesh,
-        )
+            };
+            found(call, &mut chance, &mesh)
+        };
+        states.iter().map(found).collect()
     })
 }
 
@@ -666,38 +667,43 @@ fn same(a: &Found, b: &Found) -> bool {
     }
 }
 
-/// All calls, each with some seeds.
-fn each(seeds: std::ops::Range<u64>, mut visit: impl FnMut(&str, Call, u64)) {
+/// All calls, each with the states that some seeds give.
+fn each_call(seeds: std::ops::Range<u64>, mut visit: impl FnMut(&str, Call, &[u64])) {
     let mut all = [MOVES, FOLDS, PICKS, LAYERS].concat();
     all.extend([more::MOVES, more::FOLDS, more::PICKS, more::LAYERS].concat());
     all.extend(everyday::ALL);
     #[cfg(feature = "linalg")]
     all.extend(factors::ALL);
     for (number, (name, call)) in all.into_iter().enumerate() {
-        for seed in seeds.clone() {
-            visit(
-                &format!("{name}, seed {seed}"),
-                call,
-                mixed(seed << 32 | number as u64),
-            );
-        }
+        let state = |seed: u64| mixed(seed << 32 | number as u64);
+        visit(name, call, &seeds.clone().map(state).collect::<Vec<_>>());
     }
+}
+
+/// All calls, with one seed after the other.
+fn each(seeds: std::ops::Range<u64>, mut visit: impl FnMut(&str, Call, u64)) {
+    each_call(seeds.clone(), |name, call, states| {
+        for (seed, &state) in seeds.clone().zip(states) {
+            visit(&format!("{name}, seed {seed}"), call, state);
+        }
+    });
 }
 
 #[test]
 fn whatever_is_asked_for_any_number_of_ranks_answers_alike() {
-    each(0..12, |call, run, state| {
-        let alone = on(&[1], run, (state, false)).unwrap_or_else(|e| panic!("{call}: {e}"));
+    let seeds = 0..12;
+    each_call(seeds.clone(), |name, call, states| {
+        let alone = on(&[1], call, states, false).unwrap_or_else(|e| panic!("{name}: {e}"));
         for mesh in [&[2][..], &[3], &[2, 2]] {
-            let all = on(mesh, run, (state, false));
-            let all = all.unwrap_or_else(|e| panic!("{call} on {mesh:?}: {e}"));
-            for found in &all {
-                assert_ne!(found.as_ref().err(), Some(&ErrorClass::Failure), "{call}");
-                assert!(
-                    same(&alone[0], found),
-                    "{call} on {mesh:?}: {found:?} for {:?}",
-                    alone[0]
-                );
+            let all = on(mesh, call, states, false);
+            let all = all.unwrap_or_else(|e| panic!("{name} on {mesh:?}: {e}"));
+            for (at, seed) in seeds.clone().enumerate() {
+                let alone = &alone[0][at];
+                for found in all.iter().map(|rank| &rank[at]) {
+                    let said = format!("{name}, seed {seed}, on {mesh:?}: {found:?} for {alone:?}");
+                    assert_ne!(found.as_ref().err(), Some(&ErrorClass::Failure), "{said}");
+                    assert!(same(alone, found), "{said}");
+                }
             }
         }
     });
@@ -708,7 +714,8 @@ fn whatever_is_asked_for_any_number_of_ranks_answers_alike() {
 fn sizes_beyond_all_memory_are_refused() {
     each(100..106, |call, run, state| {
         for mesh in [&[1][..], &[2]] {
-            if let Err(error) = on(mesh, run, (state, true)) {
+            // On ranks of their own: those that memory gave out on have failed.
+            if let Err(error) = on(mesh, run, &[state], true) {
                 let error = error.to_string();
                 assert!(!error.contains("panicked"), "{call} on {mesh:?}: {error}");
             }
@@ -719,42 +726,58 @@ fn sizes_beyond_all_memory_are_refused() {
 /// Where moves are explicit, an op lets the terms of a sum pass or refuses them: it does not take the sum by itself.
 #[test]
 fn no_sum_is_taken_where_moves_are_explicit() {
+    // A move that is asked for is not implicit, as gradients' to their parameters, and what is counted without weights has no sums.
+    let others = [
+        "redistribute",
+        "factors",
+        "backward_to",
+        "Lbfgs",
+        "bincount",
+        "bincount of any",
+        "one_hot",
+    ];
     let mut wrong = Vec::new();
-    each(200..250, |name, call, state| {
+    let seeds = 200..250;
+    each_call(seeds.clone(), |name, call, states| {
         for mesh in [&[2][..], &[2, 2]] {
             let launch = Launch::new(mesh.iter().product()).explicit_moves(true);
             let taken = launch.run(|ctx| {
                 let mesh = ctx.mesh(["a", "b"].into_iter().zip(mesh.iter().copied()))?;
-                let (absurd, terms) = (false, true);
-                let mut chance = Chance {
-                    state,
-                    absurd,
-                    terms,
-                };
-                let before = ctx.ledger().snapshot();
-                let made = call(&mut chance, &mesh).unwrap_or_default();
-                let moved = ctx.ledger().since(&before).bytes > 0;
-                let is_sum = |y: &ShardTensor| y.numel() == 0 || y.layout().is_partial();
-                Ok(moved && !made.iter().all(is_sum))
+                let taken = states.iter().map(|&state| takes_a_sum(call, state, &mesh));
+                Ok(taken.collect::<Vec<bool>>())
             });
             let taken = taken.unwrap_or_else(|e| panic!("{name} on {mesh:?}: {e}"));
-            // A move that is asked for is not implicit, as gradients' to their parameters, and what is counted without weights has no sums.
-            let others = [
-                "redistribute,",
-                "factors,",
-                "backward_to,",
-                "Lbfgs,",
-                "bincount,",
-                "bincount of any,",
-                "one_hot,",
-            ];
-            let exempt = others.iter().any(|other| name.starts_with(other));
-            if !exempt && taken.contains(&true) {
-                wrong.push(format!("{name} on {mesh:?}"));
+            if others.contains(&name) {
+                continue;
+            }
+            for (at, seed) in seeds.clone().enumerate() {
+                if taken.iter().any(|rank| rank[at]) {
+                    wrong.push(format!("{name}, seed {seed}, on {mesh:?}"));
+                }
             }
         }
     });
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Whether a call with terms of sums moves something and gives results that are none.
+fn takes_a_sum(call: Call, state: u64, mesh: &Mesh) -> bool {
+    let (absurd, terms) = (false, true);
+    let mut chance = Chance {
+        state,
+        absurd,
+        terms,
+    };
+    let ledger = mesh.context().ledger();
+    let before = ledger.snapshot();
+    let made = call(&mut chance, mesh).unwrap_or_else(|error| {
+        // It would be one for all calls after it, which then would move nothing.
+        assert_ne!(error.class(), ErrorClass::Failure, "{error}");
+        Vec::new()
+    });
+    let moved = ledger.since(&before).bytes > 0;
+    let is_sum = |y: &ShardTensor| y.numel() == 0 || y.layout().is_partial();
+    moved && !made.iter().all(is_sum)
 }
 
 /// Users are told of what they called, not only of what it is made of.
