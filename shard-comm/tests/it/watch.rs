@@ -3,17 +3,65 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shard_comm::local::{Interleaving, LocalComm, LocalOptions, Patience, run_watched, run_with};
 use shard_comm::{CommError, Communicator, ErrorClass, LaunchError, TimeoutReport, Whereabouts};
 
-fn options(interleaving: Interleaving) -> LocalOptions {
-    LocalOptions {
-        interleaving,
-        timeout: Some(Duration::from_millis(60)),
+const PATIENCE: Duration = Duration::from_millis(60);
+
+/// Runs ranks that wait no longer than `timeout`. All of them hear of a failure some time, so none ends the process.
+fn run<T: Send>(
+    ranks: usize,
+    interleaving: &Interleaving,
+    timeout: Duration,
+    f: &(dyn Fn(LocalComm) -> T + Sync),
+) -> Result<Vec<T>, LaunchError> {
+    let options = LocalOptions {
+        interleaving: interleaving.clone(),
         ..LocalOptions::default()
+    };
+    let patience = Patience {
+        warning: Duration::from_secs(60),
+        timeout: Some(timeout),
+        grace: None,
+    };
+    run_watched(ranks, &options, patience, f)
+}
+
+/// The longest that ranks took to come to where others wait for them.
+#[derive(Default)]
+struct Lateness {
+    longest: Mutex<Duration>,
+    some: AtomicBool,
+}
+
+impl Lateness {
+    fn note(&self, took: Duration) {
+        let mut longest = self.longest.lock().unwrap_or_else(PoisonError::into_inner);
+        *longest = took.max(*longest);
     }
+
+    /// That a rank has come, so long after it was started. Of ranks that run in turns some do not before one has timed out, so
+    /// the first counts.
+    fn come(&self, begun: Instant, interleaving: &Interleaving) {
+        if !self.some.swap(true, Ordering::Relaxed) || *interleaving == Interleaving::Free {
+            self.note(begun.elapsed());
+        }
+    }
+}
+
+/// What comes of a run with some patience. A machine that has much else to do makes ranks late by themselves, so that others lose that
+/// patience too early: such a run says nothing, and there is another one with twice as much.
+fn in_time<T>(patience: Duration, run: impl Fn(Duration, &Lateness) -> T) -> (Duration, T) {
+    let lateness = Lateness::default();
+    let came = run(patience, &lateness);
+    let longest = lateness.longest.into_inner().unwrap();
+    if longest < patience {
+        return (patience, came);
+    }
+    assert!(longest < Duration::from_secs(30), "late by {longest:?}");
+    in_time(2 * patience, run)
 }
 
 /// The errors of ranks that are all to hear of the same.
@@ -33,14 +81,19 @@ fn a_lock_held_by_a_rank_that_waits_is_an_error_on_all() {
         Interleaving::Seeded(3),
         Interleaving::listed([]),
     ] {
-        let lock = Mutex::new(());
-        let errors = run_with(3, &options(interleaving.clone()), |comm| {
-            comm.barrier().unwrap();
-            let _held = lock.lock().unwrap_or_else(PoisonError::into_inner);
-            comm.barrier().unwrap_err()
+        let (patience, errors) = in_time(PATIENCE, |patience, lateness| {
+            let (lock, begun) = (Mutex::new(()), Instant::now());
+            run(3, &interleaving, patience, &|comm| {
+                let met = comm.barrier();
+                lateness.come(begun, &interleaving);
+                met?;
+                let _held = lock.lock().unwrap_or_else(PoisonError::into_inner);
+                comm.barrier()
+            })
         });
-        let report = timed_out(&errors.unwrap());
-        assert!(report.waited >= Duration::from_millis(60), "{report}");
+        let errors = errors.unwrap().into_iter().map(Result::unwrap_err);
+        let report = timed_out(&errors.collect::<Vec<_>>());
+        assert!(report.waited >= patience, "{report}");
         assert_eq!(report.others.len(), 2);
         let mut busy = 0;
         for other in &report.others {
@@ -66,13 +119,14 @@ fn a_lock_held_by_a_rank_that_waits_is_an_error_on_all() {
 }
 
 /// Rank 1 makes no call until all others have ended.
-fn loops(comm: &LocalComm, ended: &AtomicUsize) -> CommError {
+fn loops(comm: &LocalComm, ended: &AtomicUsize, come: &dyn Fn()) -> CommError {
     if comm.rank() == 1 {
         while ended.load(Ordering::Relaxed) < comm.size() - 1 {
             std::hint::spin_loop();
         }
         return comm.barrier().unwrap_err();
     }
+    come();
     let error = comm.barrier().unwrap_err();
     ended.fetch_add(1, Ordering::Relaxed);
     error
@@ -81,9 +135,12 @@ fn loops(comm: &LocalComm, ended: &AtomicUsize) -> CommError {
 #[test]
 fn a_rank_that_loops_is_told_from_those_that_wait() {
     for interleaving in [Interleaving::Free, Interleaving::listed([])] {
-        let ended = AtomicUsize::new(0);
-        let errors = run_with(3, &options(interleaving.clone()), |comm| {
-            loops(&comm, &ended)
+        let (_, errors) = in_time(PATIENCE, |patience, lateness| {
+            let (ended, begun) = (AtomicUsize::new(0), Instant::now());
+            let come = || lateness.come(begun, &interleaving);
+            run(3, &interleaving, patience, &|comm| {
+                loops(&comm, &ended, &come)
+            })
         });
         let report = timed_out(&errors.unwrap());
         // Whichever waited first.
@@ -109,14 +166,25 @@ fn a_rank_that_loops_is_told_from_those_that_wait() {
 
 #[test]
 fn who_waits_often_has_not_waited_long() {
-    let met = run_with(2, &options(Interleaving::Free), |comm| {
-        for _ in 0..12 {
-            if comm.rank() == 1 {
-                std::thread::sleep(Duration::from_millis(15));
+    let (_, met) = in_time(PATIENCE, |patience, lateness| {
+        let begun = Instant::now();
+        run(2, &Interleaving::Free, patience, &|comm| {
+            let mut since = begun;
+            for _ in 0..12 {
+                if comm.rank() == 1 {
+                    std::thread::sleep(patience / 4);
+                }
+                let joined = Instant::now();
+                let met = comm.barrier();
+                if comm.rank() == 1 {
+                    // No longer than since it joined the one before has anybody waited for it.
+                    lateness.note(since.elapsed());
+                }
+                since = joined;
+                met?;
             }
-            comm.barrier()?;
-        }
-        Ok::<_, CommError>(())
+            Ok::<_, CommError>(())
+        })
     });
     assert_eq!(met.unwrap(), [Ok(()), Ok(())]);
 }
@@ -126,7 +194,11 @@ fn a_rank_that_never_returns_ends_the_process() {
     const CHILD: &str = "SHARD_TEST_NEVER_RETURNS";
     if std::env::var_os(CHILD).is_some() {
         let never = AtomicBool::new(false);
-        drop(run_with(2, &options(Interleaving::Free), |comm| {
+        let options = LocalOptions {
+            timeout: Some(PATIENCE),
+            ..LocalOptions::default()
+        };
+        drop(run_with(2, &options, |comm| {
             while comm.rank() == 1 && !never.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
@@ -193,28 +265,35 @@ impl tracing::Subscriber for Warnings {
 
 #[test]
 fn a_long_wait_is_told_of_once() {
-    let patience = Patience {
-        warning: Duration::from_millis(20),
-        timeout: None,
-    };
-    let warnings = Warnings::default();
-    let wait = |interleaving| {
-        let options = LocalOptions {
-            interleaving,
-            ..LocalOptions::default()
+    let warning = Duration::from_millis(20);
+    let (_, (told, met)) = in_time(warning, |warning, lateness| {
+        let patience = Patience {
+            warning,
+            timeout: None,
+            grace: None,
         };
-        tracing::subscriber::with_default(warnings.clone(), || {
-            run_watched(3, &options, patience, |comm| {
+        let warnings = Warnings::default();
+        let begun = Instant::now();
+        let met = tracing::subscriber::with_default(warnings.clone(), || {
+            run_watched(3, &LocalOptions::default(), patience, |comm| {
                 comm.barrier()?;
                 if comm.rank() == 2 {
-                    std::thread::sleep(Duration::from_millis(150));
+                    // Until it is told of, and for long enough to be told of again.
+                    let told = || !warnings.0.lock().unwrap().is_empty();
+                    while !told() && begun.elapsed() < 100 * warning {
+                        std::thread::sleep(warning / 8);
+                    }
+                    std::thread::sleep(6 * warning);
+                } else {
+                    lateness.note(begun.elapsed());
                 }
                 comm.barrier()
             })
-        })
-    };
-    assert_eq!(wait(Interleaving::Free).unwrap(), [Ok(()), Ok(()), Ok(())]);
-    let told = std::mem::take(&mut *warnings.0.lock().unwrap());
+        });
+        let told = std::mem::take(&mut *warnings.0.lock().unwrap());
+        (told, met)
+    });
+    assert_eq!(met.unwrap(), [Ok(()), Ok(()), Ok(())]);
     assert_eq!(told.len(), 1, "{told:?}");
     for line in [
         "rank 0 waits in barrier (operation 1 of ranks 0..=2)",

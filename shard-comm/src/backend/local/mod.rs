@@ -197,11 +197,13 @@ pub fn run_with<T: Send>(
     let patience = Patience {
         warning: WARNING,
         timeout: options.timeout,
+        grace: options.timeout,
     };
     run_watched(ranks, options, patience, f)
 }
 
-/// As [`run_with`], with what the tests of this crate look at beside what is public: how long ranks may wait before it is told of.
+/// As [`run_with`], with what the tests of this crate look at beside what is public: how long ranks may wait before it is told of, and
+/// how long after a failure. The options' timeout is not looked at.
 #[doc(hidden)]
 pub fn run_watched<T: Send>(
     ranks: usize,

@@ -18,6 +18,8 @@ pub struct Patience {
     pub warning: Duration,
     /// Before it is an error.
     pub timeout: Option<Duration>,
+    /// After an error, for ranks that make no call, before the process ends; without it they are waited for.
+    pub grace: Option<Duration>,
 }
 
 /// Looks within the shortest time that is to be noticed: what is found late is late by a part of this.
@@ -60,8 +62,8 @@ impl Watch {
         }
     }
 
-    /// Returns when all senders are gone: `true`; or, with a timeout, when something has failed and some have not heard of it
-    /// for as long again, because they make no calls: `false`.
+    /// Returns when all senders are gone: `true`; or, with a grace, when something has failed and some have not heard of it
+    /// for that long, because they make no calls: `false`.
     pub(super) fn until_gone(&mut self, alive: &Receiver<Infallible>) -> bool {
         loop {
             match alive.recv_timeout(self.tick) {
@@ -77,7 +79,7 @@ impl Watch {
     fn look(&mut self) -> bool {
         if self.world.has_failed() {
             self.failing += 1;
-            return (self.patience.timeout).is_none_or(|most| self.tick * self.failing < most);
+            return (self.patience.grace).is_none_or(|most| self.tick * self.failing < most);
         }
         let waits = self.world.waits();
         for (seen, wait) in self.seen.iter_mut().zip(waits) {
