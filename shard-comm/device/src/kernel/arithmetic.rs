@@ -60,7 +60,7 @@ macro_rules! ops {
 
 ops! {
     Sum true: |a, b| a.add(b);
-    Prod true: |a, b| a.mul(b);
+    Prod false: |a, b| a.mul(b);
     Max true: |a, b| a.max(b);
     Min true: |a, b| a.min(b);
     Any false: |a, b| truth(is_true(a) || is_true(b));
