@@ -5,6 +5,8 @@
 
 #[path = "mpi/large.rs"]
 mod large;
+#[path = "mpi/marks.rs"]
+mod marks;
 
 use shard_comm::{
     Checks, CommError, Communicator, DType, Fault, FaultKind, HostOptions, LaunchError, Monoid,
@@ -144,19 +146,21 @@ fn start(job: &Job) {
     let (scenario, ranks) = (job.scenario, job.ranks);
     let program = std::env::current_exe().expect("this program");
     let mpirun = std::env::var_os("MPIRUN").unwrap_or_else(|| "mpirun".into());
+    let marks = marks::Folder::new();
     let output = Command::new(mpirun)
         .args(["-n", &ranks.to_string()])
         .arg(program)
         .env(SCENARIO, scenario)
         .envs(job.messages.then_some((MESSAGES, "1")))
+        .envs([marks.variable()])
         .envs(PERMISSIONS)
         .output()
         .expect("mpirun, which the feature mpi needs");
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     for rank in 0..ranks {
         assert!(
-            out.contains(&format!("rank {rank} saw what it should")),
-            "{job}: rank {rank} did not\n{out}\n{err}"
+            marks.has(&saw_what_it_should(rank)),
+            "{job}: rank {rank} did not see what it should\n{out}\n{err}"
         );
     }
     assert_eq!(output.status.success(), job.well, "{job}\n{out}\n{err}");
@@ -183,7 +187,8 @@ fn be_a_rank(scenario: &str) {
         },
         ..usual()
     };
-    let me = mpi::process().expect("a process of a job").rank;
+    let process = mpi::process().expect("a process of a job");
+    let me = process.rank;
     let run = |f: &dyn Fn(&mpi::MpiComm)| mpi::run(&options, |comm| f(&comm));
     match scenario {
         "contract" => {
@@ -293,33 +298,18 @@ fn be_a_rank(scenario: &str) {
         "wrong_bits_in_a_message" => wrong_bits_in_a_message(&options, me),
         other => panic!("no scenario {other}"),
     }
-    println!("rank {me} saw what it should");
-    // A process that has seen a failure ends the job: not before the others have said so too.
-    let leaves = scenario.starts_with("leaves") && me == 1;
-    if !matches!(
-        scenario,
-        "contract"
-            | "more_groups_than_places"
-            | "one_is_late"
-            | "few_messages"
-            | "large_like_threads"
-            | "large_in_a_crowd"
-            | "large_of_other_lengths"
-            | "large_and_metered"
-            | "some_ranks"
-            | "many_groups"
-            | "group_number_in_use"
-            | "every_color"
-            | "contract_with_few_tags"
-            | "many_in_flight"
-            | "tags_come_round"
-            | "wrong_count"
-            | "checked_contract"
-            | LARGE
-    ) && !leaves
-    {
-        std::thread::sleep(Duration::from_millis(1500));
+    marks::leave(&saw_what_it_should(me));
+    // A process that has seen a failure ends the job: not before the others have said so too. One that is to leave goes first.
+    let ends_well = (SCENARIOS.iter()).any(|(name, _, well)| *name == scenario && *well);
+    let goes_first = ends_well || scenario.starts_with("leaves") && me == 1;
+    if !goes_first {
+        (0..process.size).for_each(|rank| marks::wait_for(&saw_what_it_should(rank)));
     }
+}
+
+/// The mark of a rank that has come to its end.
+fn saw_what_it_should(rank: usize) -> String {
+    format!("rank {rank} saw what it should")
 }
 
 /// The options of a launch, but for how ranks of a node agree.
@@ -488,7 +478,8 @@ fn group_number_in_use(comm: &mpi::MpiComm) {
     let (mine, counts) = (upload(10.0 + me as f64), [1000; 3]);
     let Some(pair) = pair else {
         // Late: the two others have dropped the group, and made another one, which has its number.
-        std::thread::sleep(Duration::from_millis(300));
+        marks::wait_for("another group on rank 0");
+        marks::wait_for("another group on rank 1");
         let all = old.start_all_gather_v(&mine, &counts).expect("a start");
         comm.send(0, &mine).expect("a message");
         let all = all.wait().expect("all").to_vec::<f64>().expect("doubles");
@@ -499,17 +490,21 @@ fn group_number_in_use(comm: &mpi::MpiComm) {
     drop(old);
     let new = pair.split(Some(0), 0).expect("a split").expect("a member");
     let mine = upload(20.0 + me as f64);
+    let another = format!("another group on rank {me}");
     let all = if me == 0 {
         let mut all = new.start_all_gather_v(&mine, &[1000; 2]).expect("a start");
+        marks::leave(&another);
         comm.recv(2, DType::F64, 1000).expect("a message");
         // Meanwhile the exchange of the old group begins here.
-        for _ in 0..1000 {
-            assert!(!all.is_done(), "rank 1 sleeps");
+        for _ in 0..200 {
+            assert!(!all.is_done(), "rank 1 makes no calls");
         }
+        marks::leave("rank 1 may go on");
         all
     } else {
         // Rank 1 looks after nothing until the others have gone on.
-        std::thread::sleep(Duration::from_secs(2));
+        marks::leave(&another);
+        marks::wait_for("rank 1 may go on");
         new.start_all_gather_v(&mine, &[1000; 2]).expect("a start")
     };
     let all = all.wait().expect("both").to_vec::<f64>().expect("doubles");
@@ -748,16 +743,20 @@ fn times_out(me: usize) {
         ..usual()
     };
     let over = mpi::run(&options, |comm| {
+        // No process is late by what it takes to start.
+        marks::leave(&format!("rank {me} is there"));
+        marks::wait_for(&format!("rank {} is there", 1 - me));
         comm.barrier().expect("both are there");
         if me == 1 {
-            std::thread::sleep(Duration::from_millis(800));
+            marks::wait_for("rank 0 lost its patience");
             // Rank 0 did come to the second barrier, and left.
             comm.barrier().expect("both were there");
             let error = comm.barrier().expect_err("rank 0 lost its patience");
             assert_failed(&error, 0, "timed out");
             return;
         }
-        let error = comm.barrier().expect_err("rank 1 sleeps");
+        let error = comm.barrier().expect_err("rank 1 does not come");
+        marks::leave("rank 0 lost its patience");
         let CommError::TimedOut(report) = &error else {
             panic!("expected a timeout, got {error}");
         };
