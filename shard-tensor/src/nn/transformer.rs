@@ -5,7 +5,7 @@ use crate::{Attention, Mesh, Result, ShardTensor, tree};
 use shard_comm::Calling;
 
 /// What stands between the two products of a layer.
-type Activation = fn(&ShardTensor) -> Result<ShardTensor>;
+pub(super) type Activation = fn(&ShardTensor) -> Result<ShardTensor>;
 
 /// A layer in which tokens `[batch, tokens, width]` attend to each other, then pass two linear layers one by one:
 /// `torch.nn.TransformerEncoderLayer` with `batch_first=True`.

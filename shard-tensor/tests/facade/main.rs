@@ -12,6 +12,7 @@ mod domains;
 mod doors;
 mod dtensor;
 mod errors;
+mod experts;
 mod faults;
 mod fitting;
 mod fully_sharded;
