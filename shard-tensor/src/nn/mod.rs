@@ -18,6 +18,7 @@ mod load;
 mod moved;
 mod norm;
 pub(crate) mod parallel_plan;
+mod parametrized;
 mod place;
 mod pool;
 mod position;
@@ -39,6 +40,9 @@ pub use load::{Differences, Strict, load_state_with};
 pub use moved::{Distributed, Moved, distribute_module};
 pub use norm::{BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm};
 pub use parallel_plan::ParallelPlan;
+pub use parametrized::{
+    Parametrization, Parametrized, SpectralNorm, WeightNorm, spectral_norm, weight_norm,
+};
 pub use pool::{AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, LpPool, MaxPool, MaxUnpool};
 pub use position::{PositionEmbedding, Rotary, SinCos};
 pub use prelu::PRelu;

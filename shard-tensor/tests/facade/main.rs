@@ -33,6 +33,7 @@ mod noise;
 mod numbers;
 mod operators;
 mod optimizing;
+mod parametrized;
 mod peers;
 mod places;
 mod placing;
