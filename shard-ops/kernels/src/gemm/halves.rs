@@ -17,17 +17,24 @@ pub fn multiplies_halves() -> bool {
     rate() > 1
 }
 
-/// Whether products of so many rows and columns are formed of numbers of `bf16` as they are stored: where the processor
-/// [multiplies](multiplies_halves) them, and of few rows or columns on any.
+/// Whether products of so many rows and columns, sums of `inner` terms, are formed of numbers of `bf16` as they are stored: where the processor
+/// [multiplies](multiplies_halves) them, and of few rows or columns on any, if their sums are long. Those of few and short sums take less time
+/// by copies in `f32`.
 ///
 /// ```
-/// assert!(shard_kernels::gemm::takes_halves(1, 4096));
+/// use shard_kernels::gemm::takes_halves;
+/// assert!(takes_halves(1, 4096, 4096));
+/// assert!(!takes_halves(100_000, 16, 16));
 /// ```
-pub fn takes_halves(rows: usize, columns: usize) -> bool {
-    rows.min(columns) <= thin::FEW || multiplies_halves()
+pub fn takes_halves(rows: usize, columns: usize, inner: usize) -> bool {
+    let (few, many) = (rows.min(columns), rows.max(columns));
+    match few <= thin::FEW {
+        true => thin::are_few([few, many, inner]),
+        false => multiplies_halves(),
+    }
 }
 
-/// As [`gemm`] of operands of `bf16`, whose products are summed in `f32`: of few rows or columns read as they are stored, others by the processor's unit for
+/// As [`gemm`] of operands of `bf16`, whose products are summed in `f32`: of few rows or columns and long sums read as they are stored, others by the processor's unit for
 /// them where it [has one](multiplies_halves), and otherwise of copies in `f32`. That unit takes products below 2^-126 for zero.
 ///
 /// ```
@@ -105,7 +112,10 @@ fn wide_rows<'t>(of: &Mat<'_, bf16>, rows: usize, cols: usize, to: &'t mut [f32]
         false => ((rows, of.row_step), (cols, of.col_step), false),
         true => ((cols, of.col_step), (rows, of.row_step), true),
     };
-    for (i, to) in to.chunks_exact_mut(inner.0.max(1)).enumerate() {
+    // Rows without gaps are one.
+    let is_one = inner.1 == 1 && outer.1.cast_unsigned() == inner.0;
+    let width = if is_one { rows * cols } else { inner.0 };
+    for (i, to) in to.chunks_exact_mut(width.max(1)).enumerate() {
         let at = of.offset.wrapping_add_signed(i as isize * outer.1);
         gather(of.data, at, inner.1, to);
     }

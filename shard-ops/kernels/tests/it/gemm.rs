@@ -379,12 +379,17 @@ fn products_of_halves_are_summed_in_single_precision() {
         [3, 5, 2],
         [70, 90, 130],
         [130, 64, 96],
-        // Few rows or columns, whole vectors of the others and not.
+        // Few rows or columns and long sums, whole vectors of the others and not.
         [1, 70, 130],
-        [8, 64, 32],
-        [15, 34, 65],
+        [1, 40, 9],
+        [8, 64, 64],
+        [15, 34, 125],
         [5, 33, 47],
         [40, 3, 64],
+        // Few with short sums, and few of both.
+        [8, 64, 32],
+        [90, 16, 16],
+        [16, 15, 140],
         [9, 9, 1],
         [0, 3, 2],
         [3, 2, 0],

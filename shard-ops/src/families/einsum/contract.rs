@@ -251,7 +251,8 @@ impl Op for Contract {
         };
         let rows = extent(&self.a, &inputs[0].shape, &g.rows);
         let columns = extent(&self.b, &inputs[1].shape, &g.columns);
-        match stored == DType::BF16 && !on.is_cuda() && takes_halves(rows, columns) {
+        let inner = extent(&self.a, &inputs[0].shape, &g.sums);
+        match stored == DType::BF16 && !on.is_cuda() && takes_halves(rows, columns, inner) {
             true => Halves {
                 reads: &[0, 1],
                 writes: false,

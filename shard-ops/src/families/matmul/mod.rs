@@ -214,6 +214,7 @@ impl Op for MatMul {
             gemm::takes_halves(
                 of(a, b, usize::from(self.transpose_a)),
                 of(b, a, usize::from(!self.transpose_b)),
+                a[a.len() - 1 - usize::from(self.transpose_a)],
             )
         };
         match on.is_cuda() {
