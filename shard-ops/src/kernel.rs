@@ -298,8 +298,21 @@ pub struct DeviceCall<'a> {
 }
 
 /// In an op of this crate: defines its kernel for GPUs, which is the op itself, or the one in a field of it.
-/// `halves` says that the kernel reads and writes floats of 16 bits as they are stored.
+/// `halves` says that the kernel reads and writes floats of 16 bits as they are stored, and `halves everywhere` that the one for the host does
+/// so too.
 macro_rules! gpu_kernel {
+    (halves everywhere) => {
+        crate::kernel::gpu_kernel!();
+
+        fn halves(
+            &self,
+            _: shard_comm::DType,
+            _: &[crate::Meta],
+            _: shard_comm::DeviceKind,
+        ) -> crate::Halves {
+            crate::Halves::ALL
+        }
+    };
     (halves $($field:tt)?) => {
         crate::kernel::gpu_kernel!($($field)?);
 

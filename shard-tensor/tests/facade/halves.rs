@@ -209,6 +209,25 @@ fn gradients_of_maps_of_two_numbers_are_rounded_once() {
     }
 }
 
+/// More numbers than a kernel takes at a time: lines, rows, and what is repeated along some dims.
+#[test]
+fn maps_of_many_numbers_of_16_bits_are_rounded_once() {
+    let shapes: [&[usize]; 4] = [&[9, 700], &[3, 5, 420], &[4, 2050], &[2, 30, 40, 3]];
+    for shape in shapes {
+        check_of("silu", shape, &[signed], &|x| x[0].silu());
+        check_of("add", shape, &[signed, share], &|x| x[0].add(&x[1]));
+        for d in 0..shape.len() {
+            check_of("repeated", shape, &[signed, share], &|x| {
+                x[0].mul(&x[1].narrow(d, 0..1)?)
+            });
+            check_of("both repeated", shape, &[signed, share], &|x| {
+                let one = x[0].narrow(d, 1..2)?;
+                one.maximum(&x[1].narrow((d + 1) % shape.len(), 0..1)?)
+            });
+        }
+    }
+}
+
 #[test]
 fn products_of_16_bits_are_rounded_once() {
     let square = [4, 4];

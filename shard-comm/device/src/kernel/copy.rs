@@ -68,8 +68,31 @@ pub fn convert_run(
     [first_src, first_dst]: [usize; 2],
     len: usize,
 ) {
-    let run = Nest::run(first_src, first_dst, len);
-    copy_nest(run, copier(from, to), src, dst);
+    // What kernels that compute in `f32` ask for in small parts has no nest.
+    match (from, to) {
+        (DType::F16, DType::F32) => line(dst, src, [first_src, first_dst], len, f16::widen),
+        (DType::BF16, DType::F32) => line(dst, src, [first_src, first_dst], len, bf16::widen),
+        (DType::F32, DType::F16) => line(dst, src, [first_src, first_dst], len, f16::narrow),
+        (DType::F32, DType::BF16) => line(dst, src, [first_src, first_dst], len, bf16::narrow),
+        _ => copy_nest(
+            Nest::run(first_src, first_dst, len),
+            copier(from, to),
+            src,
+            dst,
+        ),
+    }
+}
+
+/// Converts elements that lie side by side.
+fn line<S: Element, D: Element>(
+    dst: &mut [u8],
+    src: &[u8],
+    [first_src, first_dst]: [usize; 2],
+    len: usize,
+    f: impl Fn(S) -> D,
+) {
+    let (src, dst): (&[S], &mut [D]) = (bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst));
+    convert::rows(&mut dst[first_dst..][..len], &src[first_src..][..len], f);
 }
 
 fn copy_nest(nest: Option<Nest>, kernel: Kernel, src: &[u8], dst: &mut [u8]) {

@@ -321,6 +321,14 @@ impl Op for UnaryMap {
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
+        if call.is_of_halves() {
+            return match self.order {
+                0 => call.by_singles(|[x], mut out| unary::unary(self.map, 0, &x, &mut out)),
+                order => call.by_singles(|[x, g], mut out| {
+                    unary::unary_scaled(self.map, order, &x, &g, &mut out);
+                }),
+            };
+        }
         with_float!(call.dtype(), T => {
             if self.order == 0 {
                 match call.lines::<T, 1>() {
@@ -335,7 +343,7 @@ impl Op for UnaryMap {
         });
     }
 
-    crate::kernel::gpu_kernel!(halves);
+    crate::kernel::gpu_kernel!(halves everywhere);
 
     fn keeps(&self) -> Keeps {
         match self.map.form() {
@@ -461,6 +469,10 @@ impl Op for Arithmetic {
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
+        if call.is_of_halves() {
+            return call
+                .by_singles(|[a, b], mut out| pointwise::binary(self.kind, &a, &b, &mut out));
+        }
         match call.dtype() {
             DType::F32 | DType::F64 => with_float!(call.dtype(), T => match call.lines::<T, 2>() {
                 Some(([a, b], out)) => pointwise::binary_lines(self.kind, a, b, out),
@@ -472,7 +484,7 @@ impl Op for Arithmetic {
         }
     }
 
-    crate::kernel::gpu_kernel!(halves);
+    crate::kernel::gpu_kernel!(halves everywhere);
 
     fn keeps(&self) -> Keeps {
         match self.kind {
