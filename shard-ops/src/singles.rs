@@ -43,7 +43,7 @@ impl HostCall<'_, '_> {
             ),
             None => joined::<N>(
                 &output.shape,
-                std::array::from_fn(|i| steps_in(&inputs[i], &output.shape)),
+                &std::array::from_fn(|i| steps_in(&inputs[i], &output.shape)),
                 &output.strides,
             ),
         };
@@ -252,7 +252,7 @@ fn steps_in(at: &OperandBox, shape: &[usize]) -> Strides {
 /// Dims that continue each other in all operands are one.
 fn joined<const N: usize>(
     shape: &[usize],
-    steps: [Strides; N],
+    steps: &[Strides; N],
     out: &[isize],
 ) -> (Dims, [Strides; N], Strides) {
     let all = || steps.iter().map(|steps| &steps[..]).chain([out]);
