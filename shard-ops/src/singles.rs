@@ -5,14 +5,17 @@
 
 use crate::{HostCall, OperandBox};
 use shard_comm::{DType, Strided, kernel};
+use shard_kernels::view::join_dims;
 use shard_kernels::{View, ViewMut};
 use shard_spec::{Dims, Strides, row_major_strides};
-use smallvec::SmallVec;
 use std::cell::Cell;
 
 /// Elements of a part at most. Twice as many took 1.5 times as long to add (Zen 5): what comes next from memory is asked for in order only
 /// where copies do not take long between.
 const PART: usize = 1024;
+
+/// Operands of a map at most, and its output, which stands behind them and in the place of those that it has not.
+const ALL: usize = 3;
 
 thread_local! {
     /// Memory for copies, which would be allocated with each call otherwise.
@@ -31,26 +34,25 @@ impl HostCall<'_, '_> {
         &mut self,
         mut kernel: impl FnMut([View<'_, f32>; N], ViewMut<'_, f32>),
     ) {
+        const { assert!(N < ALL, "an operand more than maps have") };
         let (inputs, output) = (&self.cx.inputs, &self.cx.outputs[0]);
         if output.shape.contains(&0) {
             return;
         }
-        let (shape, steps, steps_out) = match self.cx.line {
-            Some(len) => (
-                Dims::from_slice(&[len]),
-                std::array::from_fn(|_| Strides::from_slice(&[1])),
-                Strides::from_slice(&[1]),
-            ),
-            None => joined::<N>(
-                &output.shape,
-                &std::array::from_fn(|i| steps_in(&inputs[i], &output.shape)),
-                &output.strides,
-            ),
+        let (shape, steps) = match self.cx.line {
+            Some(len) => join_dims(&[len], [&[1]; ALL]),
+            None => {
+                let steps: [Strides; N] =
+                    std::array::from_fn(|i| steps_in(&inputs[i], &output.shape));
+                let of = |i: usize| steps.get(i).unwrap_or(&output.strides).as_slice();
+                join_dims(&output.shape, std::array::from_fn::<_, ALL, _>(of))
+            }
         };
+        let of = |i: usize| steps.iter().map(|steps| steps[i]).collect::<Strides>();
         let parts = Parts::of(&shape);
         let mut operands: [Part; N] =
-            std::array::from_fn(|i| Part::of(inputs[i].offset, &steps[i], &parts));
-        let mut to = Part::of(output.offset, &steps_out, &parts);
+            std::array::from_fn(|i| Part::of(inputs[i].offset, of(i), &parts));
+        let mut to = Part::of(output.offset, of(ALL - 1), &parts);
         let most = parts.elements();
         let mut kept = KEPT.take();
         if kept.len() < (N + 1) * most {
@@ -151,7 +153,7 @@ struct Part {
 }
 
 impl Part {
-    fn of(first: usize, steps: &[isize], parts: &Parts<'_>) -> Self {
+    fn of(first: usize, steps: Strides, parts: &Parts<'_>) -> Self {
         let first_dim = parts.cut.unwrap_or(0);
         let mut extents = Dims::from_slice(&parts.shape[first_dim..]);
         if parts.cut.is_some() {
@@ -162,11 +164,8 @@ impl Part {
             .map(|(n, step)| if *step == 0 { 1 } else { *n })
             .collect();
         let mut copied = row_major_strides(&own);
-        let lies = |strides: &[isize], shape: &[usize]| {
-            let moves = (strides.iter().zip(&copied).zip(shape)).filter(|(_, n)| **n > 1);
-            moves.fold(true, |all, ((a, b), _)| all && a == b)
-        };
-        let is_line = lies(&steps[first_dim..], &own);
+        let mut dims = steps[first_dim..].iter().zip(&copied).zip(&own);
+        let is_line = dims.all(|((there, here), n)| *n == 1 || there == here);
         for (copied, step) in copied.iter_mut().zip(&steps[first_dim..]) {
             *copied = if *step == 0 { 0 } else { *copied };
         }
@@ -177,7 +176,7 @@ impl Part {
             is_cut: parts.cut.is_some(),
             at: Strided::new(first, extents, strides.clone()),
             own: Strided::new(first, own, strides),
-            steps: Strides::from_slice(steps),
+            steps,
             is_line,
             copied,
             is_new: true,
@@ -247,29 +246,4 @@ fn steps_in(at: &OperandBox, shape: &[usize]) -> Strides {
         _ => 0,
     };
     (0..shape.len()).map(step).collect()
-}
-
-/// Dims that continue each other in all operands are one.
-fn joined<const N: usize>(
-    shape: &[usize],
-    steps: &[Strides; N],
-    out: &[isize],
-) -> (Dims, [Strides; N], Strides) {
-    let all = || steps.iter().map(|steps| &steps[..]).chain([out]);
-    let mut keeps: SmallVec<[(usize, usize); 6]> = SmallVec::new();
-    for (d, &extent) in shape.iter().enumerate() {
-        match keeps.last_mut() {
-            Some((last, joined)) if all().all(|of| of[*last] == of[d] * extent as isize) => {
-                (*last, *joined) = (d, *joined * extent);
-            }
-            _ => keeps.push((d, extent)),
-        }
-    }
-    let kept = |of: &[isize]| keeps.iter().map(|(d, _)| of[*d]).collect::<Strides>();
-    let of_inputs = std::array::from_fn(|i| kept(&steps[i]));
-    (
-        keeps.iter().map(|(_, n)| *n).collect(),
-        of_inputs,
-        kept(out),
-    )
 }

@@ -558,8 +558,17 @@ fn rows<const N: usize>(
     }
 }
 
-/// Drops dims of extent 1 and joins neighbouring dims that every operand walks with one step.
-pub(crate) fn join_dims<const N: usize>(
+/// Drops dims of extent 1 and joins neighbouring dims that every operand walks with one step: the extents that are left, and each operand's step
+/// along each of them.
+///
+/// ```
+/// use shard_kernels::view::join_dims;
+/// // A matrix without gaps, and a number for each of its four rows; the rows are two by two.
+/// let (shape, steps) = join_dims(&[2, 2, 1, 3], [&[6, 3, 3, 1], &[2, 1, 1, 0]]);
+/// assert_eq!(shape[..], [4, 3]);
+/// assert_eq!(steps[..], [[3, 1], [1, 0]]);
+/// ```
+pub fn join_dims<const N: usize>(
     shape: &[usize],
     strides: [&[isize]; N],
 ) -> (Dims, SmallVec<[[isize; N]; 6]>) {
