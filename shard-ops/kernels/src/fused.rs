@@ -1,6 +1,7 @@
 //! Several maps in one pass: a block of elements goes through all of them while it is in the nearest cache, and what lies between
 //! them is never written to memory.
 
+use super::attention::{Stored, gather};
 use super::compiled::compiled;
 use super::pointwise::{Binary, assert_shapes, binary_lines, vectorized};
 use super::prefetch::line;
@@ -8,6 +9,7 @@ use super::scratch::{Room, Scratch};
 use super::unary::Unary;
 use super::view::for_each_row;
 use super::{Dims, Real, Strides, View, ViewMut};
+use half::{bf16, f16};
 use pulp::{Simd, WithSimd};
 use smallvec::SmallVec;
 
@@ -161,8 +163,8 @@ impl Formula {
     }
 }
 
-compiled! { trait Compiled for Real: f32 f64; {
-    /// The results of a formula, element by element; operands have the shape of the results, broadcast by strides of 0
+compiled! { trait Compiled for Stored: f32 f64 f16 bf16; {
+    /// The results of a formula, element by element, computed in [`Stored::Acc`] and rounded once; operands have the shape of the results, broadcast by strides of 0
     /// ([`View::broadcast_to`]). Those of several parts have a dim more, with `behind` dims behind it.
     ///
     /// ```
@@ -189,8 +191,8 @@ compiled! { trait Compiled for Real: f32 f64; {
 /// How many parts operands and results may have together.
 pub const MOST: usize = 256;
 
-/// Elements of a line of the cache, at least.
-const ELEMENTS: usize = 16;
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
 
 /// Elements of a block, so that some dozens of blocks are in the nearest cache.
 const BLOCK: usize = 512;
@@ -198,7 +200,7 @@ const BLOCK: usize = 512;
 /// Rows from this length on are blocks by themselves; shorter ones are brought together.
 const LONG: usize = 64;
 
-fn fused_here<T: Real>(
+fn fused_here<T: Stored>(
     formula: &Formula,
     behind: usize,
     inputs: &[View<'_, T>],
@@ -278,7 +280,7 @@ impl Place {
 }
 
 /// As [`fused_here`], of at most `N` parts in these places, those of operands first.
-fn by_rows<T: Real, const N: usize>(
+fn by_rows<T: Stored, const N: usize>(
     formula: &Formula,
     places: &[Place],
     inputs: &[View<'_, T>],
@@ -334,30 +336,36 @@ fn by_rows<T: Real, const N: usize>(
     blocks.settle(count, &mut waiting, &steps_of, data);
 }
 
-/// Room for a block of each step.
-struct Blocks<'a, 'r, T> {
-    formula: &'a Formula,
+/// Operands and results, and what is made of a block of them.
+struct Blocks<'a, 'r, T: Stored> {
     /// The memory of each operand's part.
     data: SmallVec<[&'a [T]; 16]>,
-    room: SmallVec<[&'r mut [T]; 32]>,
-    /// Parts of operands whose elements of this block lie side by side where they are.
-    direct: SmallVec<[Option<&'a [T]>; 16]>,
+    made: Made<'a, 'r, T::Acc>,
     /// Of an operand that is one number: where that is, and how much room from the first on has it.
     repeated: SmallVec<[(usize, usize); 16]>,
     /// How many elements of short rows have been brought together.
     filled: usize,
-    /// Where the next block's elements are, and how many.
-    ahead: SmallVec<[*const T; 16]>,
-    ahead_len: usize,
 }
 
-impl<'a, 'r, T: Real> Blocks<'a, 'r, T> {
-    fn new(formula: &'a Formula, inputs: &[View<'a, T>], mut room: Scratch<'r, T>) -> Self {
-        let mut room: SmallVec<[&'r mut [T]; 32]> =
+/// What the steps make of a block.
+struct Made<'a, 'r, A> {
+    formula: &'a Formula,
+    /// Room for a block of each step.
+    room: SmallVec<[&'r mut [A]; 32]>,
+    /// Parts of operands whose elements of this block lie side by side where they are, in the type that is computed in.
+    direct: SmallVec<[Option<&'a [A]>; 16]>,
+    /// Where the lines of the cache are that the next block has elements in: each part's first one, and how many follow.
+    ahead: SmallVec<[*const u8; 16]>,
+    ahead_lines: usize,
+}
+
+impl<'a, 'r, T: Stored> Blocks<'a, 'r, T> {
+    fn new(formula: &'a Formula, inputs: &[View<'a, T>], mut room: Scratch<'r, T::Acc>) -> Self {
+        let mut room: SmallVec<[&'r mut [T::Acc]; 32]> =
             (0..formula.room).map(|_| room.take(BLOCK)).collect();
         for (step, &block) in formula.steps.iter().zip(&formula.blocks) {
             if let FormulaStep::Number(value) = *step {
-                room[block].fill(T::of(value));
+                room[block].fill(T::Acc::of(value));
             }
         }
         let parts = inputs.iter().zip(&formula.operands);
@@ -365,27 +373,29 @@ impl<'a, 'r, T: Real> Blocks<'a, 'r, T> {
             .flat_map(|(x, &parts)| std::iter::repeat_n(x.data(), parts))
             .collect();
         Self {
-            formula,
-            direct: SmallVec::from_elem(None, data.len()),
+            made: Made {
+                formula,
+                room,
+                direct: SmallVec::from_elem(None, data.len()),
+                ahead: SmallVec::new(),
+                ahead_lines: 0,
+            },
             repeated: SmallVec::from_elem((0, 0), data.len()),
             data,
-            room,
             filled: 0,
-            ahead: SmallVec::new(),
-            ahead_len: 0,
         }
     }
 
     /// Notes the places of a block that is next, of operands and results, which are asked for while another is computed.
     fn ask_for(&mut self, at: &[usize], steps: &[isize], len: usize, outs: &[&mut [T]]) {
-        let results = self.formula.results.iter().zip(outs);
+        let results = self.made.formula.results.iter().zip(outs);
         let results = results.flat_map(|(parts, out)| std::iter::repeat_n(&**out, parts.len()));
         let of = self.data.iter().copied().chain(results);
-        self.ahead.clear();
-        self.ahead_len = len;
+        self.made.ahead.clear();
+        self.made.ahead_lines = (len * size_of::<T>()).div_ceil(LINE);
         for ((data, &at), &step) in of.zip(at).zip(steps) {
             if step == 1 {
-                self.ahead.push(data[at..].as_ptr());
+                self.made.ahead.push(data[at..].as_ptr().cast());
             }
         }
     }
@@ -393,7 +403,8 @@ impl<'a, 'r, T: Real> Blocks<'a, 'r, T> {
     /// Computes a block by itself.
     fn whole(&mut self, at: &[usize], steps: &[isize], len: usize, outs: &mut [&mut [T]]) {
         self.point(at, steps, len);
-        vectorized(Run { blocks: self, len });
+        let made = &mut self.made;
+        vectorized(Run { made, len });
         let parts = self.data.len();
         self.store(0, len, &at[parts..], &steps[parts..], outs);
     }
@@ -401,39 +412,38 @@ impl<'a, 'r, T: Real> Blocks<'a, 'r, T> {
     /// Takes the operands of the next block from where they are, or brings them together.
     fn point(&mut self, at: &[usize], steps: &[isize], len: usize) {
         for (i, data) in self.data.iter().enumerate() {
-            self.direct[i] = (steps[i] == 1).then(|| &data[at[i]..][..len]);
+            self.made.direct[i] = match steps[i] {
+                1 => T::as_acc(&data[at[i]..][..len]),
+                _ => None,
+            };
         }
         self.bring(at, steps, 0, len);
     }
 
     /// Adds a short row to the block.
     fn append(&mut self, at: &[usize], steps: &[isize], len: usize) {
-        self.direct.fill(None);
+        self.made.direct.fill(None);
         self.bring(at, steps, self.filled, len);
         self.filled += len;
     }
 
     /// Brings operands that are not taken from where they are to places of the block.
     fn bring(&mut self, at: &[usize], steps: &[isize], to: usize, len: usize) {
-        for (step, &block) in self.formula.steps.iter().zip(&self.formula.blocks) {
+        let formula = self.made.formula;
+        for (step, &block) in formula.steps.iter().zip(&formula.blocks) {
             let FormulaStep::Input(i) = *step else {
                 continue;
             };
-            if self.direct[i].is_some() {
+            if self.made.direct[i].is_some() {
                 continue;
             }
             if steps[i] == 0 && self.has(i, at[i], to, len) {
                 continue;
             }
-            let (from, to) = (self.data[i], &mut self.room[block][to..][..len]);
+            let (from, to) = (self.data[i], &mut self.made.room[block][to..][..len]);
             match steps[i] {
-                0 => to.fill(from[at[i]]),
-                1 => to.copy_from_slice(&from[at[i]..][..len]),
-                step => {
-                    for (k, to) in to.iter_mut().enumerate() {
-                        *to = from[at[i].wrapping_add_signed(k as isize * step)];
-                    }
-                }
+                0 => to.fill(from[at[i]].widen()),
+                step => gather(from, at[i], step, to),
             }
         }
     }
@@ -450,31 +460,18 @@ impl<'a, 'r, T: Real> Blocks<'a, 'r, T> {
         false
     }
 
-    /// The first elements of a step's block.
-    #[inline(always)]
-    fn of(&self, step: usize, len: usize) -> &[T] {
-        let direct = match self.formula.steps[step] {
-            FormulaStep::Input(i) => self.direct[i],
-            _ => None,
-        };
-        match direct {
-            Some(elements) => elements,
-            None => &self.room[self.formula.blocks[step]][..len],
-        }
-    }
-
     /// Writes results, from a place of the block on.
     fn store(&self, from: usize, len: usize, at: &[usize], steps: &[isize], outs: &mut [&mut [T]]) {
         let mut part = 0;
-        for (parts, out) in self.formula.results.iter().zip(outs) {
+        for (parts, out) in self.made.formula.results.iter().zip(outs) {
             for &result in parts {
-                let found = &self.of(result, from + len)[from..];
+                let found = &self.made.of(result, from + len)[from..];
                 let (at, step) = (at[part], steps[part]);
                 match step {
-                    1 => out[at..][..len].copy_from_slice(found),
+                    1 => T::narrow_slice(found, &mut out[at..][..len]),
                     _ => {
                         for (k, &found) in found.iter().enumerate() {
-                            out[at.wrapping_add_signed(k as isize * step)] = found;
+                            out[at.wrapping_add_signed(k as isize * step)] = T::narrow(found);
                         }
                     }
                 }
@@ -493,7 +490,8 @@ impl<'a, 'r, T: Real> Blocks<'a, 'r, T> {
     ) {
         let len = self.filled;
         if len > 0 {
-            vectorized(Run { blocks: self, len });
+            let made = &mut self.made;
+            vectorized(Run { made, len });
         }
         let mut from = 0;
         for (at, len) in waiting.drain(..) {
@@ -504,50 +502,65 @@ impl<'a, 'r, T: Real> Blocks<'a, 'r, T> {
     }
 }
 
+impl<A: Real> Made<'_, '_, A> {
+    /// The first elements of a step's block.
+    #[inline(always)]
+    fn of(&self, step: usize, len: usize) -> &[A] {
+        let direct = match self.formula.steps[step] {
+            FormulaStep::Input(i) => self.direct[i],
+            _ => None,
+        };
+        match direct {
+            Some(elements) => elements,
+            None => &self.room[self.formula.blocks[step]][..len],
+        }
+    }
+}
+
 /// Goes through the steps for a block of elements: one call for all of them that are short.
-struct Run<'b, 'a, 'r, T> {
-    blocks: &'b mut Blocks<'a, 'r, T>,
+struct Run<'b, 'a, 'r, A> {
+    made: &'b mut Made<'a, 'r, A>,
     len: usize,
 }
 
-impl<T: Real> WithSimd for Run<'_, '_, '_, T> {
+impl<A: Real> WithSimd for Run<'_, '_, '_, A> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { blocks, len } = self;
-        let formula = blocks.formula;
+        let Self { made, len } = self;
+        let formula = made.formula;
         // What the next block reads and writes is asked for bit by bit: all at once would be waited for.
-        let share = (blocks.ahead_len / formula.made).next_multiple_of(ELEMENTS);
+        let share = made.ahead_lines.div_ceil(formula.made);
         let mut asked = 0;
         for (step, &block) in formula.steps.iter().zip(&formula.blocks) {
             if step.is_early() {
                 continue;
             }
-            for &of in &blocks.ahead {
-                for at in (asked..blocks.ahead_len.min(asked + share)).step_by(ELEMENTS) {
-                    line(of.wrapping_add(at));
+            for &of in &made.ahead {
+                for at in asked..made.ahead_lines.min(asked + share) {
+                    line(of.wrapping_add(at * LINE));
                 }
             }
             asked += share;
             // No step reads the block that it writes.
-            let whole = std::mem::take(&mut blocks.room[block]);
+            let whole = std::mem::take(&mut made.room[block]);
             let out = &mut whole[..len];
             match *step {
                 FormulaStep::Input(_) | FormulaStep::Number(_) => {}
-                FormulaStep::Map { map, order, of } => map.eval(order, blocks.of(of, len), out),
+                FormulaStep::Map { map, order, of } => map.eval(order, made.of(of, len), out),
                 FormulaStep::Binary { kind, of: [a, b] } => {
-                    let [a, b] = [blocks.of(a, len), blocks.of(b, len)];
+                    let [a, b] = [made.of(a, len), made.of(b, len)];
                     match kind {
-                        Binary::Add => each(a, b, out, T::add),
-                        Binary::Sub => each(a, b, out, T::sub),
-                        Binary::Mul => each(a, b, out, T::mul),
-                        Binary::Div => each(a, b, out, T::div),
+                        Binary::Add => each(a, b, out, A::add),
+                        Binary::Sub => each(a, b, out, A::sub),
+                        Binary::Mul => each(a, b, out, A::mul),
+                        Binary::Div => each(a, b, out, A::div),
                         kind => binary_lines(kind, a, b, out),
                     }
                 }
                 FormulaStep::Below(of) => {
-                    let [a, b, x, y] = of.map(|step| blocks.of(step, len));
+                    let [a, b, x, y] = of.map(|step| made.of(step, len));
                     let of = a.iter().zip(b).zip(x.iter().zip(y));
                     for (out, ((&a, &b), (&x, &y))) in out.iter_mut().zip(of) {
                         // Both are there before one is taken: of two places, it would be gathered.
@@ -555,7 +568,7 @@ impl<T: Real> WithSimd for Run<'_, '_, '_, T> {
                     }
                 }
             }
-            blocks.room[block] = whole;
+            made.room[block] = whole;
         }
     }
 }

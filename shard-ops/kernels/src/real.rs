@@ -16,7 +16,6 @@ pub trait Real:
     + Exp
     + super::conv::Compiled<Self>
     + super::fft::CompiledProduct<Self>
-    + super::fused::Compiled<Self>
     + super::grid::Compiled<Self>
     + super::moments::Compiled<Self>
     + super::neighbors::CompiledFarthest<Self>

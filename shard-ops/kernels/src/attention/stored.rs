@@ -2,8 +2,9 @@
 
 use crate::gemm::Mat;
 use crate::{Real, View};
-use half::slice::HalfFloatSliceExt;
+use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
+use shard_device::{DType, Element, kernel};
 
 /// An element type of queries, keys, values and results. Kernels compute and accumulate in [`Stored::Acc`].
 pub trait Stored:
@@ -16,6 +17,7 @@ pub trait Stored:
     + super::merge::Compiled<Self>
     + crate::neighborhood::CompiledNear<Self>
     + crate::neighborhood::CompiledNearGrad<Self>
+    + crate::fused::Compiled<Self>
     + 'static
 {
     /// `f64` for `f64`, `f32` for the others.
@@ -29,6 +31,9 @@ pub trait Stored:
 
     /// [`Stored::widen`] of a whole slice of the same length.
     fn widen_slice(from: &[Self], to: &mut [Self::Acc]);
+
+    /// [`Stored::narrow`] of a whole slice of the same length.
+    fn narrow_slice(from: &[Self::Acc], to: &mut [Self]);
 
     /// The slice itself, where it needs no widening.
     fn as_acc(slice: &[Self]) -> Option<&[Self::Acc]>;
@@ -50,6 +55,9 @@ macro_rules! own {
                 x
             }
             fn widen_slice(from: &[Self], to: &mut [Self]) {
+                to.copy_from_slice(from);
+            }
+            fn narrow_slice(from: &[Self], to: &mut [Self]) {
                 to.copy_from_slice(from);
             }
             fn as_acc(slice: &[Self]) -> Option<&[Self]> {
@@ -75,7 +83,10 @@ macro_rules! widened {
                 Self::from_f32(x)
             }
             fn widen_slice(from: &[Self], to: &mut [f32]) {
-                from.convert_to_f32_slice(to);
+                convert((Self::DTYPE, cast_slice(from)), (f32::DTYPE, cast_slice_mut(to)));
+            }
+            fn narrow_slice(from: &[f32], to: &mut [Self]) {
+                convert((f32::DTYPE, cast_slice(from)), (Self::DTYPE, cast_slice_mut(to)));
             }
             fn as_acc(_: &[Self]) -> Option<&[f32]> {
                 None
@@ -89,6 +100,12 @@ macro_rules! widened {
 
 own!(f32, f64);
 widened!(f16, bf16);
+
+/// Converts all elements; there are as many of both.
+fn convert((from_type, from): (DType, &[u8]), (to_type, to): (DType, &mut [u8])) {
+    let len = from.len() / from_type.size();
+    kernel::convert_run((from_type, from), (to_type, to), [0, 0], len);
+}
 
 /// Where matrix `(i, j)` of the leading dims of a four-dim view begins.
 pub(super) fn start<E>(view: &View<'_, E>, [i, j]: [usize; 2]) -> usize {

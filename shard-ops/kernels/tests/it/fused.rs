@@ -1,3 +1,6 @@
+use half::{bf16, f16};
+use num_traits::Float;
+use shard_kernels::attention::Stored;
 use shard_kernels::fused::*;
 use shard_kernels::pointwise::Binary;
 use shard_kernels::unary::Unary;
@@ -29,9 +32,12 @@ fn formula() -> Formula {
     Formula::new(steps, vec![1, 2], vec![vec![4, 6], vec![7]])
 }
 
-/// Rows that are blocks by themselves and short ones, operands and results in steps, and an operand that broadcasts.
-fn all<T: Real>() {
+/// Rows that are blocks by themselves and short ones, operands and results in steps, and an operand that broadcasts. Results are rounded once.
+fn all<T: Stored + PartialEq>() {
     let mut rng = Rng::new(7);
+    let numbers = |rng: &mut Rng, n: usize| -> Vec<T> {
+        rng.vec::<T::Acc>(n).into_iter().map(T::narrow).collect()
+    };
     for round in 0..60 {
         let (rows, n, behind) = (rng.within(0, 9), rng.within(1, 700), round % 2);
         let with = |parts: usize| match behind {
@@ -39,16 +45,17 @@ fn all<T: Real>() {
             _ => [rows, parts, n],
         };
         // Every second row of twice as many, or one number for each row, or for all.
-        let memory = rng.vec::<T>(2 * rows * n + 1);
+        let memory = numbers(&mut rng, 2 * rows * n + 1);
         let strides = match round % 6 {
             0 => [0, 0],
             3 => [2 * n as isize, 0],
             _ => [2 * n as isize, 1],
         };
         let x = View::new(&memory, 1, &[rows, n], &strides);
-        let y = rng.vec::<T>(2 * rows * n);
+        let y = numbers(&mut rng, 2 * rows * n);
         let y = View::contiguous(&y, &with(2));
-        let (mut first, mut second) = (vec![T::nan(); 2 * rows * n], vec![T::nan(); rows * n]);
+        let nan = T::narrow(T::Acc::nan());
+        let (mut first, mut second) = (vec![nan; 2 * rows * n], vec![nan; rows * n]);
         let mut outs = [
             ViewMut::contiguous(&mut first, &with(2)),
             ViewMut::contiguous(&mut second, &[n, rows]).permute(&[1, 0]),
@@ -63,12 +70,16 @@ fn all<T: Real>() {
                 0 => view.get(&[at[0], at[1], part]),
                 _ => view.get(&[at[0], part, at[1]]),
             };
-            let x = x.get(&at);
-            let product = x * part(&y, 0);
-            let chosen = if x < T::of(0.25) { part(&y, 1) } else { -x };
-            assert_eq!(part(&first, 0), product, "{at:?} of {rows} x {n}");
-            assert_eq!(part(&first, 1), chosen, "{at:?} of {rows} x {n}");
-            assert_eq!(second.get(&[at[1], at[0]]), product - T::of(0.25), "{at:?}");
+            let (x, quarter) = (x.get(&at).widen(), T::Acc::of(0.25));
+            let product = x * part(&y, 0).widen();
+            let chosen = if x < quarter { part(&y, 1).widen() } else { -x };
+            let expected = [product, chosen, product - quarter].map(T::narrow);
+            let got = [
+                part(&first, 0),
+                part(&first, 1),
+                second.get(&[at[1], at[0]]),
+            ];
+            assert_eq!(got, expected, "{at:?} of {rows} x {n}");
         }
     }
 }
@@ -77,6 +88,8 @@ fn all<T: Real>() {
 fn a_formula_is_its_steps_one_after_the_other() {
     all::<f32>();
     all::<f64>();
+    all::<bf16>();
+    all::<f16>();
 }
 
 #[test]

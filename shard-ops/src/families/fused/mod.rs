@@ -15,14 +15,16 @@ use super::full::each_of_all_rounded_once;
 use super::index::{slice, stack};
 use super::shape::reshape;
 use super::types::float_types;
-use crate::host::with_float;
+use crate::host::with_stored;
 use crate::rule::broadcast;
 use crate::{
-    Access, Cotangents, Exec, Grads, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule,
-    Saved, Value, Values, holds, key_of,
+    Access, Cotangents, Exec, Grads, Halves, HostCall, Keeps, Meta, Op, OpError, Precision, Result,
+    Rule, Saved, Value, Values, holds, key_of,
 };
+use shard_comm::{DType, DeviceKind, Element};
+use shard_kernels::View;
+use shard_kernels::attention::Stored;
 use shard_kernels::fused::{Formula, FormulaStep, MOST, fused};
-use shard_kernels::{Real, View};
 use shard_spec::Dims;
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -372,7 +374,7 @@ impl Pass {
         }
     }
 
-    fn run<T: Real>(&self, call: &mut HostCall<'_, '_>) {
+    fn run<T: Stored + Element>(&self, call: &mut HostCall<'_, '_>) {
         let formula = &self.fused.formula;
         let plain = match (call.cx.outputs.first(), formula.results().first()) {
             (Some(at), Some(parts)) => {
@@ -470,7 +472,12 @@ impl Op for Pass {
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        with_float!(call.dtype(), T => self.run::<T>(call));
+        with_stored!(call.dtype(), T => self.run::<T>(call));
+    }
+
+    /// The kernel widens what a block reads, and rounds what it writes.
+    fn halves(&self, _: DType, _: &[Meta], _: DeviceKind) -> Halves {
+        Halves::ALL
     }
 
     fn keeps(&self) -> Keeps {
