@@ -106,10 +106,9 @@ impl<T: Real> Values<'_, T> {
             if let Some(row) = before.take() {
                 row.finish(self.log);
             }
-            for array in [x, &*out] {
-                prefetch(array, SOON, n.min(BLOCK));
-            }
+            prefetch(x, SOON, n.min(BLOCK));
             let total = exponentials::<T, S>(simd, x, max, out);
+            prefetch(&*out, SOON, n.min(BLOCK));
             before = Some(Begun { x, out, max, total });
             if let Some(next) = rows.peek() {
                 max = largest(simd, next);
@@ -203,10 +202,11 @@ impl<T: Real> Gradients<'_, T> {
         let n = self.n;
         let rows = self.y.chunks_exact(n).zip(self.dy.chunks_exact(n));
         for ((y, dy), out) in rows.zip(self.out.chunks_exact_mut(n)) {
-            for array in [y, dy, &*out] {
+            prefetch(y, AHEAD, n.min(BLOCK));
+            let total = T::of(cell_sum(simd, self.log, y, dy));
+            for array in [dy, &*out] {
                 prefetch(array, AHEAD, n.min(BLOCK));
             }
-            let total = T::of(cell_sum(simd, self.log, y, dy));
             let of = out.iter_mut().zip(y.iter().zip(dy));
             if self.log {
                 for (out, (y, dy)) in of {
