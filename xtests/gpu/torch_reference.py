@@ -266,10 +266,11 @@ def repeated(step, count):
 
 
 def serve(args):
-    """Says what it is; then answers `case NAME` with ready, and what is to be compared if it trains a model: how many parameters that learns,
-    and on several ranks three losses; or with none, or with what is wrong; and `run COUNT` with the seconds of so many calls.
+    """Says what it is; then answers `case NAME` with ready, and what is to be compared: how many parameters are learnt, if it trains a
+    model, and then what it finds, on several ranks three losses, and of an op a digest of its result; or with none, or with what is wrong;
+    and `run COUNT` with the seconds of so many calls.
 
-    On several ranks it is rank 0 that does so. A rank that fails ends, since nobody knows then what the others wait for; they fail
+    On several ranks it is rank 0 that does so. There a rank that fails ends, since nobody knows then what the others wait for; they fail
     by that, and whoever asks starts all of them anew."""
     store = tempfile.mkdtemp() if args.ranks > 1 else None
     rank, lines, others = processes(args.ranks)
@@ -280,9 +281,16 @@ def serve(args):
         import torch_parallel
 
         makers, timed = torch_parallel.begin(rank, args.ranks, store, args.quick)
+        maker = makers.get
         name = f"PyTorch {torch.__version__}, {args.ranks} processes over gloo"
     else:
+        import torch_ops
+
         makers, timed = dict(cases(torch, args.device, args.quick)), repeated
+
+        def maker(case):
+            return makers.get(case) or torch_ops.maker(case)
+
         name = f"PyTorch {torch.__version__}"
     print(name, flush=True)
     step = None
@@ -295,8 +303,9 @@ def serve(args):
             continue
         step, answer = None, "none"
         try:
-            step = makers[rest]() if what == "case" and rest in makers else None
-            compared = [getattr(step, "parameters", "")]
+            make = maker(rest) if what == "case" else None
+            step = make() if make else None
+            compared = [getattr(step, "parameters", "-")]
             for _ in range(3 if step else 0):
                 value = step()
                 if hasattr(step, "loss"):
@@ -306,11 +315,12 @@ def serve(args):
         except ImportError:
             step = None
         except Exception as error:
-            if args.ranks == 1:
-                raise
-            told = " ".join(str(error).split())
-            print(f"{'' if isinstance(error, torch_parallel.Wrong) else type(error).__name__ + ': '}{told}", flush=True)
-            os._exit(1)
+            step, answer = None, f"{type(error).__name__}: {' '.join(str(error).split())}"
+            if args.ranks > 1:
+                if isinstance(error, torch_parallel.Wrong):
+                    answer = answer.partition(": ")[2]
+                print(answer, flush=True)
+                os._exit(1)
         print(answer, flush=True)
 
 

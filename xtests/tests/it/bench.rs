@@ -1,6 +1,7 @@
 //! The benchmark program: that it runs, says what it measured, and finds every result right.
 
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -164,12 +165,57 @@ fn a_peer_has_to_learn_the_same() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(records.len(), 3);
     let losses = records[0]["beside_fails"].as_str().unwrap();
-    let begins = "other losses: 1.0000, 2.0000, 3.0000; ours 4.56";
+    let begins = "finds 1.0000, 2.0000, 3.0000; ours 4.56";
     assert!(losses.starts_with(begins), "{losses}");
     // Of the second it tells no losses, and it has no third.
     assert!(records[1]["beside_ratio"].is_number(), "{:?}", records[1]);
     assert!(records[2]["beside_ratio"].is_null());
+    assert_eq!(records[2]["beside_lacks"], true);
+    let told = String::from_utf8_lossy(&output.stdout);
+    let named = records[2]["case"].as_str().unwrap();
+    assert!(
+        told.contains(&format!("has not: 1, the first of them {named}")),
+        "{told}"
+    );
     for record in &records {
         assert!(record["check"].as_f64().unwrap() < 1e-4, "{record}");
     }
+}
+
+/// Of every op of the survey PyTorch's program has a function by its name, and it has no others.
+#[test]
+fn ops_have_their_peers() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ops.json");
+    let _ = std::fs::remove_file(&file);
+    let args = ["ops", "--quick", "--ranks", "1", "--json"];
+    let output = bench(&[&args[..], &[file.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let cases = text.lines().map(|line| {
+        let record: Value = serde_json::from_str(line).unwrap();
+        record["case"].as_str().unwrap().to_owned()
+    });
+    let op_of = |case: String| {
+        let (op, _) = case.strip_prefix("ops/").unwrap().split_once(": ").unwrap();
+        op.to_owned()
+    };
+    let ours: BTreeSet<String> = cases.map(op_of).collect();
+    let (_, table) = include_str!("../../gpu/torch_ops.py")
+        .split_once("\nOPS = {\n")
+        .unwrap();
+    let name_of = |line: &str| {
+        Some(
+            line.strip_prefix("    \"")?
+                .split_once("\": ")?
+                .0
+                .to_owned(),
+        )
+    };
+    let theirs: BTreeSet<String> = table.lines().filter_map(name_of).collect();
+    let without: Vec<&String> = ours.difference(&theirs).collect();
+    assert!(without.is_empty(), "{without:?}");
+    // Factors of matrices are asked for by a feature.
+    let unasked: Vec<&String> = theirs.difference(&ours).collect();
+    let known = if cfg!(feature = "linalg") { 0 } else { 7 };
+    assert_eq!(unasked.len(), known, "{unasked:?}");
 }

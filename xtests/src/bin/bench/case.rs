@@ -1,5 +1,6 @@
 //! What a case is: a step, what bounds it, and how its result is checked.
 
+use crate::harness::TOLERANCE;
 use crate::numbers::fill;
 use shard_comm::{DType, DeviceRef, Strided};
 use shard_kernels::gemm::{Mat, MatMut, gemm};
@@ -26,8 +27,10 @@ pub(crate) struct Bench {
     pub(crate) work: Option<Work>,
     /// How many numbers the model learns that it trains, which a peer's must learn too.
     pub(crate) parameters: Option<usize>,
-    /// Of its first steps, which a peer's that begins with the same numbers must be too.
-    pub(crate) losses: Vec<f64>,
+    /// What a peer that begins with the same numbers must find too: losses of the first steps, or a sum over the result.
+    pub(crate) found: Vec<f64>,
+    /// How far this may be from what others find, as a share.
+    pub(crate) tolerance: f64,
 }
 
 impl Bench {
@@ -39,7 +42,8 @@ impl Bench {
             check: None,
             work: None,
             parameters: None,
-            losses: Vec::new(),
+            found: Vec::new(),
+            tolerance: TOLERANCE,
         }
     }
 

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
-/// How far a result may be from one rank's, as a share of the largest element.
+/// How far a result may be from one rank's, as a share of the largest element, and from a peer's; of a case that does not say another.
 pub(crate) const TOLERANCE: f64 = 1e-4;
 
 /// Short calls are repeated until they take this many seconds together.
@@ -58,6 +58,8 @@ pub(crate) struct Record {
     pub(crate) host_s: Option<f64>,
     /// The largest difference from one rank's result as a share of its largest element; `None` where there is none.
     pub(crate) check: Option<f64>,
+    /// How large it may be.
+    pub(crate) tolerance: f64,
     pub(crate) limit: Option<&'static str>,
     pub(crate) limit_s: Option<f64>,
     pub(crate) limit_min_s: Option<f64>,
@@ -73,6 +75,8 @@ pub(crate) struct Record {
     pub(crate) beside_min_ratio: Option<f64>,
     /// What the peer says that has the case and cannot do it, or finds something else.
     pub(crate) beside_fails: Option<String>,
+    /// Whether it was asked for and has no such case.
+    pub(crate) beside_lacks: bool,
     /// Of all ranks together, at the least time.
     pub(crate) gflops: Option<f64>,
     pub(crate) gbytes_per_s: Option<f64>,
@@ -104,6 +108,7 @@ struct Turns {
 /// What one rank saw.
 struct Seen {
     check: Option<f64>,
+    tolerance: f64,
     limit: Option<(&'static str, f64)>,
     work: Option<Work>,
     turns: Turns,
@@ -112,6 +117,7 @@ struct Seen {
     /// Seconds of each of the peer's batches.
     beside: Vec<f64>,
     beside_fails: Option<String>,
+    beside_lacks: bool,
 }
 
 /// What ranks know of each other, as threads of one process.
@@ -159,6 +165,7 @@ pub(crate) fn measure(
         reps: repetitions,
         host_s: (options.device.is_cuda()).then(|| host_seconds(&seen, batch)),
         check: seen.iter().find_map(|s| s.check),
+        tolerance: seen[0].tolerance,
         limit: limit.map(|l| l.0),
         limit_s: limits.map(|l| l[0]),
         limit_min_s: limits.map(|l| l[1]),
@@ -169,6 +176,7 @@ pub(crate) fn measure(
         beside_ratio: beside.map(|b| median_s / b[0]),
         beside_min_ratio: beside.map(|b| min_s / b[1]),
         beside_fails: seen[0].beside_fails.clone(),
+        beside_lacks: seen[0].beside_lacks,
         gflops: match seen[0].work {
             Some(Work::Flops(n)) => Some(rate(n)),
             _ => None,
@@ -285,6 +293,7 @@ fn on_rank(
     }
     Ok(Seen {
         check,
+        tolerance: bench.tolerance,
         limit: bench.limit.map(|l| (l.kind, l.scale)),
         work: bench.work,
         turns,
@@ -292,6 +301,7 @@ fn on_rank(
         limits,
         beside: besides,
         beside_fails: beside.fails,
+        beside_lacks: beside.lacks,
     })
 }
 
@@ -300,6 +310,7 @@ struct Beside<'a> {
     peers: Option<&'a mut Peers>,
     ranks: usize,
     fails: Option<String>,
+    lacks: bool,
 }
 
 impl<'a> Beside<'a> {
@@ -310,12 +321,13 @@ impl<'a> Beside<'a> {
             peers,
             ranks: spec.ranks,
             fails: None,
+            lacks: false,
         };
         if let Some(peers) = &mut beside.peers {
-            let answer = peers.prepare(&spec.name, spec.ranks, bench.parameters, &bench.losses);
+            let answer = peers.prepare(&spec.name, spec.ranks, bench);
             match answer.map_err(Error::custom)? {
                 Answer::Ready => {}
-                Answer::Absent => beside.peers = None,
+                Answer::Absent => (beside.peers, beside.lacks) = (None, true),
                 Answer::Fails(told) => beside.give_up(told),
             }
         }

@@ -4,6 +4,7 @@
 //! of calls after another, in turns with our own, so that whatever else happens on the machine happens to both. For cases on
 //! several ranks it is as many processes, of which one answers.
 
+use crate::case::Bench;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -12,18 +13,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// The program's source, which the interpreter is given, and those of the modules that it imports.
-const SOURCES: [&str; 3] = [
+const SOURCES: [&str; 4] = [
     include_str!("../../../gpu/torch_reference.py"),
     include_str!("../../../gpu/torch_models.py"),
+    include_str!("../../../gpu/torch_ops.py"),
     include_str!("../../../gpu/torch_parallel.py"),
 ];
 
 /// Lets the program import the others, and runs it.
 const START: &str = r#"
 import importlib.abc, importlib.util, sys
-program, *modules = sys.argv[1:4]
-del sys.argv[1:4]
-modules = dict(zip(("torch_models", "torch_parallel"), modules))
+program, *modules = sys.argv[1:5]
+del sys.argv[1:5]
+modules = dict(zip(("torch_models", "torch_ops", "torch_parallel"), modules))
 class Given(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path, target=None):
         return importlib.util.spec_from_loader(name, self) if name in modules else None
@@ -35,9 +37,6 @@ exec(program)
 
 /// How long a peer may take to start, which is mostly to import.
 const START_SECONDS: u64 = 180;
-
-/// How far the losses of two libraries may be apart, as a share.
-const TOLERANCE: f64 = 1e-4;
 
 /// A program for each number of ranks that was asked for, started when it is, and again when it has ended.
 pub(crate) struct Peers {
@@ -81,7 +80,7 @@ impl Peers {
         })
     }
 
-    /// Makes a case ready on so many ranks: a model is to learn as many parameters as ours, and to have the same losses.
+    /// Makes a case ready on so many ranks: a model is to learn as many parameters as ours, and what is found is to be the same.
     ///
     /// # Errors
     /// That no peer can be started, or that its model learns another number of parameters than ours.
@@ -89,8 +88,7 @@ impl Peers {
         &mut self,
         case: &str,
         ranks: usize,
-        parameters: Option<usize>,
-        losses: &[f64],
+        ours: &Bench,
     ) -> Result<Answer, String> {
         if !self.running.contains_key(&ranks) {
             let peer = Peer::start(&self.python, ranks, self.quick)?;
@@ -104,11 +102,13 @@ impl Peers {
             return Ok(Answer::Absent);
         }
         let Some(theirs) = told.strip_prefix("ready") else {
-            // Its ranks end by themselves.
-            self.running.remove(&ranks);
+            if ranks > 1 {
+                // Its ranks end by themselves.
+                self.running.remove(&ranks);
+            }
             return Ok(Answer::Fails(told));
         };
-        compared(theirs, parameters, losses)
+        compared(theirs, ours)
     }
 
     /// Seconds that so many calls of the case took together.
@@ -135,30 +135,31 @@ impl Peers {
     }
 }
 
-/// Compares what a peer says of its model, the number of its parameters and then losses, with ours.
-fn compared(theirs: &str, parameters: Option<usize>, losses: &[f64]) -> Result<Answer, String> {
-    let mut theirs = theirs.split_whitespace();
-    if let (Some(count), Some(ours)) = (theirs.next(), parameters)
-        && count.parse() != Ok(ours)
+/// Compares what a peer says of a case, how many parameters it learns and then what it finds, with ours.
+fn compared(theirs: &str, ours: &Bench) -> Result<Answer, String> {
+    let theirs = theirs.trim_start();
+    let (count, found) = theirs.split_once(' ').unwrap_or((theirs, ""));
+    if let (Ok(count), Some(ours)) = (count.parse::<usize>(), ours.parameters)
+        && count != ours
     {
         return Err(format!(
             "the peer's model learns {count} parameters, ours {ours}"
         ));
     }
-    let theirs: Vec<f64> = theirs.filter_map(|loss| loss.parse().ok()).collect();
-    let apart = |(a, b): (&f64, &f64)| (a - b).abs() > TOLERANCE * b.abs();
-    if theirs.iter().zip(losses).any(apart) {
-        let tell = |losses: &[f64]| {
-            let texts: Vec<String> = losses.iter().map(|l| format!("{l:.4}")).collect();
-            texts.join(", ")
-        };
-        return Ok(Answer::Fails(format!(
-            "other losses: {}; ours {}",
-            tell(&theirs),
-            tell(losses)
-        )));
+    let theirs: Vec<f64> = (found.split_whitespace())
+        .filter_map(|number| number.parse().ok())
+        .collect();
+    // What is not a number is not near any.
+    let near = |(a, b): (&f64, &f64)| (a - b).abs() <= ours.tolerance * b.abs();
+    if theirs.iter().zip(&ours.found).all(near) {
+        return Ok(Answer::Ready);
     }
-    Ok(Answer::Ready)
+    let tell = |found: &[f64]| {
+        let texts: Vec<String> = found.iter().map(|x| format!("{x:.4}")).collect();
+        texts.join(", ")
+    };
+    let (theirs, ours) = (tell(&theirs), tell(&ours.found));
+    Ok(Answer::Fails(format!("finds {theirs}; ours {ours}")))
 }
 
 /// A running program. It ends when it is dropped, which closes what it reads from.

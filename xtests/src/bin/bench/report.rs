@@ -12,6 +12,8 @@ pub(crate) struct Report {
     device: DeviceKind,
     json: Option<File>,
     group: Option<&'static str>,
+    /// Cases of which the peer has none.
+    lacking: Vec<String>,
 }
 
 impl Report {
@@ -51,12 +53,16 @@ impl Report {
             device,
             json,
             group: None,
+            lacking: Vec::new(),
         })
     }
 
     pub(crate) fn add(&mut self, group: &'static str, r: &Record) -> Result<(), String> {
         if self.group.replace(group) != Some(group) {
             say!();
+        }
+        if r.beside_lacks {
+            self.lacking.push(r.case.clone());
         }
         let ratio = |x: Option<f64>| x.map_or("-".to_owned(), |x| format!("{x:.2}"));
         let rate = match (r.gflops, r.gbytes_per_s) {
@@ -77,6 +83,7 @@ impl Report {
                 ratio(r.beside_ratio),
                 ratio(r.beside_min_ratio)
             ),
+            (None, None, None) if r.beside_lacks => "none".to_owned(),
             (None, None, None) => String::new(),
         };
         say!(
@@ -108,6 +115,10 @@ impl Report {
         say!(
             "\nRatios: of the medians, and of the least times. Rates: of all ranks, at the least time.{more}"
         );
+        if let Some(first) = self.lacking.first() {
+            let count = self.lacking.len();
+            say!("Cases that the peer has not: {count}, the first of them {first}.");
+        }
     }
 }
 

@@ -10,6 +10,8 @@ pub(crate) struct Options {
     pub(crate) split: Split,
     pub(crate) quick: bool,
     pub(crate) device: DeviceKind,
+    /// Whether a peer does the same.
+    pub(crate) beside: bool,
 }
 
 /// How a dim is divided over the ranks.

@@ -54,16 +54,31 @@ pub(crate) fn bench(
 pub(crate) fn gradients(
     f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + Clone + 'static,
 ) -> impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + Clone + 'static {
+    gradients_by(|_| true, f)
+}
+
+/// As [`gradients`], by some of the inputs.
+pub(crate) fn gradients_by(
+    varied: impl Fn(usize) -> bool + Clone + 'static,
+    f: impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + Clone + 'static,
+) -> impl Fn(&[ShardTensor]) -> Result<Vec<ShardTensor>> + Clone + 'static {
     move |inputs| {
         let Some((cotangent, inputs)) = inputs.split_last() else {
             return Err(Error::custom("gradients of nothing"));
         };
-        let leaves = (inputs.iter())
-            .map(ShardTensor::requires_grad)
+        let leaves = (inputs.iter().enumerate())
+            .map(|(i, x)| {
+                if varied(i) {
+                    x.requires_grad()
+                } else {
+                    Ok(x.clone())
+                }
+            })
             .collect::<Result<Vec<_>>>()?;
         let gradients = f(&leaves)?[0].backward_with(cotangent)?;
-        (leaves.iter())
-            .map(|leaf| {
+        (leaves.iter().enumerate())
+            .filter(|(i, _)| varied(*i))
+            .map(|(_, leaf)| {
                 let gradient = gradients.get(leaf)?;
                 gradient.ok_or_else(|| Error::custom("a result that does not depend on an input"))
             })

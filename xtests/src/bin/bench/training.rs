@@ -74,7 +74,7 @@ pub(crate) fn bench_placed<M: Tree + 'static, const N: usize>(
     }
     let (got, expected): (Vec<f64>, Vec<f64>) = losses.into_iter().unzip();
     Ok(Bench {
-        losses: got.clone(),
+        found: got.clone(),
         ..Bench::new(move || training.step())
             .limit(Limit::new("alone", move || alone.step()))
             .check(move || Ok(Some(relative(&got, &expected))))

@@ -10,6 +10,7 @@ mod limits;
 mod matmul;
 mod models;
 mod norm;
+mod ops;
 mod pack;
 mod parallel;
 mod plan;
@@ -53,12 +54,14 @@ pub(crate) enum Group {
     Train,
     /// Whole models of many kinds.
     Models,
+    /// A survey of ops, each alone at shapes that models have. It is asked for by name, or all of it small with --quick.
+    Ops,
     /// On several ranks what PyTorch distributes too: moves, ops and steps of training.
     Parallel,
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Limits,
         Self::Pack,
         Self::Comm,
@@ -74,6 +77,7 @@ impl Group {
         Self::Sorting,
         Self::Train,
         Self::Models,
+        Self::Ops,
         Self::Parallel,
     ];
 
@@ -94,6 +98,7 @@ impl Group {
             Self::Sorting => "sorting",
             Self::Train => "train",
             Self::Models => "models",
+            Self::Ops => "ops",
             Self::Parallel => "parallel",
         }
     }
@@ -117,6 +122,7 @@ impl Group {
             Self::Sorting => sorting::add(suite),
             Self::Train => train::add(suite),
             Self::Models => models::add(suite),
+            Self::Ops => ops::add(suite),
             Self::Parallel => parallel::add(suite),
         }
     }
