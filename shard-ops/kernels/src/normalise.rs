@@ -1,9 +1,12 @@
-//! Normalisation and its derivative over one run of consecutive elements with common moments.
+//! Normalisation and its derivative: over one run of consecutive elements with common moments, and of cells and columns of such.
 
 mod cells;
+mod columns;
 
 pub use self::cells::{CellGrad, WholeCells, cell_grad, normalise_cells};
 pub(crate) use self::cells::{CompiledCells, CompiledForward};
+pub(crate) use self::columns::CompiledColumns;
+pub use self::columns::{add_column_sums, input_grad_rows, normalise_rows};
 
 use super::Real;
 use super::pointwise::vectorized;

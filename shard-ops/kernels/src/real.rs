@@ -23,6 +23,7 @@ pub trait Real:
     + super::neighbors::CompiledRadius<Self>
     + super::normalise::Compiled<Self>
     + super::normalise::CompiledCells<Self>
+    + super::normalise::CompiledColumns<Self>
     + super::normalise::CompiledForward<Self>
     + super::optimize::Compiled<Self>
     + super::pairwise::Compiled<Self>

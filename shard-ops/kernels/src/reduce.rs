@@ -21,6 +21,12 @@ const SHORT: usize = 32;
 /// Elements of a row of which there are many that are faster looked at side by side.
 const SHORTEST: usize = 10;
 
+/// Elements of a row up to which rows are reduced by sides.
+const MIDDLING: usize = 256;
+
+/// Lanes of such a row, and rows of which lanes are joined together.
+const SIDE: usize = 16;
+
 /// Columns accumulated side by side where the contiguous dim is kept.
 pub(crate) const COLUMNS: usize = 256;
 
@@ -347,6 +353,12 @@ impl Split {
     }
 }
 
+/// Whether rows of so many numbers are reduced by sides. Of a few more than whole lanes they are not: what is left over takes longer than all of them
+/// one after the other.
+fn is_middling(n: usize) -> bool {
+    n <= MIDDLING && (n > SHORT || n > 0 && n.is_multiple_of(SIDE))
+}
+
 fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
     let split = Split::new(x.shape(), x.strides(), dims);
     assert!(
@@ -360,6 +372,11 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
         let rows = &data[x.offset()..][..out.len() * n];
         let fold = core::marker::PhantomData;
         return vectorized(ShortRows::<T, F> { rows, n, out, fold });
+    }
+    if let Some(n) = split.rows().filter(|&n| is_middling(n)) {
+        let rows = &data[x.offset()..][..out.len() * n];
+        let fold = core::marker::PhantomData;
+        return vectorized(MiddlingRows::<T, F> { rows, n, out, fold });
     }
     if let Some((rows, step)) = split.few_rows() {
         return split.for_each_cell(x.offset(), SUMMED, |cell, at, width, _| {
@@ -379,7 +396,12 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
         if width == 1 {
             let mut total: f64 = F::start();
             split.for_each_run(at, |at, n, step| {
-                if step == 1 && n <= SHORT {
+                if step == 1 && is_middling(n) {
+                    let (rows, mut one) = (&data[at..at + n], [T::zero()]);
+                    let (out, fold) = (&mut one[..], core::marker::PhantomData);
+                    vectorized(MiddlingRows::<T, F> { rows, n, out, fold });
+                    total = F::join(total, one[0].wide());
+                } else if step == 1 && n <= SHORT {
                     total = F::join(total, F::few(&data[at..at + n]).wide());
                 } else if step == 1 {
                     for block in data[at..at + n].chunks(BLOCK) {
@@ -398,24 +420,29 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
         }
         totals[..width.next_multiple_of(WHOLE)].fill(F::start());
         split.for_each_run(at, |at, n, step| {
-            // What stands behind rows goes along, so that vectors are whole; nobody looks at what it comes to.
-            let last = at.wrapping_add_signed((n as isize - 1) * step);
+            // What stands behind rows goes along, so that vectors are whole; nobody looks at what it comes to. The last rows may have too little
+            // behind them.
             let whole = width.next_multiple_of(WHOLE);
-            let width = match at.max(last) + whole <= data.len() {
-                true => whole,
-                false => width,
+            let room_behind = data.len().checked_sub(at + whole);
+            let filled = match (room_behind, usize::try_from(step)) {
+                (None, _) => 0,
+                (Some(behind), Ok(step @ 1..)) if behind / step + 1 < n => {
+                    (behind / step + 1) / ROWS * ROWS
+                }
+                _ => n,
             };
-            let totals = &mut totals[..width];
-            let (columns, wide) = (&mut room.0[..width], &mut room.1[..width]);
-            for first in (0..n).step_by(ROWS) {
+            for (from, rows, width) in [(0, filled, whole), (filled, n - filled, width)] {
+                if rows == 0 {
+                    continue;
+                }
                 vectorized(Rows::<T, F> {
-                    totals,
-                    columns,
-                    wide,
+                    totals: &mut totals[..width],
+                    columns: &mut room.0[..width],
+                    wide: &mut room.1[..width],
                     data,
-                    at: at.wrapping_add_signed(first as isize * step),
+                    at: at.wrapping_add_signed(from as isize * step),
                     step,
-                    rows: ROWS.min(n - first),
+                    rows,
                     fold: core::marker::PhantomData,
                 });
             }
@@ -460,6 +487,72 @@ impl<T: Real, F: Fold> WithSimd for ShortRows<'_, T, F> {
         let last = blocks.remainder().chunks_exact(n);
         for (row, out) in last.zip(out.into_remainder()) {
             *out = F::join(F::start(), F::few(row));
+        }
+    }
+}
+
+/// As [`ShortRows`], of more numbers.
+struct MiddlingRows<'a, T, F> {
+    rows: &'a [T],
+    n: usize,
+    out: &'a mut [T],
+    fold: core::marker::PhantomData<F>,
+}
+
+impl<T: Real, F: Fold> WithSimd for MiddlingRows<'_, T, F> {
+    type Output = ();
+
+    /// Each row is joined to lanes, and lanes of rows side by side one after the other, as are the numbers that fill no lanes. How a row is joined
+    /// does not depend on where it stands.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let n = self.n;
+        let in_lanes = n - n % SIDE;
+        let join = |a, b| F::join_vec::<T, S>(simd, a, b);
+        let term = |x| F::term_vec::<T, S>(simd, x);
+        let blocks = self.rows.chunks(SIDE * n);
+        for (rows, out) in blocks.zip(self.out.chunks_mut(SIDE)) {
+            let mut joined = [F::start::<T>(); SIDE];
+            let mut lanes = [[F::start::<T>(); SIDE]; SIDE];
+            for (lanes, row) in lanes.iter_mut().zip(rows.chunks_exact(n)) {
+                let (whole, _) = pulp::as_arrays::<SIDE, T>(row);
+                for (v, lanes) in T::vectors_mut::<S>(lanes).iter_mut().enumerate() {
+                    let terms = whole.iter().map(|x| term(T::vectors::<S>(x)[v]));
+                    *lanes = terms.fold(*lanes, join);
+                }
+            }
+            if out.len() < SIDE / 4 {
+                for ((lanes, row), out) in lanes.iter().zip(rows.chunks_exact(n)).zip(out) {
+                    let mut joined = F::start();
+                    for x in &lanes[..if in_lanes > 0 { SIDE } else { 0 }] {
+                        joined = F::join(joined, *x);
+                    }
+                    for x in &row[in_lanes..] {
+                        joined = F::join(joined, F::term(*x));
+                    }
+                    *out = joined;
+                }
+                continue;
+            }
+            let mut add = |column: &[T; SIDE], by: &dyn Fn(T::Vec<S>) -> T::Vec<S>| {
+                let column = T::vectors::<S>(column).iter();
+                for (joined, x) in T::vectors_mut::<S>(&mut joined).iter_mut().zip(column) {
+                    *joined = join(*joined, by(*x));
+                }
+            };
+            if in_lanes > 0 {
+                for i in 0..SIDE {
+                    add(&core::array::from_fn(|row| lanes[row][i]), &|x| x);
+                }
+            }
+            for i in in_lanes..n {
+                let mut column = [T::zero(); SIDE];
+                for (x, row) in column.iter_mut().zip(rows.chunks_exact(n)) {
+                    *x = row[i];
+                }
+                add(&column, &term);
+            }
+            out.copy_from_slice(&joined[..out.len()]);
         }
     }
 }
@@ -650,7 +743,7 @@ pub(crate) fn sum_of_lanes<T: Real, S: Simd, const N: usize>(simd: S, lanes: &[T
     T::sum_vec(simd, sums[0])
 }
 
-/// Some rows, joined in the element type and then with totals.
+/// Rows, a few of them joined in the element type and then with totals.
 struct Rows<'a, T, F> {
     totals: &'a mut [f64],
     /// Room for as many numbers.
@@ -667,17 +760,55 @@ impl<T: Real, F: Fold> WithSimd for Rows<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let width = self.totals.len();
-        let row = |i: usize| {
-            let at = self.at.wrapping_add_signed(i as isize * self.step);
-            &self.data[at..][..width]
-        };
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let is_narrow = self.totals.len() == WHOLE;
+        for first in (0..self.rows).step_by(ROWS) {
+            let rows = ROWS.min(self.rows - first);
+            match is_narrow {
+                true => self.few_narrow(simd, first, rows),
+                false => self.few(simd, first, rows),
+            }
+        }
+    }
+}
+
+impl<T: Real, F: Fold> Rows<'_, T, F> {
+    /// As [`few`](Self::few), of columns that registers hold.
+    #[inline(always)]
+    fn few_narrow<S: Simd>(&mut self, simd: S, first: usize, rows: usize) {
+        let mut wide = [0.0; WHOLE];
+        let each = wide.chunks_exact_mut(T::lanes::<S>());
+        for (v, wide) in each.enumerate() {
+            let mut joined = T::splat(simd, F::start());
+            for i in first..first + rows {
+                let at = self.at.wrapping_add_signed(i as isize * self.step);
+                let row = T::vectors::<S>(&self.data[at..][..WHOLE]);
+                joined = F::join_vec::<T, S>(simd, joined, F::term_vec::<T, S>(simd, row[v]));
+            }
+            let mut lanes = [T::zero(); WHOLE];
+            T::vectors_mut::<S>(&mut lanes)[0] = joined;
+            for (wide, x) in wide.iter_mut().zip(lanes) {
+                *wide = x.wide();
+            }
+        }
+        let totals = f64::vectors_mut::<S>(self.totals).iter_mut();
+        for (total, x) in totals.zip(f64::vectors::<S>(&wide)) {
+            *total = F::join_vec::<f64, S>(simd, *total, *x);
+        }
+    }
+
+    /// Adds so many rows from one on.
+    #[inline(always)]
+    fn few<S: Simd>(&mut self, simd: S, first: usize, rows: usize) {
+        let (width, data) = (self.totals.len(), self.data);
+        let first = self.at.wrapping_add_signed(first as isize * self.step);
+        let step = self.step;
+        let row = |i: usize| &data[first.wrapping_add_signed(i as isize * step)..][..width];
         let columns = &mut self.columns[..width];
         columns.fill(F::start());
         let vectors = T::vectors_mut::<S>(columns);
         let whole = vectors.len() * T::lanes::<S>();
-        if self.rows == ROWS {
+        if rows == ROWS {
             let rows: [&[T]; ROWS] = core::array::from_fn(row);
             for (v, column) in vectors.iter_mut().enumerate() {
                 let mut joined = *column;
@@ -688,13 +819,13 @@ impl<T: Real, F: Fold> WithSimd for Rows<'_, T, F> {
                 *column = joined;
             }
         } else {
-            for i in 0..self.rows {
+            for i in 0..rows {
                 for (column, x) in vectors.iter_mut().zip(T::vectors::<S>(row(i))) {
                     *column = F::join_vec::<T, S>(simd, *column, F::term_vec::<T, S>(simd, *x));
                 }
             }
         }
-        for i in 0..self.rows {
+        for i in 0..rows {
             for (column, x) in columns[whole..].iter_mut().zip(&row(i)[whole..]) {
                 *column = F::join(*column, F::term(*x));
             }

@@ -49,3 +49,46 @@ fn every_form_follows_its_formula() {
         close(along[i], 2.0 + f64::from(dy[i]) * unit(i), 4.0);
     }
 }
+
+/// Columns with numbers of their own, in rows that do not fill vectors: sums begin anew after every few rows.
+#[test]
+fn columns_follow_their_formulas() {
+    for (rows, width) in [(1, 1), (3, 7), (16, 5), (37, 33), (0, 4)] {
+        let of = |n: usize, k: usize| -> Vec<f32> {
+            (0..n)
+                .map(|i| ((i * (k + 3)) % 17) as f32 / 8.0 - 1.0)
+                .collect()
+        };
+        let [x, dy] = [0, 1].map(|k| of(rows * width, k));
+        let [mean, p, q, r] = [2, 3, 4, 5].map(|k| of(width, k));
+        let at = |i: usize| [x[i], dy[i], mean[i % width], p[i % width]].map(f64::from);
+        let close = |got: f32, wanted: f64, i: usize| {
+            assert!(
+                (f64::from(got) - wanted).abs() < 1e-5,
+                "{got} for {wanted} at {i}"
+            );
+        };
+        let mut out = vec![f32::NAN; rows * width];
+        normalise_rows(&x, &mut out, [&mean, &p, &q]);
+        for (i, y) in out.iter().enumerate() {
+            let [x, _, mean, p] = at(i);
+            close(*y, (x - mean) * p + f64::from(q[i % width]), i);
+        }
+        input_grad_rows(&x, &dy, &mut out, [&mean, &p, &q, &r]);
+        for (i, dx) in out.iter().enumerate() {
+            let ([x, dy, mean, p], [q, r]) = (at(i), [&q, &r].map(|of| f64::from(of[i % width])));
+            close(*dx, p * dy - q - (x - mean) * r, i);
+        }
+        let (mut sums, mut along) = (vec![1.0; width], vec![2.0; width]);
+        add_column_sums(&x, &dy, &mean, &mut sums, &mut along);
+        for c in 0..width {
+            let column = || (c..rows * width).step_by(width).map(at);
+            let (plain, times): (f64, f64) = (
+                column().map(|[_, dy, ..]| dy).sum(),
+                column().map(|[x, dy, mean, _]| dy * (x - mean)).sum(),
+            );
+            close((sums[c] - 1.0) as f32, plain, c);
+            close((along[c] - 2.0) as f32, times, c);
+        }
+    }
+}

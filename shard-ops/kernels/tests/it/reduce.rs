@@ -212,3 +212,57 @@ fn few_columns_of_many_rows_are_those_of_a_wider_array() {
         }
     }
 }
+
+/// Rows of all lengths that loops tell apart, and narrow columns of many rows, one of them with a NaN. What a row comes to does not depend on the
+/// rows about it.
+fn long_and_narrow<T: Real>() {
+    let mut rng = Rng::new(5);
+    for round in 0..120 {
+        let (by_rows, few, many) = (round % 2 == 0, rng.within(1, 40), rng.within(1, 700));
+        let shape = if by_rows {
+            [few, many.min(300)]
+        } else {
+            [many, few]
+        };
+        let dim = usize::from(by_rows);
+        let mut data: Vec<T> = (rng.vec::<T>(shape[0] * shape[1]).into_iter())
+            .map(|x| T::of(1.0 + x.wide() / 64.0))
+            .collect();
+        if round % 3 == 0 {
+            let at = rng.within(0, data.len() - 1);
+            data[at] = T::nan();
+        }
+        let x = View::contiguous(&data, &shape);
+        for op in OPS {
+            let mut out = vec![T::zero(); shape[1 - dim]];
+            reduce(op, &x, &[dim], &mut out);
+            for (cell, got) in out.iter().enumerate() {
+                let of = (0..shape[dim]).map(|i| match by_rows {
+                    true => x.get(&[cell, i]),
+                    false => x.get(&[i, cell]),
+                });
+                let of: Vec<f64> = of.map(T::wide).collect();
+                let expected = match of.iter().any(|x| x.is_nan()) {
+                    true => f64::NAN,
+                    false => exact(op)(&of),
+                };
+                assert_close(&[*got], &[expected], 1e-5);
+                if by_rows {
+                    let own = &data[cell * shape[1]..][..shape[1]];
+                    let mut alone = [T::zero()];
+                    reduce(op, &View::contiguous(own, &[1, shape[1]]), &[1], &mut alone);
+                    assert!(
+                        alone[0] == *got || got.is_nan(),
+                        "{op:?} of row {cell} of {shape:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn long_rows_and_narrow_columns_are_reduced() {
+    long_and_narrow::<f32>();
+    long_and_narrow::<f64>();
+}

@@ -1,6 +1,6 @@
 //! The derivative of a normalisation, for passes that are not recorded.
 
-use super::{Cells, Like, Statistics, along, scale};
+use super::{Cells, Channels, Like, Statistics, along, scale};
 use crate::families::types::float_types;
 use crate::host::{flat, with_float};
 use crate::{HostCall, Meta, Op, Result, Rule, key_of};
@@ -143,7 +143,35 @@ impl<T: Real> Pieces<'_, T> {
         kernels::cell_grad(cells, grad);
     }
 
+    /// Of each channel Σ dy and Σ dy·x̂, row by row.
+    fn channel_sums(&self, channels: &Channels<T>) -> Vec<[f64; 2]> {
+        let width = channels.scales.len() * channels.run;
+        let (mut sums, mut along) = (vec![0.0; width], vec![0.0; width]);
+        kernels::add_column_sums(self.x, self.dy, &channels.means(), &mut sums, &mut along);
+        let of =
+            |c: usize, all: &[f64]| all[c * channels.run..][..channels.run].iter().sum::<f64>();
+        let all = channels.scales.iter().enumerate();
+        all.map(|(c, scale)| [of(c, &sums), of(c, &along) * scale.rstd.wide()])
+            .collect()
+    }
+
+    /// The channels, where their runs are short.
+    fn channels(&self) -> Option<Channels<T>> {
+        let run = self.cells.short_runs(&self.shape)?;
+        Some(Channels::of(self.stats, self.shape[1], run, self.eps))
+    }
+
     fn cell_sums(&self, out: &mut [f64]) {
+        if let Some(channels) = self.channels() {
+            let found = self.channel_sums(&channels);
+            for (c, (to, [sum, unit])) in out.chunks_exact_mut(2).zip(found).enumerate() {
+                let gain = self.weight.map_or(1.0, |w| w[c].wide());
+                let takes_mean = self.op.by == Statistics::Moments;
+                to[0] = if takes_mean { gain * sum } else { 0.0 };
+                to[1] = gain * unit;
+            }
+            return;
+        }
         out.fill(0.0);
         self.cells.for_each_run(&self.shape, |run, cell, w, step| {
             let gain = along(self.weight, 1.0, w, step);
@@ -157,6 +185,12 @@ impl<T: Real> Pieces<'_, T> {
     }
 
     fn weight_sums(&self, out: &mut [T]) {
+        if let Some(channels) = self.channels() {
+            for (to, found) in out.chunks_exact_mut(2).zip(self.channel_sums(&channels)) {
+                to.copy_from_slice(&found.map(T::of));
+            }
+            return;
+        }
         let [mut sums, mut units] = [(); 2].map(|()| vec![0.0_f64; out.len() / 2]);
         self.cells.for_each_run(&self.shape, |run, cell, w, step| {
             let scale = scale(self.stats, cell, self.eps);
@@ -175,12 +209,23 @@ impl<T: Real> Pieces<'_, T> {
     }
 
     fn input(&self, sums: Option<&[f64]>, out: &mut [T]) {
+        let mean = |cell: usize, k: usize| match sums {
+            Some(sums) => T::of(sums[2 * cell + k] / self.stats[3 * cell]),
+            None => T::zero(),
+        };
+        if let Some(channels) = self.channels() {
+            let gain = |c: usize| self.weight.map_or(T::one(), |w| w[c]);
+            let by = [
+                channels.means(),
+                channels.each(|c, of| of.rstd * gain(c)),
+                channels.each(|c, of| of.rstd * mean(c, 0)),
+                channels.each(|c, of| of.rstd * of.rstd * mean(c, 1)),
+            ];
+            let by = by.each_ref().map(Vec::as_slice);
+            return kernels::input_grad_rows(self.x, self.dy, out, by);
+        }
         self.cells.for_each_run(&self.shape, |run, cell, w, step| {
-            let mean = |k| match sums {
-                Some(sums) => T::of(sums[2 * cell + k] / self.stats[3 * cell]),
-                None => T::zero(),
-            };
-            let means = [mean(0), mean(1)];
+            let means = [mean(cell, 0), mean(cell, 1)];
             let gain = along(self.weight, 1.0, w, step);
             let scale = scale(self.stats, cell, self.eps);
             let (x, dy) = (&self.x[run.clone()], &self.dy[run.clone()]);

@@ -457,6 +457,16 @@ impl Cells {
         }
     }
 
+    /// How many elements of a contiguous `x` of this shape belong to a channel one after the other, if those are so few that it is taken
+    /// row by row, all channels of a sample at a time: a run costs a call.
+    fn short_runs(self, shape: &[usize]) -> Option<usize> {
+        const SHORT: usize = 16;
+        const WIDEST: usize = 1 << 15;
+        let Self::Channels = self else { return None };
+        let run: usize = shape[2..].iter().product();
+        (run < SHORT && shape[1] * run <= WIDEST).then_some(run)
+    }
+
     /// The cells of a contiguous piece of this shape, for kernels that take them whole.
     fn whole(self, shape: &[usize], by: Statistics, eps: f64) -> kernels::WholeCells {
         let (runs, len, by_element) = match self {
@@ -589,6 +599,30 @@ fn scale<T: Real>(stats: &[f64], cell: usize, eps: f64) -> Scale<T> {
     )
 }
 
+/// Channels of which a row has a short run each.
+struct Channels<T> {
+    scales: Vec<Scale<T>>,
+    run: usize,
+}
+
+impl<T: Real> Channels<T> {
+    fn of(stats: &[f64], channels: usize, run: usize, eps: f64) -> Self {
+        let scales = (0..channels).map(|c| scale(stats, c, eps)).collect();
+        Self { scales, run }
+    }
+
+    /// A number for each element of a row, the same for all of a channel.
+    fn each(&self, f: impl Fn(usize, Scale<T>) -> T) -> Vec<T> {
+        let all = self.scales.iter().enumerate();
+        all.flat_map(|(c, of)| std::iter::repeat_n(f(c, *of), self.run))
+            .collect()
+    }
+
+    fn means(&self) -> Vec<T> {
+        self.each(|_, of| of.mean)
+    }
+}
+
 /// The weights of a run, from number `w` on and `step` apart; `missing` where there are none.
 fn along<T: Real>(weights: Option<&[T]>, missing: f64, w: usize, step: usize) -> Along<'_, T> {
     match weights {
@@ -652,6 +686,13 @@ impl Op for Normalise {
             let stats = flat(&stats);
             let mut out = call.output::<T>(0);
             let out = out.data_mut();
+            if let Some(run) = cells.short_runs(&shape) {
+                let channels = Channels::of(&stats, shape[1], run, self.eps());
+                let gain = channels.each(|c, of| weight.as_ref().map_or(of.rstd, |w| of.rstd * w[c]));
+                let shift = channels.each(|c, _| bias.as_ref().map_or(T::of(0.0), |b| b[c]));
+                kernels::normalise_rows(&data, out, [&channels.means(), &gain, &shift]);
+                return;
+            }
             cells.for_each_run(&shape, |run, cell, w, step| {
                 let scale = scale(&stats, cell, self.eps());
                 let gain = along(weight.as_deref(), 1.0, w, step);
