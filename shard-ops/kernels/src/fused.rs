@@ -197,6 +197,9 @@ const LINE: usize = 64;
 /// Elements of a block, so that some dozens of blocks are in the nearest cache.
 const BLOCK: usize = 512;
 
+/// Bytes of operands and results that are taken to be in a cache.
+const NEAR: usize = 512 << 10;
+
 /// Rows from this length on are blocks by themselves; shorter ones are brought together.
 const LONG: usize = 64;
 
@@ -299,6 +302,9 @@ fn by_rows<T: Stored, const N: usize>(
     let mut blocks = Blocks::new(formula, inputs, memory.numbers(formula.room * BLOCK));
     // Between few steps less can be asked for without waiting.
     let block = (128 * formula.made).clamp(256, BLOCK);
+    // What a cache near the core holds is not asked for.
+    let elements: usize = shape.iter().product();
+    let is_far = elements * places.len() * size_of::<T>() > NEAR;
     // The block whose elements have been asked for while the one before is computed.
     let mut next: Option<([usize; N], usize)> = None;
     // Short rows that wait for more: where their results go.
@@ -312,7 +318,9 @@ fn by_rows<T: Stored, const N: usize>(
         if n >= LONG {
             for first in (0..n).step_by(block) {
                 let (at, len) = (moved(first), block.min(n - first));
-                blocks.ask_for(&at, &steps, len, data);
+                if is_far {
+                    blocks.ask_for(&at, &steps, len, data);
+                }
                 if let Some((at, len)) = next.replace((at, len)) {
                     blocks.whole(&at, &steps, len, data);
                 }

@@ -14,6 +14,7 @@ mod amx;
 mod by_unit;
 mod few;
 mod halves;
+mod outer;
 mod packed;
 #[cfg(pairs)]
 #[expect(unsafe_code, reason = "vectors of a processor that may have them")]
@@ -212,6 +213,9 @@ pub fn gemm<T: Real>(
         row_step: c_rows,
         col_step: c_cols,
     };
+    if outer::pays([m, n, k], &a, &c) {
+        return outer::product([m, n], &a, &b, &mut c, accumulate);
+    }
     let product = T::product();
     if product.in_tiles([m, n, k], &a, &b, &mut c, accumulate) {
         return;

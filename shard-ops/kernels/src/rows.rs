@@ -152,13 +152,18 @@ impl Rows {
         at
     }
 
-    /// The step of keys in the table, where rows are single elements and keys count along one dim: then to find where a row is and what
-    /// it is made of would take longer than to read it.
-    fn singles(&self) -> Option<usize> {
-        match self.keyed[..] {
-            _ if self.row_len != 1 => None,
-            [] => Some(0),
-            [(_, step)] => Some(step),
+    /// The step of keys in the table and the dim of a row, where keys count along one dim and elements of a row lie further apart than rows, or
+    /// are one: then all keys are gone through for each index of that dim. To find where a row is and what it is made of would take longer than to
+    /// read it, and of each line of a cache one element would be read at a time.
+    fn columns(&self) -> Option<(usize, RowDim)> {
+        let step = match self.keyed[..] {
+            [] => 0,
+            [(_, step)] => step,
+            _ => return None,
+        };
+        match self.outer[..] {
+            _ if self.row_len == 1 => Some((step, RowDim::new(1, 0, 0))),
+            [dim] if self.run == 1 && dim.table > step => Some((step, dim)),
             _ => None,
         }
     }
@@ -261,17 +266,21 @@ pub fn pick<T: Copy + Default>(
     if rows.row_len == 0 {
         return;
     }
-    if let Some(step) = rows.singles() {
-        let named = |key: i64| match usize::try_from(key) {
-            Err(_) => T::default(),
-            Ok(key) if key < rows.keys => table[key * step],
-            Ok(key) => ghosts[key - rows.keys],
-        };
-        return rows.for_each_line(keys, |line, to, step| {
-            for (i, &key) in line.iter().enumerate() {
-                out[to + i * step] = named(key);
-            }
-        });
+    if let Some((step, row)) = rows.columns() {
+        for k in 0..row.extent {
+            let [from, ghost, to_first] = [row.table, row.ghost, row.other].map(|by| k * by);
+            let named = |key: i64| match usize::try_from(key) {
+                Err(_) => T::default(),
+                Ok(key) if key < rows.keys => table[key * step + from],
+                Ok(key) => ghosts[(key - rows.keys) * rows.row_len + ghost],
+            };
+            rows.for_each_line(keys, |line, to, step| {
+                for (i, &key) in line.iter().enumerate() {
+                    out[to_first + to + i * step] = named(key);
+                }
+            });
+        }
+        return;
     }
     rows.for_each(keys, |key, to, ahead| {
         if let Some(at) = ahead {
@@ -460,17 +469,21 @@ fn fold_with<T: Foldable>(
             *to = join(*to, from);
         }
     };
-    if let Some(step) = rows.singles() {
-        return rows.for_each_line(keys, |line, from, by| {
-            for (i, &key) in line.iter().enumerate() {
-                let to = match usize::try_from(key) {
-                    Err(_) => continue,
-                    Ok(key) if key < rows.keys => &mut table[key * step],
-                    Ok(key) => &mut ghosts[key - rows.keys],
-                };
-                *to = join(*to, src[from + i * by]);
-            }
-        });
+    if let Some((step, row)) = rows.columns() {
+        for k in 0..row.extent {
+            let [into, ghost, first] = [row.table, row.ghost, row.other].map(|by| k * by);
+            rows.for_each_line(keys, |line, from, by| {
+                for (i, &key) in line.iter().enumerate() {
+                    let to = match usize::try_from(key) {
+                        Err(_) => continue,
+                        Ok(key) if key < rows.keys => &mut table[key * step + into],
+                        Ok(key) => &mut ghosts[(key - rows.keys) * rows.row_len + ghost],
+                    };
+                    *to = join(*to, src[first + from + i * by]);
+                }
+            });
+        }
+        return;
     }
     rows.for_each(keys, |key, from, ahead| {
         if let Some(at) = ahead {

@@ -773,3 +773,62 @@ fn many_products_of_too_few_numbers_are_refused() {
     let to = MatMut::row_major(&mut c, 3);
     gemm_many([3, 3, 3], left, right, to, (30, [9, 0, 9]), false);
 }
+
+/// Products of a column and a row, of any steps: each number of them is one product, rounded once, and added to what is there.
+#[test]
+fn products_of_a_column_and_a_row_are_rounded_once() {
+    let mut rng = Rng::new(31);
+    for [m, n] in [[1, 40], [40, 1], [15, 16], [16, 15], [33, 17], [64, 64]] {
+        let (a, b) = (rng.vec::<f32>(2 * m), rng.vec::<f32>(2 * n));
+        for (by, at) in [(1_isize, 0), (2, 0), (-1, 1)] {
+            let first = |n: usize| if at == 0 { 0 } else { n - 1 };
+            let left = || Mat {
+                data: &a,
+                offset: first(m),
+                row_step: by,
+                col_step: 5,
+            };
+            let right = || Mat {
+                data: &b,
+                offset: first(n),
+                row_step: 7,
+                col_step: by,
+            };
+            for (turned, accumulate) in [(false, false), (true, false), (false, true), (true, true)]
+            {
+                let before = rng.vec::<f32>(m * n);
+                let mut c = before.clone();
+                let steps = if turned {
+                    [1, m as isize]
+                } else {
+                    [n as isize, 1]
+                };
+                let to = MatMut {
+                    data: &mut c,
+                    offset: 0,
+                    row_step: steps[0],
+                    col_step: steps[1],
+                };
+                gemm(m, n, 1, left(), right(), to, accumulate);
+                for i in 0..m as isize {
+                    for j in 0..n as isize {
+                        let at = (i * steps[0] + j * steps[1]) as usize;
+                        let [x, y] = [(&a, first(m), i), (&b, first(n), j)]
+                            .map(|(of, first, i)| of[first.wrapping_add_signed(i * by)]);
+                        let wanted = match accumulate {
+                            true => before[at] + x * y,
+                            false => x * y,
+                        };
+                        let apart = (c[at] - wanted).abs();
+                        let most = if accumulate { 1e-6 } else { 0.0 };
+                        assert!(
+                            apart <= most,
+                            "{} for {wanted} at {i}, {j} of {m} x {n}",
+                            c[at]
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
