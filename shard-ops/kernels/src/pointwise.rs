@@ -223,7 +223,8 @@ fn zip_by<T: Real, F: Fn(T, T) -> T>(
                     vectorized(Rows { a, b, out, f });
                 });
             }
-            (None, None) if has_dense_slabs(a) || has_dense_slabs(b) => {
+            // Slabs of one dim are rows.
+            (None, None) if a.ndim() > 2 && (has_dense_slabs(a) || has_dense_slabs(b)) => {
                 for (i, out) in out.chunks_exact_mut(a.len() / a.shape()[0]).enumerate() {
                     let (a, b) = (a.slab(i), b.slab(i));
                     zip_by(&a, &b, &mut ViewMut::contiguous(out, a.shape()), f);

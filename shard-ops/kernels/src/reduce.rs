@@ -397,10 +397,8 @@ fn fold<T: Real, F: Fold>(x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
             let mut total: f64 = F::start();
             split.for_each_run(at, |at, n, step| {
                 if step == 1 && is_middling(n) {
-                    let (rows, mut one) = (&data[at..at + n], [T::zero()]);
-                    let (out, fold) = (&mut one[..], core::marker::PhantomData);
-                    vectorized(MiddlingRows::<T, F> { rows, n, out, fold });
-                    total = F::join(total, one[0].wide());
+                    let row = OneRow::<T, F>(&data[at..at + n], core::marker::PhantomData);
+                    total = F::join(total, vectorized(row).wide());
                 } else if step == 1 && n <= SHORT {
                     total = F::join(total, F::few(&data[at..at + n]).wide());
                 } else if step == 1 {
@@ -512,28 +510,17 @@ impl<T: Real, F: Fold> WithSimd for MiddlingRows<'_, T, F> {
         let term = |x| F::term_vec::<T, S>(simd, x);
         let blocks = self.rows.chunks(SIDE * n);
         for (rows, out) in blocks.zip(self.out.chunks_mut(SIDE)) {
-            let mut joined = [F::start::<T>(); SIDE];
-            let mut lanes = [[F::start::<T>(); SIDE]; SIDE];
-            for (lanes, row) in lanes.iter_mut().zip(rows.chunks_exact(n)) {
-                let (whole, _) = pulp::as_arrays::<SIDE, T>(row);
-                for (v, lanes) in T::vectors_mut::<S>(lanes).iter_mut().enumerate() {
-                    let terms = whole.iter().map(|x| term(T::vectors::<S>(x)[v]));
-                    *lanes = terms.fold(*lanes, join);
-                }
-            }
             if out.len() < SIDE / 4 {
-                for ((lanes, row), out) in lanes.iter().zip(rows.chunks_exact(n)).zip(out) {
-                    let mut joined = F::start();
-                    for x in &lanes[..if in_lanes > 0 { SIDE } else { 0 }] {
-                        joined = F::join(joined, *x);
-                    }
-                    for x in &row[in_lanes..] {
-                        joined = F::join(joined, F::term(*x));
-                    }
-                    *out = joined;
+                for (row, out) in rows.chunks_exact(n).zip(out) {
+                    *out = OneRow::<T, F>(row, self.fold).with_simd(simd);
                 }
                 continue;
             }
+            let mut lanes = [[F::start::<T>(); SIDE]; SIDE];
+            for (lanes, row) in lanes.iter_mut().zip(rows.chunks_exact(n)) {
+                join_lanes::<T, F, S>(simd, row, lanes);
+            }
+            let mut joined = [F::start::<T>(); SIDE];
             let mut add = |column: &[T; SIDE], by: &dyn Fn(T::Vec<S>) -> T::Vec<S>| {
                 let column = T::vectors::<S>(column).iter();
                 for (joined, x) in T::vectors_mut::<S>(&mut joined).iter_mut().zip(column) {
@@ -555,6 +542,39 @@ impl<T: Real, F: Fold> WithSimd for MiddlingRows<'_, T, F> {
             out.copy_from_slice(&joined[..out.len()]);
         }
     }
+}
+
+/// One row, as [`MiddlingRows`] has it among others.
+struct OneRow<'a, T, F>(&'a [T], core::marker::PhantomData<F>);
+
+impl<T: Real, F: Fold> WithSimd for OneRow<'_, T, F> {
+    type Output = T;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> T {
+        let mut lanes = [F::start::<T>(); SIDE];
+        let rest = join_lanes::<T, F, S>(simd, self.0, &mut lanes);
+        let lanes = &lanes[..if rest.len() < self.0.len() { SIDE } else { 0 }];
+        let joined = lanes.iter().fold(F::start(), |sum, x| F::join(sum, *x));
+        rest.iter().fold(joined, |sum, x| F::join(sum, F::term(*x)))
+    }
+}
+
+/// Joins a row to lanes, and returns the end that fills none.
+#[inline(always)]
+fn join_lanes<'a, T: Real, F: Fold, S: Simd>(
+    simd: S,
+    row: &'a [T],
+    lanes: &mut [T; SIDE],
+) -> &'a [T] {
+    let (whole, rest) = pulp::as_arrays::<SIDE, T>(row);
+    for (v, lanes) in T::vectors_mut::<S>(lanes).iter_mut().enumerate() {
+        for x in whole {
+            let term = F::term_vec::<T, S>(simd, T::vectors::<S>(x)[v]);
+            *lanes = F::join_vec::<T, S>(simd, *lanes, term);
+        }
+    }
+    rest
 }
 
 /// Columns of a few rows, so far apart, each of which gives one number.
