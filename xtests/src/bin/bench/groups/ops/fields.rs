@@ -70,10 +70,14 @@ pub(super) const LINES: &[Line] = &[
     op("conv2d, dilated", &["4x64x56x56, 64x64x3x3, 64"], |x| {
         conv(x, ConvOptions::new().padding(2).dilation(2))
     }),
-    op("conv2d, patches", &["4x3x224x224, 384x3x16x16, 384"], |x| {
-        let side = x[1].shape()[2];
-        conv(x, ConvOptions::new().stride(side))
-    }),
+    op(
+        "conv2d, patches",
+        &["4x3x224x224, 384x3x16~8x16~8, 384"],
+        |x| {
+            let side = x[1].shape()[2];
+            conv(x, ConvOptions::new().stride(side))
+        },
+    ),
     op(
         "conv2d, depthwise",
         &[
@@ -164,7 +168,7 @@ pub(super) const LINES: &[Line] = &[
     op("unfold 3 x 3", &["4x32x28x28", "2x64x56x56"], |x| {
         x[0].unfold(UnfoldOptions::new(3).padding(1))
     }),
-    op("pixel shuffle 2", &["4x64~16x64x64"], |x| {
+    op("pixel shuffle 2", &["4x64x64x64"], |x| {
         x[0].pixel_shuffle(2)
     }),
 ];

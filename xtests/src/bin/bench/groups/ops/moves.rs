@@ -22,9 +22,7 @@ pub(super) const LINES: &[Line] = &[
     op("merge heads", &["8x8x64x64", "8x8x1024x64"], |x| {
         x[0].transpose(1, 2)?.flatten_dims(2, 3)
     }),
-    op("windows of 8 x 8", &["8x56~24x56~24x96"], |x| {
-        windows(&x[0])
-    }),
+    op("windows of 8 x 8", &["8x56x56x96"], |x| windows(&x[0])),
     op(
         "cat of rows",
         &["128x256, 128x256", "2048x1024, 2048x1024"],

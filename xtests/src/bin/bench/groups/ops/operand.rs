@@ -39,8 +39,8 @@ pub(super) fn parse(list: &str, quick: bool) -> (String, Vec<Operand>) {
     (texts.join(", "), operands)
 }
 
-/// The text of an operand with other extents in a quick run. Of `768~24` it is the second, others are the smaller the same wherever they
-/// were, and divide by 8.
+/// The text of an operand with other extents in a quick run: of `768~24` the second, and of others above 8 one of two, the same wherever it
+/// was the same.
 fn sized(text: &str, quick: bool) -> String {
     let (words, extents) = text.rsplit_once(' ').unwrap_or(("", text));
     let sized = |extent: &str| {
@@ -49,7 +49,8 @@ fn sized(text: &str, quick: bool) -> String {
             (false, _) => full.to_owned(),
             (true, false) => small.to_owned(),
             (true, true) => match full.parse::<usize>() {
-                Ok(n) if n > 8 => (8 + 8 * (n % 3)).to_string(),
+                Ok(n) if n > 8 && n % 3 == 1 => "16".to_owned(),
+                Ok(n) if n > 8 => "8".to_owned(),
                 _ => full.to_owned(),
             },
         }
