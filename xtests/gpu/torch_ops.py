@@ -11,8 +11,17 @@ from torch.nn import functional
 # Sequences of the cotangent, and of weights in digests.
 COTANGENT, WEIGHTS = 99, 100
 
+# Of each sequence the longest beginning that was asked for, as others are parts of it.
+KEPT = {}
+
 
 def sequence(seed, count):
+    if count > len(KEPT.get(seed, ())):
+        KEPT[seed] = drawn(seed, count)
+    return KEPT[seed][:count]
+
+
+def drawn(seed, count):
     """Numbers in [-0.5, 1): those of `numbers.rs`, a step of SplitMix64 each."""
 
     def signed(number):

@@ -167,6 +167,7 @@ fn a_peer_has_to_learn_the_same() {
     let losses = records[0]["beside_fails"].as_str().unwrap();
     let begins = "finds 1.0000, 2.0000, 3.0000; ours 4.56";
     assert!(losses.starts_with(begins), "{losses}");
+    assert!(records[0]["beside_ratio"].is_number(), "{:?}", records[0]);
     // Of the second it tells no losses, and it has no third.
     assert!(records[1]["beside_ratio"].is_number(), "{:?}", records[1]);
     assert!(records[2]["beside_ratio"].is_null());

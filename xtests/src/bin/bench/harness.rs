@@ -327,6 +327,7 @@ impl<'a> Beside<'a> {
             let answer = peers.prepare(&spec.name, spec.ranks, bench);
             match answer.map_err(Error::custom)? {
                 Answer::Ready => {}
+                Answer::Differs(told) => beside.fails = Some(told),
                 Answer::Absent => (beside.peers, beside.lacks) = (None, true),
                 Answer::Fails(told) => beside.give_up(told),
             }

@@ -53,9 +53,11 @@ pub(crate) struct Peers {
 pub(crate) enum Answer {
     /// It can be asked for [`seconds`](Peers::seconds).
     Ready,
+    /// So it can, but finds something else.
+    Differs(String),
     /// It has no such case.
     Absent,
-    /// It fails, or finds something else.
+    /// It fails.
     Fails(String),
 }
 
@@ -159,7 +161,7 @@ fn compared(theirs: &str, ours: &Bench) -> Result<Answer, String> {
         texts.join(", ")
     };
     let (theirs, ours) = (tell(&theirs), tell(&ours.found));
-    Ok(Answer::Fails(format!("finds {theirs}; ours {ours}")))
+    Ok(Answer::Differs(format!("finds {theirs}; ours {ours}")))
 }
 
 /// A running program. It ends when it is dropped, which closes what it reads from.

@@ -74,17 +74,20 @@ impl Report {
             0.0 => "exact".to_owned(),
             c => format!("{c:.0e}"),
         });
-        let last = match (r.host_s, r.beside_s, &r.beside_fails) {
-            (Some(s), ..) => time(s),
-            (None, _, Some(told)) => told.chars().take(100).collect(),
-            (None, Some(s), _) => format!(
-                "{:>10} {:>6} {:>6}",
+        let told: String = match &r.beside_fails {
+            Some(told) => told.chars().take(100).collect(),
+            None if r.beside_lacks => "none".to_owned(),
+            None => String::new(),
+        };
+        let last = match (r.host_s, r.beside_s) {
+            (Some(s), _) => time(s),
+            (None, None) => told,
+            (None, Some(s)) => format!(
+                "{:>10} {:>6} {:>6}  {told}",
                 time(s),
                 ratio(r.beside_ratio),
                 ratio(r.beside_min_ratio)
             ),
-            (None, None, None) if r.beside_lacks => "none".to_owned(),
-            (None, None, None) => String::new(),
         };
         say!(
             "{:<58} {:>5} {:>10} {:>10}  {:<10} {:>10} {:>6} {:>6} {:>10} {:>8}  {}",
