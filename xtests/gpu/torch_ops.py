@@ -58,6 +58,8 @@ def operand(text, seed, dtype):
         x = x + 0.75
     elif kind == "unit":
         x = 0.05 + 0.9 * share
+    elif kind == "weights":
+        x = (x - 0.25) * 2 / shape[-1] ** 0.5
     elif kind == "definite":
         x = x.tril() + x.tril(-1).mT + shape[-1] * torch.eye(shape[-1])
     return x.to(torch.bfloat16 if kind == "bf16" else dtype), "given" not in words

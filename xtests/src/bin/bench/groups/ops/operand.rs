@@ -12,6 +12,8 @@ enum Kind {
     Positive,
     /// Numbers in [0.05, 0.95), as probabilities.
     Unit,
+    /// Numbers around 0, the smaller the more of them a sum of products takes, so that gates stay open.
+    Weights,
     /// Symmetric matrices with positive eigenvalues.
     Definite,
     /// Truth values.
@@ -79,6 +81,7 @@ impl Operand {
             (_, Some(end)) => Kind::Below(end),
             (Some(&"positive"), _) => Kind::Positive,
             (Some(&"unit"), _) => Kind::Unit,
+            (Some(&"weights"), _) => Kind::Weights,
             (Some(&"definite"), _) => Kind::Definite,
             (Some(&"bool"), _) => Kind::Bool,
             (Some(&"bf16"), _) => Kind::Halves,
@@ -104,32 +107,37 @@ impl Operand {
             Kind::Below(_) | Kind::Sorted(_) => DType::I64,
             _ => mesh.dtype(),
         };
-        let all: usize = self.shape.iter().product();
         mesh.with_dtype(dtype)
-            .from_fn(&self.shape[..], [at], |index| {
-                let place = |index: &[usize]| {
-                    (index.iter().zip(&self.shape)).fold(0, |at, (&i, &n)| at * n + i)
-                };
-                let at = place(index);
-                let of = |at: usize| number(seed, at as u64);
-                let share = (of(at) + 0.5) / 1.5;
-                match self.kind {
-                    Kind::Numbers | Kind::Halves => of(at),
-                    Kind::Positive => of(at) + 0.75,
-                    Kind::Unit => 0.05 + 0.9 * share,
-                    Kind::Bool => f64::from(share >= 0.5),
-                    Kind::Below(end) => (share * end as f64).floor(),
-                    Kind::Sorted(end) => ((at as f64 + share) * end as f64 / all as f64).floor(),
-                    Kind::Definite => {
-                        let mut lower = index.to_vec();
-                        let last = lower.len() - 2;
-                        lower[last..].sort_unstable_by(|a, b| b.cmp(a));
-                        let diagonal = lower[last] == lower[last + 1];
-                        let size = self.shape[last] as f64;
-                        of(place(&lower)) + if diagonal { size } else { 0.0 }
-                    }
-                }
-            })
+            .from_fn(&self.shape[..], [at], |index| self.element(index, seed))
+    }
+
+    fn element(&self, index: &[usize], seed: u64) -> f64 {
+        let place =
+            |index: &[usize]| (index.iter().zip(&self.shape)).fold(0, |at, (&i, &n)| at * n + i);
+        let of = |at: usize| number(seed, at as u64);
+        let last = self.shape.last().map_or(1.0, |&n| n as f64);
+        let at = place(index);
+        let share = (of(at) + 0.5) / 1.5;
+        match self.kind {
+            Kind::Numbers | Kind::Halves => of(at),
+            Kind::Positive => of(at) + 0.75,
+            Kind::Unit => 0.05 + 0.9 * share,
+            Kind::Weights => (of(at) - 0.25) * 2.0 / last.sqrt(),
+            Kind::Bool => f64::from(share >= 0.5),
+            Kind::Below(end) => (share * end as f64).floor(),
+            Kind::Sorted(end) => {
+                let all: usize = self.shape.iter().product();
+                ((at as f64 + share) * end as f64 / all as f64).floor()
+            }
+            Kind::Definite => {
+                // Both triangles have the numbers of the lower one.
+                let mut lower = index.to_vec();
+                let row = lower.len() - 2;
+                lower[row..].sort_unstable_by(|a, b| b.cmp(a));
+                let diagonal = lower[row] == lower[row + 1];
+                of(place(&lower)) + if diagonal { last } else { 0.0 }
+            }
+        }
     }
 }
 
