@@ -67,6 +67,29 @@ case("cumulative_trapezoid", lambda x: torch.cumulative_trapezoid(x, dx=0.3, dim
 case("cumulative_trapezoid at places", lambda y, x: torch.cumulative_trapezoid(y, x, dim=1), [2, 7], [7])
 case("vander", lambda x: torch.stack([x**i for i in range(4)], 1), [5])
 case("vander, falling", lambda x: torch.stack([x**2, x, x**0], 1), [5])
+
+
+def recurring(b, a, first, dim, backwards=False):
+    """A loop, as programs in PyTorch have it."""
+    b, a = torch.broadcast_tensors(b, a)
+    h = torch.zeros(()) if first is None else first.squeeze(dim)
+    found = []
+    for b, a in list(zip(b.unbind(dim), a.unbind(dim)))[::-1 if backwards else 1]:
+        h = a * h + b
+        found.append(h)
+    return torch.stack(found[::-1 if backwards else 1], dim)
+
+
+def selective(x, dt, a, b, c):
+    h = recurring((dt * x).unsqueeze(2) * b.unsqueeze(1), (dt.unsqueeze(2) * a).exp(), None, 0)
+    return (h * c.unsqueeze(1)).sum(2)
+
+
+case("linear_recurrence", lambda b, a: recurring(b, a, None, 0), [7, 3], [7, 3])
+case("linear_recurrence from a state", lambda b, a, h: recurring(b, a, h, 1), [5, 4], [5, 1], [5, 1])
+case("linear_recurrence, backwards", lambda b, a, h: recurring(b, a, h, 0, True), [6, 2], [2], [1, 2])
+case("linear_recurrence, backwards, of few terms", lambda b, a: recurring(b, a, None, 0, True), [1, 2], [6, 2])
+case("selective scan", selective, [6, 2], [6, 2], [2, 3], [6, 3], [6, 3])
 case("take", lambda x: torch.take(x, torch.tensor([[7, 0, 7], [-1, 3, 11]])), [4, 3])
 case("tensor_split", lambda x: torch.cat([torch.tensor_split(x, 3)[2], torch.tensor_split(x, 3)[0]]), [7, 2])
 for k in (1,2,3):

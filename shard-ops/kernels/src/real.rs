@@ -34,6 +34,7 @@ pub trait Real:
     + super::resample::Compiled<Self>
     + super::rows::CompiledWeighted<Self>
     + super::scan::Compiled<Self>
+    + super::scan::CompiledRecurrence<Self>
     + super::softmax::Compiled<Self>
     + super::softmax::CompiledRows<Self>
     + super::unary::Compiled<Self>

@@ -4,6 +4,9 @@
 //! them as they are after the last element: of a dim in several parts, each part can so go on where the one before it ended.
 
 mod beside;
+mod recurrence;
+
+pub use self::recurrence::{CompiledRecurrence, Recurrence, recurrence};
 
 use self::beside::{BESIDE, Beside};
 use super::pointwise::{assert_shapes, vectorized};
@@ -416,11 +419,11 @@ impl Lines {
                         break;
                     };
                     let now = vectorized(Beside {
-                        lines: core::array::from_fn(|b| &data[at(from, 1, j + b)..][..len]),
+                        lines: [core::array::from_fn(|b| &data[at(from, 1, j + b)..][..len])],
                         results,
                         states: core::array::from_fn(|b| states[at(state, 0, j + b)]),
                         backwards: self.backwards,
-                        step: &step,
+                        step: |state, [from]: [T; 1]| step(state, from),
                     });
                     for (b, now) in now.into_iter().enumerate() {
                         states[at(state, 0, j + b)] = now;

@@ -104,6 +104,45 @@ pub fn roll_dims(exec: &dyn Exec, x: &Value, shifts: &[(usize, isize)]) -> Resul
     scaled(exec, "roll", x, maps)
 }
 
+/// What comes before each element of a dim (behind it, `backwards`): `first` comes before all others, or zeros. Boundaries stay, so that a
+/// rank gets an element of each line.
+///
+/// # Collective
+/// All members of the mesh; communicates if the dim is sharded.
+///
+/// # Errors
+/// A first one of another shape than the others with extent 1 along the dim.
+pub(super) fn shift(
+    exec: &dyn Exec,
+    x: &Value,
+    dim: usize,
+    backwards: bool,
+    first: Option<&Value>,
+) -> Result<Value> {
+    let (op, n) = ("shift", x.shape()[dim]);
+    if n == 0 {
+        return Ok(x.clone());
+    }
+    let (by, start) = if backwards { (-1, n - 1) } else { (1, 0) };
+    let along = [
+        DimMap::pad(n, by, -by, EdgeMap::Zeros).in_op(op)?,
+        DimMap::place(1, n, start).in_op(op)?,
+    ];
+    let maps = along[..1 + usize::from(first.is_some())].iter().map(|map| {
+        let dims = x.shape().iter().enumerate().map(|(d, &n)| MoveDim {
+            map: match d == dim {
+                true => map.clone(),
+                false => DimMap::identity(n),
+            },
+            law: Boundaries::Scaled,
+        });
+        dims.collect()
+    });
+    let shifted = Move::new(op, maps.collect(), 0.0, false);
+    let operands: Vec<&Value> = std::iter::once(x).chain(first).collect();
+    exec.apply1(Arc::new(shifted), &operands)
+}
+
 /// The elements of dim `dim`, `times` times over.
 ///
 /// # Collective

@@ -26,6 +26,7 @@ mod prelu;
 mod recurrent;
 mod sequential;
 mod spectral;
+mod state_space;
 mod transformer;
 mod tree;
 
@@ -49,6 +50,7 @@ pub use prelu::PRelu;
 pub use recurrent::{Gru, GruCell, Lstm, LstmCell, Recurrent, RecurrentCell, Rnn, RnnCell};
 pub use sequential::{Dropout, Map, Sequential};
 pub use spectral::SpectralConv;
+pub use state_space::{SelectiveState, SelectiveStateSpace, StateSpaceSizes};
 pub use transformer::{
     TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
 };

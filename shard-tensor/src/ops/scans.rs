@@ -112,6 +112,81 @@ impl ShardTensor {
     }
 }
 
+/// Recurrences along a dim.
+impl ShardTensor {
+    /// `h[t] = a[t] h[t-1] + b[t]` along a dim, of this tensor's elements `b` and of `factors` `a`; or, `backwards`,
+    /// `h[t] = a[t] h[t+1] + b[t]`. What comes before all others is `first`, with extent 1 along the dim, or 0.
+    ///
+    /// It is the recurrence of state space models (the selective scan of Mamba, S5), of gated linear units that recur (RG-LRU), of
+    /// exponential moving averages, of filters of the first order, and, backwards, of advantages that are estimated from rewards
+    /// (GAE). Shapes broadcast as those of `add` do, so that `factors` may be one number of a line, or of all; `dim` is one of the
+    /// result's. States go on in `f64`, and are rounded as they are written.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, replicate, shard};
+    /// let found = launch(3, |ctx| {
+    ///     let mesh = ctx.mesh_of(3)?;
+    ///     // A moving average, whose factors are one number.
+    ///     let x = mesh.from_fn(6, shard(0).sizes([4, 0, 2]), |i| 8.0 * i[0] as f64)?;
+    ///     let average = (&x * 0.5).linear_recurrence(&mesh.full([], 0.5, replicate())?, None, 0, false)?;
+    ///     // It goes on from where it was: the state is what was found last.
+    ///     let more = mesh.full(2, 24.0, shard(0))?;
+    ///     let last = average.narrow(0, 5..6)?;
+    ///     let rest = more.linear_recurrence(&mesh.full([], 0.5, replicate())?, Some(&last), 0, false)?;
+    ///     // Advantages of the last steps of an episode, which ends at the third.
+    ///     let goes_on = mesh.from_fn(4, shard(0), |i| f64::from(u8::from(i[0] != 2)))?;
+    ///     let delta = mesh.ones(4, shard(0))?;
+    ///     let advantages = delta.linear_recurrence(&(&goes_on * 0.5), None, 0, true)?;
+    ///     Ok([average, rest, advantages].map(|of| of.to_array::<f32>()))
+    /// })?;
+    /// let [average, rest, advantages] = found[0].clone();
+    /// assert_eq!(average?, ndarray::arr1(&[0.0, 4.0, 10.0, 17.0, 24.5, 32.25]).into_dyn());
+    /// assert_eq!(rest?, ndarray::arr1(&[40.125, 44.0625]).into_dyn());
+    /// assert_eq!(advantages?, ndarray::arr1(&[1.75, 1.5, 1.0, 1.0]).into_dyn());
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// The state of Mamba's blocks, `x` and `dt` being `[batch, time, channels]`, `b` and `c` `[batch, time, state]`, and `a`
+    /// `[channels, state]`, is `[batch, time, channels, state]`:
+    ///
+    /// ```
+    /// use shard_tensor::{Result, ShardTensor};
+    /// fn selective_scan(x: &ShardTensor, dt: &ShardTensor, [a, b, c]: [&ShardTensor; 3]) -> Result<ShardTensor> {
+    ///     let decay = dt.unsqueeze(3)?.mul(a)?.exp()?;
+    ///     let input = dt.mul(x)?.unsqueeze(3)?.mul(&b.unsqueeze(2)?)?;
+    ///     let h = input.linear_recurrence(&decay, None, 1, false)?;
+    ///     h.mul(&c.unsqueeze(2)?)?.sum(3, false)
+    /// }
+    /// # let _ = selective_scan;
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. Where the dim is sharded, each rank receives two numbers in `f64` per line from every other part, and factors
+    /// that are divided otherwise are brought to this tensor's parts; partial operands are reduced first. Otherwise nothing moves. A
+    /// gradient moves as much again, and of the states one element per line from the part before.
+    ///
+    /// # Errors
+    /// For a dim out of range, shapes that do not broadcast, a `first` of another extent than 1 along the dim, integers and truth values, and
+    /// types that differ; what the communicator reports.
+    #[track_caller]
+    pub fn linear_recurrence(
+        &self,
+        factors: &Self,
+        first: Option<&Self>,
+        dim: impl Into<Dim>,
+        backwards: bool,
+    ) -> Result<Self> {
+        const NAME: &str = "linear_recurrence";
+        let _call = Calling::of(NAME);
+        let ndim = first.map_or(0, Self::ndim).max(factors.ndim());
+        let dim = dim.into().of(NAME, ndim.max(self.ndim()))?;
+        let first = first.map(Self::value);
+        self.run2(factors, |exec, b, a| {
+            scan::linear_recurrence(exec, b, a, first.as_ref(), dim, backwards)
+        })
+    }
+}
+
 /// Integrals along a dim, by the trapezoidal rule, and powers.
 impl ShardTensor {
     /// The integral along a dim of what is known at places that are `dx` apart: 0 of one place, or of none. The dim disappears.

@@ -163,7 +163,7 @@ fn every_list_gives_its_type() {
             Ok::<_, Error>(ctx.autocast(DType::BF16, f)?.dtype())
         };
         use DType::{BF16, F32, F64};
-        let cases: [(DType, &dyn Fn() -> Result<ShardTensor>); 12] = [
+        let cases: [(DType, &dyn Fn() -> Result<ShardTensor>); 13] = [
             (BF16, &|| full.matmul(&full)),
             (BF16, &|| narrow.matmul(&full)),
             (F64, &|| wide.matmul(&wide)),
@@ -171,6 +171,7 @@ fn every_list_gives_its_type() {
             (F32, &|| narrow.exp()),
             (F32, &|| narrow.sum_all()),
             (F32, &|| narrow.cumsum(0)),
+            (F32, &|| narrow.linear_recurrence(&narrow, None, 0, true)),
             (F32, &|| narrow.mse_loss(&narrow)),
             (F32, &|| narrow.add(&full)),
             (BF16, &|| narrow.add(&narrow)),

@@ -257,6 +257,12 @@ fn scans_and_samples_of_16_bits_are_rounded_once() {
     for dim in [0, 1] {
         check("cumprod", &[signed], &|x| x[0].cumprod(dim));
         check("logcumsumexp", &[signed], &|x| x[0].logcumsumexp(dim));
+        for backwards in [false, true] {
+            check("linear_recurrence", &[signed, share, large], &|x| {
+                let first = x[2].narrow(dim, 1..2)?;
+                x[0].linear_recurrence(&x[1], Some(&first), dim, backwards)
+            });
+        }
     }
     check("amax", &[|i| (i % 3) as f64], &|x| x[0].amax([0, 1], false));
     check("scatter_reduce", &[signed, share], &|x| {

@@ -412,6 +412,9 @@ type Tried = fn(&ShardTensor) -> Result<ShardTensor>;
 const ALONG_DIMS: &[(&str, Tried)] = &[
     ("softmax", |x| x.softmax(1)),
     ("cumsum", |x| x.cumsum(1)),
+    ("linear_recurrence", |x| {
+        x.linear_recurrence(x, None, 1, true)
+    }),
     ("cummax", |x| x.cummax(1).map(|pair| pair.0)),
     ("sort", |x| x.sort(1, false).map(|pair| pair.0)),
     ("argsort", |x| x.argsort(0, true)),

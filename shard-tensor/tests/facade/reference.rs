@@ -167,7 +167,7 @@ fn cosine(like: &ShardTensor) -> Result<ShardTensor> {
         })
 }
 
-const OPS: [Case; 45] = [
+const OPS: [Case; 50] = [
     ("soft_margin_loss", |x| {
         x[0].soft_margin_loss(&signs(&x[0])?, LossReduction::Mean)
     }),
@@ -245,6 +245,24 @@ const OPS: [Case; 45] = [
     }),
     ("vander", |x| x[0].vander(4, true)),
     ("vander, falling", |x| x[0].vander(3, false)),
+    ("linear_recurrence", |x| {
+        x[0].linear_recurrence(&x[1], None, 0, false)
+    }),
+    ("linear_recurrence from a state", |x| {
+        x[0].linear_recurrence(&x[1], Some(&x[2]), -1, false)
+    }),
+    ("linear_recurrence, backwards", |x| {
+        x[0].linear_recurrence(&x[1], Some(&x[2]), 0, true)
+    }),
+    ("linear_recurrence, backwards, of few terms", |x| {
+        x[0].linear_recurrence(&x[1], None, 0, true)
+    }),
+    ("selective scan", |x| {
+        let decay = x[1].unsqueeze(2)?.mul(&x[2])?.exp()?;
+        let input = x[1].mul(&x[0])?.unsqueeze(2)?.mul(&x[3].unsqueeze(1)?)?;
+        let h = input.linear_recurrence(&decay, None, 0, false)?;
+        h.mul(&x[4].unsqueeze(1)?)?.sum(2, false)
+    }),
     ("take", |x| {
         let at = x[0].mesh().distribute(
             &ndarray::arr2(&[[7_i64, 0, 7], [-1, 3, 11]]),

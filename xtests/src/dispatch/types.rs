@@ -99,6 +99,20 @@ pub(crate) const TABLE: &[Entry] = &[
     built("logcumsumexp", |e, c, v| {
         scanned(e, c, v, scan::logcumsumexp)
     }),
+    built("linear_recurrence", |e, c, v| {
+        let args = Args::new(c, v);
+        let (b, a, first) = (
+            args.need("input")?,
+            args.need("factors")?,
+            args.get("first"),
+        );
+        let ndim = first.map_or(0, Value::ndim).max(a.ndim()).max(b.ndim());
+        let backwards = c.attributes.bool("backwards", false)?;
+        let dim = args.dim("dim", ndim)?;
+        Ok(vec![scan::linear_recurrence(
+            e, b, a, first, dim, backwards,
+        )?])
+    }),
     built("cummax", |e, c, v| extremes(e, c, v, scan::cummax)),
     built("cummin", |e, c, v| extremes(e, c, v, scan::cummin)),
 ];

@@ -227,6 +227,32 @@ fn scans(add: Add<'_>) {
         }
         add("logcumsumexp", attributes, &[("input", Float, shape)]);
     }
+    recurrences(add);
+}
+
+/// Recurrences whose factors are one for each element, for each line, or for all, among them zeros; from nothing or from a first state.
+fn recurrences(add: Add<'_>) {
+    let shapes: [(i32, &[usize], &[usize], &[usize]); 7] = [
+        (0, &[11], &[11], &[1]),
+        (1, &[3, 7, 2], &[3, 7, 2], &[3, 1, 2]),
+        (-1, &[4, 9], &[4, 1], &[4, 1]),
+        (0, &[9, 4], &[4], &[1]),
+        (1, &[1, 2], &[3, 7, 2], &[2]),
+        (1, &[5, 8], &[], &[5, 1]),
+        (0, &[0, 3], &[0, 3], &[1, 3]),
+    ];
+    for (dim, terms, factors, first) in shapes {
+        for backwards in [false, true] {
+            let attributes = json!({"dim": dim, "backwards": backwards});
+            let operands = [
+                ("input", Float, terms),
+                ("factors", Float, factors),
+                ("first", Odd, first),
+            ];
+            add("linear_recurrence", attributes.clone(), &operands[..2]);
+            add("linear_recurrence", attributes, &operands);
+        }
+    }
 }
 
 fn counts(add: Add<'_>) {

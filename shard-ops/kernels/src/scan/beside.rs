@@ -9,16 +9,18 @@ use pulp::{Simd, WithSimd};
 /// Lines that go side by side.
 pub(super) const BESIDE: usize = 2 * SIDE;
 
-/// Lines of equal length with their results and states, and a step of one of them.
-pub(super) struct Beside<'a, T, Y, A, F> {
-    pub(super) lines: [&'a [T]; BESIDE],
+/// Lines of equal length, of one operand or several, with their results and states, and a step of one of them.
+pub(super) struct Beside<'a, T, Y, A, F, const K: usize> {
+    pub(super) lines: [[&'a [T]; BESIDE]; K],
     pub(super) results: [&'a mut [Y]; BESIDE],
     pub(super) states: [A; BESIDE],
     pub(super) backwards: bool,
     pub(super) step: F,
 }
 
-impl<T: Pod, Y: Pod, A: Copy, F: Fn(A, T) -> (A, Y)> WithSimd for Beside<'_, T, Y, A, F> {
+impl<T: Pod, Y: Pod, A: Copy, F: Fn(A, [T; K]) -> (A, Y), const K: usize> WithSimd
+    for Beside<'_, T, Y, A, F, K>
+{
     /// The states after the last elements.
     type Output = [A; BESIDE];
 
@@ -33,10 +35,12 @@ impl<T: Pod, Y: Pod, A: Copy, F: Fn(A, T) -> (A, Y)> WithSimd for Beside<'_, T, 
     }
 }
 
-impl<T: Pod, Y: Pod, A: Copy, F: Fn(A, T) -> (A, Y)> Beside<'_, T, Y, A, F> {
+impl<T: Pod, Y: Pod, A: Copy, F: Fn(A, [T; K]) -> (A, Y), const K: usize>
+    Beside<'_, T, Y, A, F, K>
+{
     #[inline(always)]
     fn run<const BACK: bool>(&mut self) {
-        let len = self.lines[0].len();
+        let len = self.lines[0][0].len();
         let (blocks, rest) = (len / SIDE, len % SIDE);
         let mut states = self.states;
         for block in 0..blocks {
@@ -47,15 +51,24 @@ impl<T: Pod, Y: Pod, A: Copy, F: Fn(A, T) -> (A, Y)> Beside<'_, T, Y, A, F> {
             };
             for (group, states) in states.as_chunks_mut::<SIDE>().0.iter_mut().enumerate() {
                 let first = group * SIDE;
-                let columns = turned(numbered(
+                let columns: [_; K] = numbered(
                     #[inline(always)]
-                    |b| four(&self.lines[first + b][at..]),
-                ));
+                    |k| {
+                        turned(numbered(
+                            #[inline(always)]
+                            |b| four(&self.lines[k][first + b][at..]),
+                        ))
+                    },
+                );
                 let mut results = [[Y::zeroed(); SIDE]; SIDE];
                 for c in 0..SIDE {
                     let c = if BACK { SIDE - 1 - c } else { c };
                     for b in 0..SIDE {
-                        (states[b], results[c][b]) = (self.step)(states[b], columns[c][b]);
+                        let elements = numbered(
+                            #[inline(always)]
+                            |k| columns[k][c][b],
+                        );
+                        (states[b], results[c][b]) = (self.step)(states[b], elements);
                     }
                 }
                 for (b, result) in turned(results).iter().enumerate() {
@@ -70,7 +83,11 @@ impl<T: Pod, Y: Pod, A: Copy, F: Fn(A, T) -> (A, Y)> Beside<'_, T, Y, A, F> {
                 blocks * SIDE + i
             };
             for (b, state) in states.iter_mut().enumerate() {
-                (*state, self.results[b][i]) = (self.step)(*state, self.lines[b][i]);
+                let elements = numbered(
+                    #[inline(always)]
+                    |k| self.lines[k][b][i],
+                );
+                (*state, self.results[b][i]) = (self.step)(*state, elements);
             }
         }
         self.states = states;

@@ -243,3 +243,154 @@ fn extremes_of_long_lines_are_found_one_after_the_other() {
         }
     }
 }
+
+/// A recurrence as it is defined, of one line in the order in which it goes.
+fn recurring(adjoint: bool, a: &[f64], b: &[f64], mut h: f64) -> (Vec<f64>, f64) {
+    let next = |(a, b): (&f64, &f64)| {
+        if adjoint {
+            let y = h + b;
+            h = a * y;
+            y
+        } else {
+            h = a * h + b;
+            h
+        }
+    };
+    (a.iter().zip(b).map(next).collect(), h)
+}
+
+/// What a factor of a line is: one for each element, for each line, for each element of all lines, or the same for all.
+fn factors<'a>(kind: usize, numbers: &'a [f64], shape: &[usize], dim: usize) -> View<'a, f64> {
+    let mut of = shape.to_vec();
+    match kind {
+        0 => {}
+        1 => of[dim] = 1,
+        2 => of.iter_mut().enumerate().for_each(|(d, n)| {
+            if d != dim {
+                *n = 1
+            }
+        }),
+        _ => of.fill(1),
+    }
+    let view = View::contiguous(&numbers[..of.iter().product()], &of);
+    view.broadcast_to(shape).unwrap()
+}
+
+/// Lines of every kind of memory, in two parts, with factors that are the same along lines, across them, or neither.
+#[test]
+fn recurrences_go_on_from_part_to_part() {
+    let mut kinds = 0..;
+    views(7, |rng, shape, order, dim, cut| {
+        let mut numbers = || -> Vec<f64> {
+            let n = shape.iter().product::<usize>().max(1);
+            (0..n)
+                .map(|_| rng.within(0, 8) as f64 / 4.0 - 1.0)
+                .collect()
+        };
+        let (of_a, of_b) = (numbers(), numbers());
+        let b = View::contiguous(&of_b[..shape.iter().product()], &shape).permute(&order);
+        let kind = kinds.next().unwrap() % 5;
+        let a = match kind {
+            4 => View::contiguous(&of_a[..b.len()], &shape).permute(&order),
+            _ => factors(kind, &of_a, b.shape(), dim),
+        };
+        check(&a, &b, dim, cut);
+    });
+    // Enough lines to go side by side, as runs of memory or along others.
+    for (shape, dim) in [([19, 13], 1), ([13, 19], 0), ([5, 300], 0), ([9, 2], 1)] {
+        let number = |i: usize| (i * 37 % 101) as f64 / 50.0 - 1.0;
+        let n = shape[0] * shape[1];
+        let (of_a, of_b): (Vec<_>, Vec<_>) = (0..n).map(|i| (number(i), number(i * i))).unzip();
+        for kind in 0..4 {
+            let a = factors(kind, &of_a, &shape, dim);
+            check(&a, &View::contiguous(&of_b, &shape), dim, shape[dim] / 3);
+        }
+    }
+}
+
+/// Both forms of a recurrence, in both directions, in `f64` and in `f32`.
+fn check(a: &View<'_, f64>, b: &View<'_, f64>, dim: usize, cut: usize) {
+    let all = lines(b.shape(), dim);
+    for (backwards, adjoint) in [(false, false), (true, true), (true, false), (false, true)] {
+        let of = Recurrence { backwards, adjoint };
+        let mut pieces: Vec<_> = parts(a, dim, cut)
+            .into_iter()
+            .zip(parts(b, dim, cut))
+            .collect();
+        if backwards {
+            pieces.reverse();
+        }
+        let start = |line: usize| line as f64 / 2.0 - 0.5;
+        let mut states: Vec<f64> = (0..all.len()).map(start).collect();
+        let mut found = vec![Vec::new(); all.len()];
+        for (a, b) in &pieces {
+            let shape = b.shape().to_vec();
+            let (mut y, mut small) = (vec![f64::NAN; b.len()], vec![f32::NAN; b.len()]);
+            // A part is a factor and what it makes of nothing.
+            let (mut of_nothing, mut product) = (vec![0.0; all.len()], vec![1.0; all.len()]);
+            recurrence(of, a, b, dim, &mut of_nothing, None);
+            floats(Scan::Prod, backwards, a, dim, &mut product, None);
+            let joined = states.iter().zip(product.iter().zip(&of_nothing));
+            let joined: Vec<f64> = joined
+                .map(|(&h, (&factor, &of_nothing))| Recurrence::join(h, factor, of_nothing))
+                .collect();
+            let [a32, b32] = [a, b]
+                .map(|of| -> Vec<f32> { of.to_vec().into_iter().map(|x| x as f32).collect() });
+            let [a32, b32] = [&a32, &b32].map(|of| View::contiguous(of, &shape));
+            let to = &mut ViewMut::contiguous(&mut small, &shape);
+            recurrence(of, &a32, &b32, dim, &mut states.clone(), Some(to));
+            let to = &mut ViewMut::contiguous(&mut y, &shape);
+            recurrence(of, a, b, dim, &mut states, Some(to));
+            assert!(
+                small
+                    .iter()
+                    .zip(&y)
+                    .all(|(&a, &b)| (f64::from(a) - b).abs() < 1e-5)
+            );
+            assert!(
+                joined
+                    .iter()
+                    .zip(&states)
+                    .all(|(a, b)| (a - b).abs() < 1e-12)
+            );
+            let y = View::contiguous(&y, &shape);
+            for (line, found) in lines(&shape, dim).iter_mut().zip(&mut found) {
+                if backwards {
+                    line.reverse();
+                }
+                found.extend(line.iter().map(|at| y.get(at)));
+            }
+        }
+        for (k, line) in all.iter().enumerate() {
+            let of = |of: &View<'_, f64>| -> Vec<f64> {
+                let mut line: Vec<f64> = line.iter().map(|at| of.get(at)).collect();
+                if backwards {
+                    line.reverse();
+                }
+                line
+            };
+            let expected = recurring(adjoint, &of(a), &of(b), start(k));
+            assert_eq!(
+                (&found[k], states[k]),
+                (&expected.0, expected.1),
+                "line {k}"
+            );
+        }
+    }
+}
+
+/// Factors whose product overflows make nothing of a state that is nothing.
+#[test]
+fn a_state_of_nothing_stays_so_whatever_its_factors_come_to() {
+    let (a, b) = ([1e200, 1e200, 1e200], [0.0; 3]);
+    let [a, b] = [&a, &b].map(|of| View::contiguous(of, &[3]));
+    let forwards = Recurrence {
+        backwards: false,
+        adjoint: false,
+    };
+    let (mut of_nothing, mut product) = ([0.0], [1.0]);
+    recurrence(forwards, &a, &b, 0, &mut of_nothing, None);
+    floats(Scan::Prod, false, &a, 0, &mut product, None);
+    assert_eq!((of_nothing, product), ([0.0], [f64::INFINITY]));
+    assert_eq!(Recurrence::join(0.0, product[0], of_nothing[0]), 0.0);
+}

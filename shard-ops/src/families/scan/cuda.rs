@@ -2,6 +2,7 @@
 
 use super::extreme::{ExtremeTotals, Extremes, RunTotals, Runs};
 use super::parts::Parts;
+use super::recurrence::{Recurring, RecurringTotals};
 use super::{Running, Totals};
 use crate::Result;
 use crate::cuda::kept::Lists;
@@ -31,6 +32,7 @@ struct Params {
     at: CudaView,
     total: CudaView,
     more: CudaView,
+    begin: CudaView,
     parts: u64,
     before: i64,
     count: i64,
@@ -51,8 +53,10 @@ const LINES: usize = 4096;
 struct Plan<'a> {
     parts: &'a Parts,
     backwards: bool,
-    /// Which input is the index, if there is one.
+    /// Which input is the index, or the factors, if there is one.
     index: Option<usize>,
+    /// Which input is the first state, if there is one.
+    begin: Option<usize>,
     /// The first input that is totals, if there are some.
     totals: Option<usize>,
     /// Whether there are two outputs.
@@ -91,7 +95,11 @@ fn params(call: &mut CudaCall<'_>, plan: &Plan<'_>) -> Result<Params> {
         Some(i) => Ok(lines(call.input(i)?, dim)),
         None => Ok((x, x_step)),
     };
-    let (index, index_step) = other(plan.index)?;
+    let (index, index_step) = match plan.index {
+        Some(i) => lines(call.input(i)?.broadcast_to(&call.input(0)?), dim),
+        None => (x, x_step),
+    };
+    let (begin, _) = other(plan.begin)?;
     let (total, total_step) = other(plan.totals)?;
     let (more, more_step) = other(plan.totals.filter(|_| plan.pairs).map(|i| i + 1))?;
     Ok(Params {
@@ -101,6 +109,7 @@ fn params(call: &mut CudaCall<'_>, plan: &Plan<'_>) -> Result<Params> {
         at: x,
         total,
         more,
+        begin,
         parts: 0,
         before: 0,
         count: at.shape[dim] as i64,
@@ -158,7 +167,7 @@ fn totals(call: &mut CudaCall<'_>, plan: &Plan<'_>) -> Result<()> {
     let [y_type, at_type] = [0, usize::from(plan.pairs)].map(|o| call.outputs[o].dtype());
     let (x, x_type) = (call.input(0)?, call.inputs[0].dtype());
     let index = match plan.index {
-        Some(i) => Some(call.input(i)?),
+        Some(i) => Some((call.input(i)?.broadcast_to(&x), call.inputs[i].dtype())),
         None => None,
     };
     let defines = format!("#define TOTALS\n{}", plan.defines);
@@ -167,8 +176,8 @@ fn totals(call: &mut CudaCall<'_>, plan: &Plan<'_>) -> Result<()> {
         let mut params = all;
         params.x = lines(shifted(x, dim, rows.start, x_type), dim).0;
         params.index = params.x;
-        if let Some(index) = index {
-            params.index = lines(shifted(index, dim, rows.start, DType::I64), dim).0;
+        if let Some((index, dtype)) = index {
+            params.index = lines(shifted(index, dim, rows.start, dtype), dim).0;
         }
         params.first += rows.start as i64;
         params.count = rows.len() as i64;
@@ -202,6 +211,7 @@ impl Running {
             parts: &self.parts,
             backwards: self.backwards,
             index: None,
+            begin: None,
             totals: totals.then_some(1),
             pairs: false,
             defines: format!(
@@ -219,6 +229,7 @@ impl Extremes {
             parts: &self.parts,
             backwards: false,
             index: None,
+            begin: None,
             totals: totals.then_some(1),
             pairs: true,
             defines: format!(
@@ -236,9 +247,31 @@ impl Runs {
             parts: &self.parts,
             backwards: true,
             index: Some(1),
+            begin: None,
             totals: totals.then_some(2),
             pairs: true,
             defines: format!("#define KIND 2\n{}", define(&[("T", of)])),
+        }
+    }
+}
+
+impl Recurring {
+    fn plan(&self, of: DType, inputs: usize) -> Plan<'_> {
+        let types = define(&[("T", of)]);
+        let adjoint = if self.of.adjoint {
+            "#define ADJOINT\n"
+        } else {
+            ""
+        };
+        let starts = if self.starts { "#define STARTS\n" } else { "" };
+        Plan {
+            parts: &self.parts,
+            backwards: self.of.backwards,
+            index: Some(1),
+            begin: self.starts.then_some(2),
+            totals: (inputs > self.totals()).then(|| self.totals()),
+            pairs: true,
+            defines: format!("#define KIND 3\n{adjoint}{starts}{types}"),
         }
     }
 }
@@ -273,4 +306,10 @@ kernels! {
     ExtremeTotals: |this, call| this.0.plan(call.inputs[0].dtype(), false), totals;
     Runs: |this, call| this.plan(call.inputs[0].dtype(), call.inputs.len() > 2), scan;
     RunTotals: |this, call| this.0.plan(call.inputs[0].dtype(), false), totals;
+    Recurring: |this, call| this.plan(call.inputs[0].dtype(), call.inputs.len()), scan;
+    RecurringTotals: |this, call| {
+        let mut plan = this.0.plan(call.inputs[0].dtype(), 0);
+        plan.begin = None;
+        plan
+    }, totals;
 }

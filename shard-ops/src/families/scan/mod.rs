@@ -10,9 +10,11 @@ pub(crate) mod cuda;
 mod extreme;
 mod gradient;
 mod parts;
+mod recurrence;
 
 pub use self::extreme::{cummax, cummin};
 use self::parts::{Parts, line_shape};
+pub use self::recurrence::linear_recurrence;
 use super::broadcast::{expand, expand_like};
 use super::elementwise::{cast, number};
 use super::full::{rounded_once, sums};

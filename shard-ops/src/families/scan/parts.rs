@@ -7,7 +7,7 @@ use crate::{Access, Exec, Meta, OperandBox, Result, RowCuts, Rule, Value};
 use shard_comm::Element;
 use shard_kernels::copy::copy;
 use shard_kernels::{View, ViewMut};
-use shard_spec::Dims;
+use shard_spec::{DimSharding, Dims};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -31,7 +31,12 @@ impl Parts {
     /// How a dim of a value is divided. Several intervals per rank count as one of their size each, which they are brought to.
     pub(super) fn of(op: &'static str, x: &Value, dim: usize) -> Result<Self> {
         let n = extent(op, x, dim)?;
-        let ends = x.layout().sharding(dim).and_then(|sharding| {
+        Self::divided(n, dim, x.layout().sharding(dim))
+    }
+
+    /// How a dim of `n` elements is divided that is sharded so.
+    pub(super) fn divided(n: usize, dim: usize, sharding: Option<&DimSharding>) -> Result<Self> {
+        let ends = sharding.and_then(|sharding| {
             let offsets = sharding.partition.to_contiguous().as_slice().to_vec();
             let parts: Vec<usize> = (0..offsets.len()).collect();
             assert_eq!(offsets.last(), Some(&n));
@@ -42,7 +47,7 @@ impl Parts {
     }
 
     /// How many parts.
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.ends.as_ref().map_or(1, |e| e.offsets.len() - 1)
     }
 
@@ -89,7 +94,11 @@ impl Parts {
     }
 
     /// A rule without operands, the accesses of one that is divided so, and that of one with an element per part.
-    fn accesses(&self, op: &'static str, inputs: &[Meta]) -> (RuleBuilder, Vec<Access>, Access) {
+    pub(super) fn accesses(
+        &self,
+        op: &'static str,
+        inputs: &[Meta],
+    ) -> (RuleBuilder, Vec<Access>, Access) {
         let mut rule = Rule::builder(op, inputs);
         let part = rule.factor(self.count());
         let mut dims = Vec::with_capacity(inputs[0].shape.len());

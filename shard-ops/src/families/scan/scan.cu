@@ -1,17 +1,19 @@
 // Scans along a dim. Each line has a state, which begins with the totals of the parts before and joins element after element.
 //
-// KIND: what is scanned, VALUES, EXTREMES or RUNS. T: the type of elements; W: the one that values are joined in; R: the result's.
+// KIND: what is scanned, VALUES, EXTREMES, RUNS or a RECURRENCE. T: the type of elements; W: the one that values are joined in; R: the result's.
 // JOIN(a, b): how values are joined, START: what changes nothing. Truth values are bytes.
 
 #define VALUES 0
 #define EXTREMES 1
 #define RUNS 2
+#define RECURRENCE 3
 
 // Lines begin at the elements of `lines` and go on by `step`; `count` elements each, the first at position `first` of the dim. Totals of part
-// k of a line lie `k` of their own steps further; `parts` lists those that come before, in order.
+// k of a line lie `k` of their own steps further; `parts` lists those that come before, in order. A recurrence has its factors for an index,
+// and may have first states, `begin`.
 struct Scan {
     View x, index, y, at;
-    View total, more;
+    View total, more, begin;
     u64 parts;
     i64 before, count, first, backwards;
     i64 x_step, index_step, y_step, at_step, total_step, more_step;
@@ -54,6 +56,17 @@ DEVICE void written(const Scan& p, i64 y, i64 at, State, State now, i64) {
     element<i64>(p.at, at) = now.index;
 }
 DEVICE void left(const Scan& p, i64 y, i64 at, State s) { element<T>(p.y, y) = s.value; element<i64>(p.at, at) = s.index; }
+#elif KIND == RECURRENCE
+// The product of the factors, and what is made of nothing, which is the state itself behind a first one.
+struct State { f64 factor, value; };
+DEVICE State none() { State s = {1.0, 0.0}; return s; }
+// Factors that overflow make nothing of nothing.
+DEVICE State then(State a, State b) {
+    State s = {a.factor * b.factor, a.value == 0.0 ? b.value : b.factor * a.value + b.value};
+    return s;
+}
+DEVICE State before(const Scan& p, i64 at, i64 more) { State s = {element<f64>(p.more, more), element<f64>(p.total, at)}; return s; }
+DEVICE void left(const Scan& p, i64 y, i64 at, State s) { element<f64>(p.y, y) = s.value; element<f64>(p.at, at) = s.factor; }
 #else
 struct State { f64 value; i64 ended; };
 DEVICE State none() { State s = {0.0, 0}; return s; }
@@ -74,6 +87,9 @@ DEVICE void left(const Scan& p, i64 y, i64 at, State s) { element<f64>(p.y, y) =
 // The state of a line before its first element.
 DEVICE State begun(const Scan& p, i64 line) {
     State s = none();
+#if KIND == RECURRENCE && defined(STARTS)
+    s.value = (f64)element<T>(p.begin, place(p.begin, line));
+#endif
     const i64 at = place(p.total, line), more = place(p.more, line);
     for (i64 k = 0; k < p.before; k++) {
         const i64 part = ((const i64*)p.parts)[k];
@@ -86,6 +102,19 @@ DEVICE State begun(const Scan& p, i64 line) {
 DEVICE State joined(const Scan& p, State s, i64 line, i64 i, bool writes) {
     i = p.backwards ? p.count - 1 - i : i;
     const i64 x = place(p.x, line) + i * p.x_step, index = place(p.index, line) + i * p.index_step;
+#if KIND == RECURRENCE
+    const f64 a = (f64)element<T>(p.index, index), b = (f64)element<T>(p.x, x);
+#ifdef ADJOINT
+    const f64 found = s.value + b;
+    s.value = a * found;
+#else
+    const f64 found = a * s.value + b;
+    s.value = found;
+#endif
+    s.factor *= a;
+    if (writes) element<T>(p.y, place(p.y, line) + i * p.y_step) = (T)found;
+    return s;
+#else
     const State one = lifted(p, x, index, p.first + i);
     State now = then(s, one);
 #if KIND == RUNS
@@ -94,6 +123,7 @@ DEVICE State joined(const Scan& p, State s, i64 line, i64 i, bool writes) {
     if (writes) written(p, place(p.y, line) + i * p.y_step, place(p.at, line) + i * p.at_step, s, now, x);
 #endif
     return now;
+#endif
 }
 
 // A thread per line: where there are many.

@@ -8,7 +8,7 @@ use shard_ops::elementwise::{
     pow, remainder, shift_left, shift_right, sub, where_,
 };
 use shard_ops::reduce::{all, amax, amin, any, count_nonzero, prod, sum};
-use shard_ops::scan::{cummax, cummin, cumprod, cumsum, logcumsumexp};
+use shard_ops::scan::{cummax, cummin, cumprod, cumsum, linear_recurrence, logcumsumexp};
 use shard_ops::statistics::{argmax, argmin, max, min};
 use shard_ops::triangle::{diagonal, tril, triu};
 use shard_ops::{Engine, EngineOptions, Exec, OpError, Result, Value};
@@ -143,6 +143,10 @@ fn ops(exec: &dyn Exec, a: &Value, b: &Value, tell: &mut dyn FnMut(String, Resul
         tell(format!("cumsum {dim}"), cumsum(exec, a, dim));
         tell(format!("cumprod {dim}"), cumprod(exec, b, dim));
         tell(format!("logcumsumexp {dim}"), logcumsumexp(exec, b, dim));
+        for backwards in [false, true] {
+            let found = linear_recurrence(exec, a, b, None, dim, backwards);
+            tell(format!("linear_recurrence {dim} {backwards}"), found);
+        }
         for (name, found) in [("max", cummax(exec, a, dim)), ("min", cummin(exec, a, dim))] {
             let of = |pair: &(Value, Value), second: bool| match second {
                 true => pair.1.clone(),

@@ -113,6 +113,11 @@ pub(super) const FOLDS: &[(&str, Call)] = &[
     }),
     ("cumprod", |c, m| one(c.any(m)?.cumprod(c.dim()))),
     ("logcumsumexp", |c, m| one(c.any(m)?.logcumsumexp(c.dim()))),
+    ("linear_recurrence", |c, m| {
+        let (b, a, first) = (c.any(m)?, c.any(m)?, c.any(m)?);
+        let first = c.flag().then_some(&first);
+        one(b.linear_recurrence(&a, first, c.dim(), c.flag()))
+    }),
     ("diff", |c, m| one(c.any(m)?.diff(c.size().min(9), c.dim()))),
     ("kthvalue", |c, m| {
         two(c.any(m)?.kthvalue(c.size(), c.dim()))

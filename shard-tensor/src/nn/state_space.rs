@@ -1,0 +1,279 @@
+//! State space models.
+
+use super::{Conv, Linear, Module, uniform};
+use crate::{ConvOptions, EdgeMap, Error, Mesh, Placements, Result, ShardTensor, tree};
+use shard_comm::Calling;
+
+const NAME: &str = "SelectiveStateSpace";
+
+/// How large the parts of a [`SelectiveStateSpace`] are.
+///
+/// ```
+/// use shard_tensor::nn::StateSpaceSizes;
+/// let sizes = StateSpaceSizes::of(40);
+/// assert_eq!((sizes.inner, sizes.states, sizes.kernel, sizes.rank), (80, 16, 4, 3));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSpaceSizes {
+    /// Channels inside (Mamba's `expand` times the width).
+    pub inner: usize,
+    /// States of each channel (`d_state`).
+    pub states: usize,
+    /// Tokens that the convolution sees (`d_conv`).
+    pub kernel: usize,
+    /// Features that a channel's steps are made of (`dt_rank`).
+    pub rank: usize,
+}
+
+impl StateSpaceSizes {
+    /// Mamba's own for tokens of so many features: twice as many channels inside, 16 states, four tokens, and a rank of a sixteenth.
+    pub fn of(width: usize) -> Self {
+        Self {
+            inner: width.saturating_mul(2),
+            states: 16,
+            kernel: 4,
+            rank: width.div_ceil(16),
+        }
+    }
+}
+
+/// The mixer of a block of Mamba (Gu and Dao, 2023), with the parameters' names of `mamba_ssm`: tokens `[batch, time, width]` are projected
+/// to channels and a gate; channels go through a causal convolution of their own, and then through states that decay and take in more as
+/// each token says, `h[t] = exp(Δ A) h[t-1] + Δ B x`, of which `C h + D x` is read; the gate is put upon that, and it is projected back.
+///
+/// Any dim may be sharded, time too: then ranks get the tokens before their part that the convolution looks at, and
+/// [the totals](ShardTensor::linear_recurrence) of the states of other parts.
+///
+/// ```
+/// use shard_tensor::nn::{Module, SelectiveStateSpace};
+/// use shard_tensor::{launch, shard};
+/// launch(3, |ctx| {
+///     let mesh = ctx.mesh_of(3)?;
+///     let mixer = SelectiveStateSpace::new(&mesh, 8)?;
+///     // Eleven tokens in parts of unequal sizes.
+///     let tokens = mesh.randn([2, 11, 8], shard(1).sizes([6, 1, 4]))?;
+///     let mixed = mixer.forward(&tokens)?;
+///     mixed.expect_layout(shard(1).sizes([6, 1, 4]))?;
+///
+///     // Token by token: what a token changes is kept.
+///     let (first, kept) = mixer.forward_from(&tokens.narrow(1, 0..10)?, None)?;
+///     let (last, _) = mixer.forward_from(&tokens.narrow(1, 10..)?, Some(&kept))?;
+///     for (found, of) in [(first, 0..10), (last, 10..11)] {
+///         assert!(found.sub(&mixed.narrow(1, of)?)?.abs()?.amax(.., false)?.item()? < 1e-5);
+///     }
+///     Ok(())
+/// })?;
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[expect(
+    non_snake_case,
+    reason = "parameters have the names that files of weights have"
+)]
+pub struct SelectiveStateSpace {
+    /// To channels and a gate, `[2 inner, width]`.
+    pub in_proj: Linear,
+    /// Of each channel by itself, `[inner, 1, kernel]`.
+    pub conv1d: Conv,
+    /// To what steps, inputs and outputs of the states are made of, `[rank + 2 states, inner]`.
+    pub x_proj: Linear,
+    /// To each channel's step, `[inner, rank]`.
+    pub dt_proj: Linear,
+    /// Logarithms of what states decay by, `[inner, states]`.
+    pub A_log: ShardTensor,
+    /// What of a channel passes by the states, `[inner]`.
+    pub D: ShardTensor,
+    /// Back to features, `[width, inner]`.
+    pub out_proj: Linear,
+}
+
+tree!(SelectiveStateSpace {
+    in_proj,
+    conv1d,
+    x_proj,
+    dt_proj,
+    A_log,
+    D,
+    out_proj
+});
+
+/// What a [`SelectiveStateSpace`] has to know of the tokens before: its size is that of a few tokens, whatever their number.
+#[derive(Clone, Debug)]
+pub struct SelectiveState {
+    /// What the convolution was given of the last tokens, `[batch, kernel - 1, inner]`.
+    pub inputs: ShardTensor,
+    /// The states, `[batch, 1, inner, states]`.
+    pub states: ShardTensor,
+}
+
+impl SelectiveStateSpace {
+    /// A mixer of tokens of so many features, of Mamba's [sizes](StateSpaceSizes::of), which begins as Mamba's does.
+    ///
+    /// # Collective
+    /// All ranks of the program: it draws random numbers.
+    ///
+    /// # Errors
+    /// If the sizes are too large for an array.
+    #[track_caller]
+    pub fn new(mesh: &Mesh, width: usize) -> Result<Self> {
+        Self::with_sizes(mesh, width, StateSpaceSizes::of(width))
+    }
+
+    /// A mixer of other sizes.
+    ///
+    /// # Collective
+    /// As [`new`](Self::new).
+    ///
+    /// # Errors
+    /// [`Argument`](Error::Argument) for a convolution of no tokens; as [`new`](Self::new).
+    #[track_caller]
+    pub fn with_sizes(mesh: &Mesh, width: usize, sizes: StateSpaceSizes) -> Result<Self> {
+        let _call = Calling::of(NAME);
+        let StateSpaceSizes {
+            inner,
+            states,
+            kernel,
+            rank,
+        } = sizes;
+        if kernel == 0 {
+            return Err(Error::argument(
+                NAME,
+                "a convolution of some tokens",
+                "a kernel of 0",
+                "give 1 for none but the token itself",
+            ));
+        }
+        let everywhere = Placements::replicated;
+        let causal = ConvOptions::new()
+            .padding_each([(kernel - 1, 0)])
+            .groups(inner.max(1));
+        let decays = mesh.arange(states, everywhere())?.add_scalar(1.0)?.log()?;
+        Ok(Self {
+            in_proj: Linear::without_bias(mesh, width, inner.saturating_mul(2))?,
+            conv1d: Conv::new(mesh, inner, inner, [kernel], causal)?,
+            x_proj: Linear::without_bias(
+                mesh,
+                inner,
+                states.saturating_mul(2).saturating_add(rank),
+            )?,
+            dt_proj: steps(mesh, rank, inner)?,
+            A_log: decays.expand([inner, states])?.requires_grad()?,
+            D: mesh.ones(inner, everywhere())?.requires_grad()?,
+            out_proj: Linear::without_bias(mesh, inner, width)?,
+        })
+    }
+
+    /// As [`forward`](Module::forward), of the tokens that come after those that something was kept of, and what is to be kept now: a text is
+    /// read at once and goes on token by token.
+    ///
+    /// # Collective
+    /// As [`forward`](Module::forward). What is kept of the last tokens lies with the rank that has them, if time is sharded.
+    ///
+    /// # Errors
+    /// As [`forward`](Module::forward).
+    #[track_caller]
+    pub fn forward_from(
+        &self,
+        x: &ShardTensor,
+        kept: Option<&SelectiveState>,
+    ) -> Result<(ShardTensor, SelectiveState)> {
+        let _call = Calling::of(NAME);
+        let [u, gate] = self.projected(x)?;
+        let (channels, seen) = match kept {
+            None => (self.conv1d.forward(&u.transpose(1, 2)?)?, u),
+            Some(kept) => {
+                let seen = ShardTensor::cat(&[&kept.inputs, &u], 1)?;
+                let (weight, bias) = (&self.conv1d.weight, self.conv1d.bias.as_ref());
+                let options = ConvOptions::new().groups(extent(&seen, 2).max(1));
+                (seen.transpose(1, 2)?.conv1d(weight, bias, options)?, seen)
+            }
+        };
+        let first = kept.map(|kept| &kept.states);
+        let (y, h) = self.selected(&channels, &gate, first)?;
+        let kept = SelectiveState {
+            inputs: last_of(&seen, extent(&self.conv1d.weight, 2).saturating_sub(1))?,
+            states: match first.filter(|_| extent(&h, 1) == 0) {
+                Some(first) => first.clone(),
+                None => last_of(&h, 1)?,
+            },
+        };
+        Ok((y, kept))
+    }
+
+    /// Channels and gate, `[batch, time, inner]` each.
+    fn projected(&self, x: &ShardTensor) -> Result<[ShardTensor; 2]> {
+        if x.ndim() != 3 {
+            return Err(Error::argument(
+                NAME,
+                "tokens `[batch, time, width]`",
+                format!("shape {:?}", x.shape()),
+                "give it three dims",
+            ));
+        }
+        self.in_proj.forward(x)?.chunk_array(-1)
+    }
+
+    /// What is made of channels `[batch, inner, time]` behind the convolution and of the gate, with all states.
+    fn selected(
+        &self,
+        channels: &ShardTensor,
+        gate: &ShardTensor,
+        first: Option<&ShardTensor>,
+    ) -> Result<(ShardTensor, ShardTensor)> {
+        let u = channels.silu()?.transpose(1, 2)?;
+        let (rank, states) = (extent(&self.dt_proj.weight, 1), extent(&self.A_log, 1));
+        let [step, b, c] = self
+            .x_proj
+            .forward(&u)?
+            .split_array([rank, states, states], -1)?;
+        let step = self.dt_proj.forward(&step)?.softplus(1.0, 20.0)?;
+        let decay = step.unsqueeze(3)?.mul(&self.A_log.exp()?.neg()?)?.exp()?;
+        let input = step.mul(&u)?.unsqueeze(3)?.mul(&b.unsqueeze(2)?)?;
+        let h = input.linear_recurrence(&decay, first, 1, false)?;
+        let read = h.matmul(&c.unsqueeze(3)?)?.squeeze(3)?;
+        let y = read.add(&u.mul(&self.D)?)?.mul(&gate.silu()?)?;
+        Ok((self.out_proj.forward(&y)?, h))
+    }
+}
+
+impl Module for SelectiveStateSpace {
+    /// Of `[batch, time, width]`.
+    #[track_caller]
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        let _call = Calling::of(NAME);
+        let [u, gate] = self.projected(x)?;
+        let channels = self.conv1d.forward(&u.transpose(1, 2)?)?;
+        Ok(self.selected(&channels, &gate, None)?.0)
+    }
+}
+
+/// The extent of a dim that a tensor should have: what lacks it is refused by the op that is given it.
+fn extent(x: &ShardTensor, dim: usize) -> usize {
+    x.shape().get(dim).copied().unwrap_or_default()
+}
+
+/// The last so many along dim 1, behind zeros if there are fewer.
+fn last_of(x: &ShardTensor, count: usize) -> Result<ShardTensor> {
+    let n = extent(x, 1);
+    let last = x.narrow(1, n.saturating_sub(count)..)?;
+    let lacks = count.saturating_sub(n);
+    if lacks == 0 {
+        return Ok(last);
+    }
+    let mut pads = vec![(0, 0); x.ndim()];
+    pads[1] = (lacks as isize, 0);
+    last.pad(&pads, EdgeMap::Zeros, 0.0)
+}
+
+/// The projection to steps: the biases are such that steps, which are positive, are between 0.001 and 0.1 at first, evenly by their logarithm.
+fn steps(mesh: &Mesh, rank: usize, inner: usize) -> Result<Linear> {
+    let range = f64::ln(1e-3)..f64::ln(1e-1);
+    let drawn = mesh.uniform(inner, range, Placements::replicated())?;
+    let step = drawn.exp()?.clamp_min(1e-4)?;
+    // What `softplus` makes the step of.
+    let bias = step.add(&step.neg()?.expm1()?.neg()?.log()?)?;
+    Ok(Linear {
+        weight: uniform(mesh, [inner, rank], rank)?,
+        bias: Some(bias.requires_grad()?),
+    })
+}

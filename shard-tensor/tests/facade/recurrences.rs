@@ -1,0 +1,325 @@
+//! Linear recurrences along sharded dims.
+
+use ndarray::{arr1, arr2};
+use shard_autograd::{Recorder, gradgradcheck};
+use shard_ops::{Value, scan};
+use shard_tensor::{
+    DType, GradCheck, Launch, Placements, ReduceOp, Result, ShardTensor, launch, replicate, shard,
+};
+
+/// The shape of a mesh, and placements on it.
+type OnMesh = (Vec<usize>, fn() -> Placements);
+
+/// Layouts of a tensor of nine rows: whole, even, uneven, with empty parts, with fewer rows than ranks, and divided twice.
+fn layouts() -> Vec<OnMesh> {
+    vec![
+        (vec![1], || [shard(0)].into()),
+        (vec![3], || [shard(0).sizes([4, 0, 5])].into()),
+        (vec![4], || [shard(0).sizes([0, 0, 9, 0])].into()),
+        (vec![11], || [shard(0)].into()),
+        (vec![2, 2], || [shard(0), shard(0)].into()),
+        (vec![2, 2], || [shard(1), shard(0)].into()),
+        (vec![2], || [shard(0).zigzag()].into()),
+        (vec![3], || [replicate()].into()),
+    ]
+}
+
+fn factor(i: &[usize]) -> f64 {
+    [0.5, -1.25, 0.0, 2.0, 0.75, 1.0, -0.5][(3 * i[0] + 2 * i[1]) % 7]
+}
+
+fn term(i: &[usize]) -> f64 {
+    [1.5, -2.0, 0.25, 3.0, -0.5][(i[0] + 2 * i[1]) % 5]
+}
+
+fn first(i: &[usize]) -> f64 {
+    2.5 - i[1] as f64
+}
+
+/// The recurrence by its definition, `[9, 2]`.
+fn defined(factor: impl Fn(&[usize]) -> f64, starts: bool, backwards: bool) -> Vec<f64> {
+    let mut found = vec![0.0; 18];
+    for j in 0..2 {
+        let mut h = if starts { first(&[0, j]) } else { 0.0 };
+        for t in 0..9 {
+            let i = if backwards { 8 - t } else { t };
+            h = factor(&[i, j]) * h + term(&[i, j]);
+            found[2 * i + j] = h;
+        }
+    }
+    found
+}
+
+#[test]
+fn a_recurrence_of_a_sharded_dim_is_the_single_devices() {
+    // Factors of each element, of each line, of each row, and of all; and where those of a first state lie.
+    type Kind = ([usize; 2], fn(&[usize]) -> f64);
+    let kinds: [Kind; 4] = [
+        ([9, 2], factor),
+        ([1, 2], |i| factor(&[3, i[1]])),
+        ([9, 1], |i| factor(&[i[0], 1])),
+        ([1, 1], |_| -0.75),
+    ];
+    for (shape, placements) in layouts() {
+        let checked = Launch::new(shape.iter().product())
+            .dtype(DType::F64)
+            .run(|ctx| {
+                let mesh = ctx.mesh_of(shape.clone())?;
+                let b = mesh.from_fn([9, 2], placements(), term)?;
+                let start = mesh.from_fn([1, 2], Placements::replicated(), first)?;
+                for (kind, (of, factor)) in kinds.iter().enumerate() {
+                    let of_all = |i: &[usize]| factor(&[i[0] % of[0], i[1] % of[1]]);
+                    for lies in [placements(), Placements::replicated(), [shard(0)].into()] {
+                        if of[0] == 1 && lies != Placements::replicated() {
+                            continue;
+                        }
+                        let a = mesh.from_fn(*of, lies, factor)?;
+                        for (starts, backwards) in
+                            [(false, false), (true, false), (true, true), (false, true)]
+                        {
+                            let start = starts.then_some(&start);
+                            let h = b.linear_recurrence(&a, start, -2, backwards)?;
+                            let found: Vec<f64> = h.to_array::<f64>()?.into_iter().collect();
+                            let expected = defined(of_all, starts, backwards);
+                            let what = format!(
+                                "kind {kind} on {shape:?} {}, {starts} {backwards}",
+                                a.layout()
+                            );
+                            for (a, b) in found.iter().zip(&expected) {
+                                assert!(
+                                    (a - b).abs() < 1e-12,
+                                    "{what}: {found:?}, not {expected:?}"
+                                );
+                            }
+                        }
+                    }
+                }
+                Ok(())
+            });
+        checked.unwrap();
+    }
+}
+
+/// The derivatives of terms, factors that are shared and not, and a first state.
+#[test]
+fn recurrences_have_the_slopes_of_differences() {
+    for (shape, placements) in layouts().into_iter().filter(|(shape, _)| shape[0] < 9) {
+        let checked = Launch::new(shape.iter().product())
+            .dtype(DType::F64)
+            .run(|ctx| {
+                let mesh = ctx.mesh_of(shape.clone())?;
+                let b = mesh.from_fn([9, 2], placements(), term)?;
+                let start = mesh.from_fn([1, 2], Placements::replicated(), first)?;
+                let each = mesh.from_fn([9, 2], placements(), factor)?;
+                let of_lines =
+                    mesh.from_fn([2], Placements::replicated(), |i| 0.5 - i[0] as f64)?;
+                for a in [&each, &of_lines] {
+                    for backwards in [false, true] {
+                        let f = |v: &[ShardTensor]| {
+                            let h = v[0].linear_recurrence(&v[1], Some(&v[2]), 0, backwards)?;
+                            Ok(vec![h.square()?])
+                        };
+                        let report = ctx.gradcheck(f, &[&b, a, &start], GradCheck::default());
+                        let report =
+                            report.unwrap_or_else(|e| panic!("{backwards} on {shape:?}: {e}"));
+                        assert!(report.compared >= 22, "{}", report.compared);
+                        let f = |tape: &Recorder, v: &[Value]| {
+                            let first = Some(&v[2]);
+                            Ok(vec![scan::linear_recurrence(
+                                tape, &v[0], &v[1], first, 0, backwards,
+                            )?])
+                        };
+                        let values = [b.value(), a.value(), start.value()];
+                        let report = gradgradcheck(ctx.tape(), &f, &values, GradCheck::default());
+                        let report =
+                            report.unwrap_or_else(|e| panic!("{backwards} on {shape:?}: {e}"));
+                        assert!(report.compared >= 40, "{}", report.compared);
+                    }
+                }
+                Ok(())
+            });
+        checked.unwrap();
+    }
+}
+
+/// The gradients of a recurrence have their values' layouts, and are zeros where there is nothing.
+#[test]
+fn gradients_lie_as_their_values_and_nothing_has_zeros() {
+    let checked = launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        for n in [0, 1, 7] {
+            let b = mesh.from_fn([n, 2], [shard(0)], term)?.requires_grad()?;
+            let a = mesh.from_fn([n, 2], [shard(1)], factor)?.requires_grad()?;
+            let start = mesh.from_fn([1, 2], [shard(1)], first)?.requires_grad()?;
+            let h = b.linear_recurrence(&a, Some(&start), 0, false)?;
+            assert_eq!(h.layout(), b.layout());
+            let gradients = h.sum_all()?.backward()?;
+            for x in [&b, &a, &start] {
+                let gradient = gradients.get(x)?.unwrap();
+                assert_eq!(gradient.layout(), x.layout(), "of {n} rows");
+            }
+            let found = gradients.get(&start)?.unwrap().to_array::<f32>()?;
+            let slope = |j: usize| {
+                (0..n).scan(1.0, move |product, i| {
+                    *product *= factor(&[i, j]);
+                    Some(*product)
+                })
+            };
+            let expected = [slope(0).sum::<f64>() as f32, slope(1).sum::<f64>() as f32];
+            assert_eq!(found, arr2(&[expected]).into_dyn(), "of {n} rows");
+        }
+        Ok(())
+    });
+    checked.unwrap();
+}
+
+/// A rank receives two numbers for each line from every other part, and of the states one row for the derivative.
+#[test]
+fn totals_alone_move() {
+    let moved = launch(4, |ctx| {
+        let mesh = ctx.mesh_of(4)?;
+        let b = mesh.ones([1000, 3], shard(0))?;
+        let a = mesh.full([1000, 3], 0.5, shard(0))?.requires_grad()?;
+        let (h, forwards) = ctx.explain(|| b.linear_recurrence(&a, None, 0, false))?;
+        let seed = h.ones_like()?;
+        let (_, back) = ctx.explain(|| h.backward_with(&seed))?;
+        Ok([forwards, back].map(|explanation| {
+            let steps = explanation.steps.iter();
+            let received: u64 = steps.clone().map(|s| s.received).sum();
+            (received, steps.map(|s| s.op).collect::<Vec<_>>().join(" "))
+        }))
+    });
+    for (rank, [forwards, back]) in moved.unwrap().into_iter().enumerate() {
+        // Three lines of two doubles from three ranks.
+        let totals = 3 * 3 * 2 * 8;
+        assert_eq!(forwards.0, totals, "{}", forwards.1);
+        assert_eq!(
+            forwards.1,
+            "scan_totals redistribute redistribute linear_recurrence"
+        );
+        // And a row from the rank before, which the first has not.
+        let row = if rank == 0 { 0 } else { 3 * 4 };
+        assert_eq!(back.0, totals + row, "{}", back.1);
+        assert_eq!(
+            back.1,
+            "scan_totals redistribute redistribute linear_recurrence_adjoint shift mul"
+        );
+    }
+}
+
+/// Sums that wait: they pass where nothing else has a part in the states, and are taken where the dim is in parts.
+#[test]
+fn partial_terms_pass_or_are_summed() {
+    let found = launch(4, |ctx| {
+        let mesh = ctx.mesh_of([2, 2])?;
+        let a = mesh.from_fn([9, 2], Placements::replicated(), factor)?;
+        let mut found = Vec::new();
+        for along in [replicate(), shard(0)] {
+            let quarters = |i: &[usize]| term(&i[..2]) / 4.0;
+            let b = mesh.from_fn([9, 2, 4], [along, shard(2)], quarters)?;
+            let waiting = b.sum([2], false)?;
+            assert_eq!(waiting.layout().partial_op(), Some(ReduceOp::Sum));
+            let h = waiting.linear_recurrence(&a, None, 0, false)?;
+            let waits = h.layout().partial_op().is_some();
+            let product = a.linear_recurrence(&waiting, Some(&a.narrow(0, 0..1)?), 0, true)?;
+            found.push((waits, h.to_array::<f32>()?, product.to_array::<f32>()?));
+        }
+        Ok(found)
+    });
+    let expected = defined(factor, false, false);
+    for found in found.unwrap() {
+        assert_eq!([found[0].0, found[1].0], [true, false]);
+        for (_, h, product) in &found {
+            assert!(
+                h.iter()
+                    .zip(&expected)
+                    .all(|(&a, b)| (f64::from(a) - b).abs() < 1e-5),
+                "{h}"
+            );
+            assert_eq!(product, &found[0].2);
+        }
+    }
+}
+
+/// Factors that overflow together change nothing of a state that is nothing, and what is no number stays so from its rank on.
+#[test]
+fn large_factors_and_nan_are_the_single_devices() {
+    let found = Launch::new(3).dtype(DType::F64).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let a = mesh.full(9, 1e200, [shard(0)])?;
+        let late = mesh.from_fn(9, [shard(0)], |i| f64::from(u8::from(i[0] == 8)))?;
+        let nan = mesh.from_fn(9, [shard(0)], |i| if i[0] == 4 { f64::NAN } else { 1.0 })?;
+        Ok([
+            late.linear_recurrence(&a, None, 0, false)?
+                .to_array::<f64>()?,
+            nan.linear_recurrence(&late, None, 0, false)?
+                .to_array::<f64>()?,
+            late.linear_recurrence(&nan, None, 0, true)?
+                .to_array::<f64>()?,
+        ])
+    });
+    for [late, of_terms, of_factors] in found.unwrap() {
+        assert_eq!(
+            late,
+            arr1(&[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]).into_dyn()
+        );
+        let is_nan = |of: &ndarray::ArrayD<f64>| of.iter().map(|x| x.is_nan()).collect::<Vec<_>>();
+        assert_eq!(
+            is_nan(&of_terms),
+            [false, false, false, false, true, true, true, true, true]
+        );
+        assert_eq!(
+            is_nan(&of_factors),
+            [true, true, true, true, true, false, false, false, false]
+        );
+    }
+}
+
+#[test]
+fn what_is_no_recurrence_is_refused_on_all_ranks() {
+    let checked = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.ones([4, 3], [shard(0)])?;
+        let of = |shape: &[usize]| mesh.ones(shape, Placements::replicated());
+        let refused = |result: Result<ShardTensor>, with: &str| {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains(with), "{error}");
+        };
+        refused(
+            x.linear_recurrence(&x, None, 2, false),
+            "name one of the result's dims",
+        );
+        refused(x.linear_recurrence(&x, None, -3, false), "from -2 on");
+        refused(
+            x.linear_recurrence(&of(&[3, 4])?, None, 0, false),
+            "do not broadcast",
+        );
+        refused(
+            x.linear_recurrence(&x, Some(&x), 0, false),
+            "give one of extent 1 along the dim",
+        );
+        refused(
+            x.linear_recurrence(&x, Some(&of(&[2])?), 0, false),
+            "do not broadcast",
+        );
+        refused(
+            x.linear_recurrence(&x.to(DType::F64)?, None, 0, false),
+            "operand 1 is f64",
+        );
+        refused(
+            x.linear_recurrence(&x, Some(&x.to(DType::F64)?.narrow(0, 0..1)?), 0, false),
+            "operand 2 is f64",
+        );
+        let whole = x.to(DType::I64)?;
+        refused(whole.linear_recurrence(&whole, None, 0, false), "i64");
+        let number = mesh.ones([], replicate())?;
+        refused(
+            number.linear_recurrence(&number, None, 0, false),
+            "name one of the result's dims",
+        );
+        // The group is as usable as before.
+        assert_eq!(x.linear_recurrence(&x, None, 0, false)?.shape(), [4, 3]);
+        Ok(())
+    });
+    checked.unwrap();
+}
