@@ -178,18 +178,8 @@ impl SelectiveStateSpace {
         kept: Option<&SelectiveState>,
     ) -> Result<(ShardTensor, SelectiveState)> {
         let _call = Calling::of(NAME);
-        let [u, gate] = self.projected(x)?;
-        let (channels, seen) = match kept {
-            None => (self.conv1d.forward(&u.transpose(1, 2)?)?, u),
-            Some(kept) => {
-                let seen = ShardTensor::cat(&[&kept.inputs, &u], 1)?;
-                let (weight, bias) = (&self.conv1d.weight, self.conv1d.bias.as_ref());
-                let options = ConvOptions::new().groups(extent(&seen, 2).max(1));
-                (seen.transpose(1, 2)?.conv1d(weight, bias, options)?, seen)
-            }
-        };
+        let [y, seen, h] = self.mixed(x, kept)?;
         let first = kept.map(|kept| &kept.states);
-        let (y, h) = self.selected(&channels, &gate, first)?;
         let kept = SelectiveState {
             inputs: last_of(&seen, extent(&self.conv1d.weight, 2).saturating_sub(1))?,
             states: match first.filter(|_| extent(&h, 1) == 0) {
@@ -198,6 +188,29 @@ impl SelectiveStateSpace {
             },
         };
         Ok((y, kept))
+    }
+
+    /// The result, what the convolution has seen, and all states.
+    fn mixed(&self, x: &ShardTensor, kept: Option<&SelectiveState>) -> Result<[ShardTensor; 3]> {
+        let [u, gate] = self.projected(x)?;
+        let seen = match kept {
+            Some(kept) => ShardTensor::cat(&[&kept.inputs, &u], 1)?,
+            None => u.clone(),
+        };
+        let channels = match kept {
+            // Of no tokens there is no window.
+            _ if extent(&u, 1) == 0 => u,
+            None => self.conv1d.forward(&u.transpose(1, 2)?)?.transpose(1, 2)?,
+            Some(_) => {
+                let (weight, bias) = (&self.conv1d.weight, self.conv1d.bias.as_ref());
+                let options = ConvOptions::new().groups(extent(&seen, 2).max(1));
+                let channels = seen.transpose(1, 2)?.conv1d(weight, bias, options)?;
+                channels.transpose(1, 2)?
+            }
+        };
+        let first = kept.map(|kept| &kept.states);
+        let (y, h) = self.selected(&channels, &gate, first)?;
+        Ok([y, seen, h])
     }
 
     /// Channels and gate, `[batch, time, inner]` each.
@@ -213,14 +226,14 @@ impl SelectiveStateSpace {
         self.in_proj.forward(x)?.chunk_array(-1)
     }
 
-    /// What is made of channels `[batch, inner, time]` behind the convolution and of the gate, with all states.
+    /// What is made of channels behind the convolution and of the gate, `[batch, time, inner]` each, with all states.
     fn selected(
         &self,
         channels: &ShardTensor,
         gate: &ShardTensor,
         first: Option<&ShardTensor>,
     ) -> Result<(ShardTensor, ShardTensor)> {
-        let u = channels.silu()?.transpose(1, 2)?;
+        let u = in_parts_of(channels, gate)?.silu()?;
         let (rank, states) = (extent(&self.dt_proj.weight, 1), extent(&self.A_log, 1));
         let [step, b, c] = self
             .x_proj
@@ -241,15 +254,27 @@ impl Module for SelectiveStateSpace {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
         let _call = Calling::of(NAME);
-        let [u, gate] = self.projected(x)?;
-        let channels = self.conv1d.forward(&u.transpose(1, 2)?)?;
-        Ok(self.selected(&channels, &gate, None)?.0)
+        let [y, ..] = self.mixed(x, None)?;
+        Ok(y)
     }
 }
 
 /// The extent of a dim that a tensor should have: what lacks it is refused by the op that is given it.
 fn extent(x: &ShardTensor, dim: usize) -> usize {
     x.shape().get(dim).copied().unwrap_or_default()
+}
+
+/// Channels whose tokens lie as those of a tensor: parts end elsewhere behind a window that looks back alone.
+fn in_parts_of(channels: &ShardTensor, like: &ShardTensor) -> Result<ShardTensor> {
+    let Some(parts) = like.layout().sharding(1) else {
+        return Ok(channels.clone());
+    };
+    let layout = channels.layout().with_partial_reduced();
+    match layout.with_sharding(1, Some(parts.clone())) {
+        Ok(to) if to != *channels.layout() => channels.redistribute(to),
+        // What other dims prevent is left to the ops.
+        _ => Ok(channels.clone()),
+    }
 }
 
 /// The last so many along dim 1, behind zeros if there are fewer.

@@ -84,6 +84,7 @@ pub fn cases() -> Vec<Case> {
     several(&mut add);
     places(&mut add);
     bags(&mut add);
+    recurrences(&mut add);
     all
 }
 
@@ -227,7 +228,6 @@ fn scans(add: Add<'_>) {
         }
         add("logcumsumexp", attributes, &[("input", Float, shape)]);
     }
-    recurrences(add);
 }
 
 /// Recurrences whose factors are one for each element, for each line, or for all, among them zeros; from nothing or from a first state.

@@ -5,6 +5,7 @@
 //! other. The derivative goes the other way, with factors that are taken as the state goes on: no factors move for that.
 
 use super::parts::{self, Parts};
+use crate::error::InOp;
 use crate::families::broadcast::{expand, expand_like, sum, sum_to};
 use crate::families::elementwise::mul;
 use crate::families::full::{each_of_all_rounded_once, sums};
@@ -35,7 +36,7 @@ const NAME: &str = "linear_recurrence";
 /// # Collective
 /// All members of the mesh. Where the dim is sharded, every rank gathers the totals of the other parts, two numbers in `f64` per line and
 /// part, and sums of partial operands are taken first; else nothing moves, and a partial `b` alone stays one. A dim in several intervals
-/// per rank (zigzag, striped) is first brought to one each, and `a` to the parts of `b`.
+/// per rank (zigzag, striped) is first brought to one each, and `a` to the parts of `b`, as which the result lies.
 ///
 /// # Errors
 /// A dim out of range; shapes that do not broadcast; a first `h` with another extent than 1 along the dim; types that differ; integers and
@@ -110,7 +111,8 @@ fn along(
         let axes = sharding.axes.clone();
         Some(DimSharding { axes, partition })
     };
-    let sharding = sharded(b, dim).or_else(|| sharded(a, own?));
+    let is_free = |sharding: &DimSharding| (0..b.ndim()).all(|d| !meets(b, d, sharding));
+    let sharding = sharded(b, dim).or_else(|| sharded(a, own?).filter(is_free));
     let parts = Parts::divided(b.shape()[dim], dim, sharding.as_ref())?;
     let op = Recurring {
         of,
@@ -124,11 +126,8 @@ fn along(
     };
     // Two ops read them.
     let [b, a] = sums(exec, [b, a])?;
-    let b = brought(exec, 0, &b, dim, &sharding)?;
-    let a = match own {
-        Some(own) => brought(exec, 1, &a, own, &sharding)?,
-        None => a,
-    };
+    let b = brought(exec, 0, &b, Some(dim), &sharding)?;
+    let a = brought(exec, 1, &a, own, &sharding)?;
     let totals = Arc::new(RecurringTotals(op.clone()));
     let [of_nothing, factors] = exec.apply_n(totals, &[&b.detach(), &a.detach()])?;
     let [of_nothing, factors] = [
@@ -140,22 +139,34 @@ fn along(
     exec.apply1(Arc::new(op), &operands)
 }
 
-/// An operand whose dim, if it is sharded, is divided as the parts are. What other dims of it prevent is for the engine.
+/// Whether axes of a sharding divide a dim of a value.
+fn meets(x: &Value, dim: usize, sharding: &DimSharding) -> bool {
+    let own = x.layout().sharding(dim);
+    own.is_some_and(|own| own.axes.iter().any(|axis| sharding.axes.contains(axis)))
+}
+
+/// An operand as the parts need it: divided as they are along the recurrence's dim, and by their axes along no other. One that
+/// neither concerns stays where it is.
 fn brought(
     exec: &dyn Exec,
     operand: usize,
     x: &Value,
-    dim: usize,
+    dim: Option<usize>,
     sharding: &DimSharding,
 ) -> Result<Value> {
-    match x.layout().sharding(dim) {
-        Some(own) if own != sharding => {
-            match x.layout().with_sharding(dim, Some(sharding.clone())) {
-                Ok(to) => exec.aligned((NAME, operand), x, &to),
-                Err(_) => Ok(x.clone()),
-            }
-        }
-        _ => Ok(x.clone()),
+    let divided = |d| Some(d) == dim && x.layout().sharding(d).is_some();
+    if !(0..x.ndim()).any(|d| divided(d) || meets(x, d, sharding)) {
+        return Ok(x.clone());
+    }
+    let dims = (0..x.ndim()).map(|d| match x.layout().sharding(d) {
+        _ if Some(d) == dim => Some(sharding.clone()),
+        Some(_) if meets(x, d, sharding) => None,
+        own => own.cloned(),
+    });
+    let to = x.layout().with_dims(x.shape(), dims).in_op(NAME)?;
+    match to == *x.layout() {
+        true => Ok(x.clone()),
+        false => exec.aligned((NAME, operand), x, &to),
     }
 }
 
