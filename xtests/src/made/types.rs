@@ -232,16 +232,18 @@ fn scans(add: Add<'_>) {
 
 /// Recurrences whose factors are one for each element, for each line, or for all, among them zeros; from nothing or from a first state.
 fn recurrences(add: Add<'_>) {
-    let shapes: [(i32, &[usize], &[usize], &[usize]); 7] = [
-        (0, &[11], &[11], &[1]),
-        (1, &[3, 7, 2], &[3, 7, 2], &[3, 1, 2]),
-        (-1, &[4, 9], &[4, 1], &[4, 1]),
-        (0, &[9, 4], &[4], &[1]),
-        (1, &[1, 2], &[3, 7, 2], &[2]),
-        (1, &[5, 8], &[], &[5, 1]),
-        (0, &[0, 3], &[0, 3], &[1, 3]),
+    /// A dim, and the shapes of terms, factors and first states.
+    type Shapes = (i32, [&'static [usize]; 3]);
+    let shapes: [Shapes; 7] = [
+        (0, [&[11], &[11], &[1]]),
+        (1, [&[3, 7, 2], &[3, 7, 2], &[3, 1, 2]]),
+        (-1, [&[4, 9], &[4, 1], &[4, 1]]),
+        (0, [&[9, 4], &[4], &[1]]),
+        (1, [&[1, 2], &[3, 7, 2], &[2]]),
+        (1, [&[5, 8], &[], &[5, 1]]),
+        (0, [&[0, 3], &[0, 3], &[1, 3]]),
     ];
-    for (dim, terms, factors, first) in shapes {
+    for (dim, [terms, factors, first]) in shapes {
         for backwards in [false, true] {
             let attributes = json!({"dim": dim, "backwards": backwards});
             let operands = [
