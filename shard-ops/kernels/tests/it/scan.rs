@@ -267,7 +267,7 @@ fn factors<'a>(kind: usize, numbers: &'a [f64], shape: &[usize], dim: usize) -> 
         1 => of[dim] = 1,
         2 => of.iter_mut().enumerate().for_each(|(d, n)| {
             if d != dim {
-                *n = 1
+                *n = 1;
             }
         }),
         _ => of.fill(1),
