@@ -33,6 +33,11 @@ impl Gradients {
         }
     }
 
+    /// The gradients of no pass, to which others are [added](Self::accumulate).
+    pub fn none(recorder: &Recorder) -> Self {
+        Self::new(recorder, (FoundMap::default(), Buckets::new(BUCKET_BYTES)))
+    }
+
     /// The gradient of a leaf, in the layout of the [gradient law](crate::gradient_layout); `None` if the loss
     /// does not depend on it, or the value is no leaf.
     ///

@@ -165,6 +165,23 @@ pub enum OpError {
         /// How many indices there are.
         extent: usize,
     },
+    /// Groups of rows do not end one behind the other, within the rows.
+    #[error(
+        "{op}: group {group} ends at {end}, and the one before at {before}, of {rows} in all; give offsets that ascend to at most {rows}, such \
+         as the cumulative sums of the groups' sizes"
+    )]
+    Offsets {
+        /// The op.
+        op: &'static str,
+        /// The first group that ends in front of the one before, or behind all rows.
+        group: usize,
+        /// Where the one before ends, or 0.
+        before: i64,
+        /// Where it ends.
+        end: i64,
+        /// How many rows there are.
+        rows: usize,
+    },
     /// An array could not be moved.
     #[error("{}", named(op, source))]
     Redistribute {
@@ -234,7 +251,9 @@ impl OpError {
         match self {
             Self::Comm { source, .. } => source.class(),
             Self::Redistribute { source, .. } => source.class(),
-            Self::Copies { .. } | Self::OutOfRange { .. } => ErrorClass::Agreed,
+            Self::Copies { .. } | Self::OutOfRange { .. } | Self::Offsets { .. } => {
+                ErrorClass::Agreed
+            }
             _ => ErrorClass::Uniform,
         }
     }

@@ -69,6 +69,27 @@ impl Gradients {
         }
     }
 
+    /// The gradients of no pass: where a loop over parts of a batch begins.
+    ///
+    /// ```
+    /// use shard_tensor::{Gradients, launch, replicate, shard};
+    /// let slopes = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let w = mesh.full([1], 3.0, replicate())?.requires_grad()?;
+    ///     let mut gradients = Gradients::none(ctx);
+    ///     for part in [1.0, 2.0] {
+    ///         let loss = w.mul(&mesh.full([4], part, shard(0))?)?.mean_all()?;
+    ///         gradients.accumulate(loss.backward()?)?;
+    ///     }
+    ///     gradients.get(&w)?.expect("it depends on w").item()
+    /// })?;
+    /// assert_eq!(slopes, [3.0, 3.0]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    pub fn none(ctx: &Context) -> Self {
+        Self::new(ctx, shard_autograd::Gradients::none(ctx.tape()))
+    }
+
     /// Notes that a scale was taken out of them. Returns whether that was noted before.
     pub(crate) fn set_unscaled(&mut self) -> bool {
         std::mem::replace(&mut self.unscaled, true)

@@ -1,11 +1,13 @@
-//! Rows of a table by key: picked, and folded into.
+//! Rows of a table by key: picked, folded into, and, if they are matrices, multiplied with.
 //!
 //! Of a table's dims some are *keyed*, the others make up its rows. A key is the row-major number of a place in the keyed
 //! dims. Keys from [`Rows::keys`] on name *ghosts*: rows that lie side by side in memory of their own, as they came from
 //! elsewhere or are to go there. A negative key names no row.
 
+mod products;
 mod weighted;
 
+pub use self::products::{OneProduct, multiply_each, outer_each};
 pub(crate) use self::weighted::CompiledWeighted;
 pub use self::weighted::{row_dots, spread, weigh};
 

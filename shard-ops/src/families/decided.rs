@@ -4,18 +4,24 @@ use super::elementwise::{cast, ge, logical_or, lt, number};
 use super::reduce::{amax, amin, any};
 use crate::error::InOp;
 use crate::{Exec, OpError, Result, Value};
-use shard_comm::{AgreedError, Bool, Communicator, DType, DeviceError, Element};
+use shard_comm::simulated::PHANTOM;
+use shard_comm::{AgreedError, Bool, DType, DeviceError, Element};
 use shard_spec::{Layout, numel};
 
 /// The one element of a value, on all ranks of the mesh; nothing where there is no data: off the mesh, or where ranks are played.
 pub(super) fn read<T: Element>(exec: &dyn Exec, op: &'static str, x: &Value) -> Result<Option<T>> {
     let whole = Layout::replicated(x.layout().mesh(), &[]);
-    let x = exec.redistribute(x, &whole)?;
+    let elements = elements(op, &exec.redistribute(x, &whole)?)?;
+    Ok(elements.and_then(|elements| elements.first().copied()))
+}
+
+/// The elements of this rank's piece of a value; nothing where there is no data, as for [`read`].
+fn elements<T: Element>(op: &'static str, x: &Value) -> Result<Option<Vec<T>>> {
     let Some(buffer) = x.array().buffer() else {
         return Ok(None);
     };
     match buffer.to_vec::<T>() {
-        Ok(elements) => Ok(elements.first().copied()),
+        Ok(elements) => Ok(Some(elements)),
         Err(DeviceError::NoData { .. }) => Ok(None),
         Err(error) => Err(error).in_op(op),
     }
@@ -26,15 +32,28 @@ pub(super) fn read<T: Element>(exec: &dyn Exec, op: &'static str, x: &Value) -> 
 /// # Collective
 /// All ranks of the program: where some are outside the mesh, a round in which they are told.
 pub(super) fn told<T: Element>(exec: &dyn Exec, op: &'static str, x: &Value) -> Result<T> {
-    let cx = x.array().cx();
-    let found = read::<T>(exec, op, x);
-    let known = match cx.program() {
-        Some(program) if program.size() > cx.mesh().size() => {
-            tell(op, &**program, cx.mesh().ranks()[0], found)?
-        }
-        _ => found?,
-    };
+    let found = read::<T>(exec, op, x).map(|found| found.map(|one| vec![one]));
+    let known = tell(op, x, found, 1)?.and_then(|all| all.first().copied());
     known.ok_or(OpError::NoData { op, operand: 0 })
+}
+
+/// The elements of an operand that all members have whole, on all ranks of the program; nothing where ranks are played.
+///
+/// # Collective
+/// As [`told`].
+pub(super) fn told_all<T: Element>(
+    (op, operand): (&'static str, usize),
+    x: &Value,
+) -> Result<Option<Vec<T>>> {
+    let cx = x.array().cx();
+    if cx.device().kind() == PHANTOM {
+        return Ok(None);
+    }
+    let found = match elements::<T>(op, x) {
+        Ok(None) if cx.is_member() => Err(OpError::NoData { op, operand }),
+        found => found,
+    };
+    tell(op, x, found, numel(x.shape()))
 }
 
 /// One more than the largest element of integers, at least 0, on all ranks of the program; nothing if there are no elements.
@@ -77,13 +96,19 @@ pub(super) fn within(exec: &dyn Exec, op: &'static str, x: &Value, extent: usize
     })
 }
 
-/// What a rank found, on all, or what went wrong where it was looked for.
+/// What members of a value's mesh found, so many elements, on all ranks of the program, or what went wrong where it was looked for.
 fn tell<T: Element>(
     op: &'static str,
-    program: &dyn Communicator,
-    root: usize,
-    found: Result<Option<T>>,
-) -> Result<Option<T>> {
+    x: &Value,
+    found: Result<Option<Vec<T>>>,
+    len: usize,
+) -> Result<Option<Vec<T>>> {
+    let cx = x.array().cx();
+    let program = match cx.program() {
+        Some(program) if program.size() > cx.mesh().size() => &**program,
+        _ => return found,
+    };
+    let root = cx.mesh().ranks()[0];
     let failed = |e: &OpError| {
         let fix = "see what that rank reports";
         AgreedError::new(op, "a number to be found", e.to_string(), fix)
@@ -94,13 +119,13 @@ fn tell<T: Element>(
     let found = found?;
     agreed?;
     let own = match (program.rank() == root, found) {
-        (true, Some(own)) => Some(program.device().upload_slice(&[own]).in_op(op)?),
+        (true, Some(own)) => Some(program.device().upload_slice(&own).in_op(op)?),
         (true, None) => return Ok(None),
         (false, _) => None,
     };
     let all = program
-        .broadcast(own.as_ref(), root, T::DTYPE, 1)
+        .broadcast(own.as_ref(), root, T::DTYPE, len)
         .in_op(op)?;
     let all = program.device().download_vec::<T>(&all).in_op(op)?;
-    Ok(all.first().copied())
+    Ok(Some(all))
 }

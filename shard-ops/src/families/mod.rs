@@ -53,6 +53,7 @@ pub(crate) const TEXTS: &[&[(crate::cuda::KernelSource, &str)]] = &[
     fft::cuda::TRIED,
     grid::cuda::TRIED,
     indexing::cuda::TRIED,
+    indexing::products_cuda::TRIED,
     matmul::cuda::TRIED,
     neighborhood::cuda::TRIED,
     neighbors::cuda::TRIED,

@@ -1,18 +1,21 @@
 //! Layers of which each token sees few of many parts.
 
+mod rows;
+
+use self::rows::{Padded, Sorted};
 use super::transformer::Activation;
 use super::{Linear, Module, uniform};
-use crate::{DType, Error, Mesh, Result, ShardTensor, tree};
+use crate::{DType, Error, Mesh, Result, RouteBy, ShardTensor, tree};
 use shard_comm::Calling;
-use shard_spec::{DimSharding, Layout, Partition};
+use shard_spec::DimSharding;
 
 /// A feed-forward layer of many experts, of which each token `[.., width]` passes the few that a router chooses, and is given the sum of what
 /// they make of it, weighted by the router's gates. It stands where the two linear layers of a transformer's block stand.
 ///
 /// The router scores a token by a linear layer, `gate`, and the softmax of the scores are its gates: the `top` largest count, of equal ones
 /// the first. [`normalized`](Self::normalized) makes those of a token sum to 1, as Mixtral does; without, they are as Switch has them. An
-/// expert is two linear layers without biases and what stands [between](Self::activation), ReLU at first, or [`swiglu`](Self::swiglu). No
-/// token is dropped, unless a [`capacity`](Self::capacity) is set.
+/// expert is two linear layers and what stands [between](Self::activation), ReLU at first, or [`swiglu`](Self::swiglu), without biases unless
+/// it is [`biased`](Self::biased). No token is dropped, unless a [`capacity`](Self::capacity) is set.
 ///
 /// Weights of all experts are one parameter, with the experts as its first dim: sharding that divides the experts over ranks,
 /// whichever axis the tokens are divided over.
@@ -45,9 +48,11 @@ use shard_spec::{DimSharding, Layout, Partition};
 /// # Ok::<(), shard_tensor::Error>(())
 /// ```
 ///
-/// The rows of an expert stand together, as many for each as the fullest has, and empty rows behind those of the others: one batched product
-/// computes all experts of a rank. How many that is, is read where there is no capacity, so such a layer waits for its router, and costs as
-/// much as if all experts were as full as the fullest. The losses of the [routing](ExpertRouting) keep them about equal.
+/// Each token costs what its own experts cost, however full others are: a product for each expert, of as many rows as chose it
+/// ([`gather_mm`](ShardTensor::gather_mm)). Where ranks have all experts, tokens stay where they are. Where experts are divided, rows go to them,
+/// one behind the other; how many each has is read for that, so such a layer waits for its router, and a rank whose experts are liked best for
+/// its work. The losses of the [routing](ExpertRouting) keep them about equal. With a capacity nothing is read: all experts have as many
+/// rows, some of them empty, and one batched product computes all experts of a rank.
 #[derive(Clone, Debug)]
 pub struct MixtureOfExperts {
     top: usize,
@@ -62,11 +67,29 @@ pub struct MixtureOfExperts {
     pub w2: ShardTensor,
     /// `[experts, hidden, width]`: by what it makes of a token, what `w1` and the activation make of it is multiplied.
     pub w3: Option<ShardTensor>,
+    /// `[experts, hidden]`, added to what `w1` makes.
+    pub b1: Option<ShardTensor>,
+    /// `[experts, width]`, added to what `w2` makes.
+    pub b2: Option<ShardTensor>,
+    /// `[experts, hidden]`, added to what `w3` makes.
+    pub b3: Option<ShardTensor>,
 }
 
-tree!(MixtureOfExperts { gate, w1, w2, w3 });
+tree!(MixtureOfExperts {
+    gate,
+    w1,
+    w2,
+    w3,
+    b1,
+    b2,
+    b3
+});
 
 const OP: &str = "MixtureOfExperts";
+
+/// What a linear layer of each expert makes of its rows, by weights and biases.
+type EachLinear<'a> =
+    dyn Fn(&ShardTensor, &ShardTensor, Option<&ShardTensor>) -> Result<ShardTensor> + 'a;
 
 impl MixtureOfExperts {
     /// A layer of so many experts, each with so many hidden features, of which a token passes `top`. Weights are uniform in
@@ -103,6 +126,9 @@ impl MixtureOfExperts {
             w1: uniform(mesh, [experts, hidden, width], width)?,
             w2: uniform(mesh, [experts, width, hidden], hidden)?,
             w3: None,
+            b1: None,
+            b2: None,
+            b3: None,
         })
     }
 
@@ -118,11 +144,43 @@ impl MixtureOfExperts {
         let _call = Calling::of("swiglu");
         let shape = self.w1.shape().to_vec();
         let width = shape.last().copied().unwrap_or_default();
-        let w3 = Some(uniform(&self.w1.mesh(), shape, width)?);
+        let mesh = self.w1.mesh();
+        let b3 = match &self.b1 {
+            Some(b1) => Some(uniform(&mesh, b1.shape().to_vec(), width)?),
+            None => None,
+        };
+        let w3 = Some(uniform(&mesh, shape, width)?);
         let activation = |x: &ShardTensor| x.silu();
         Ok(Self {
             w3,
+            b3,
             activation,
+            ..self
+        })
+    }
+
+    /// The layer whose linear layers have biases, uniform as their weights are. `"b?"` names them in a [`ParallelPlan`](super::ParallelPlan).
+    ///
+    /// # Collective
+    /// As [`new`](Self::new).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    #[track_caller]
+    pub fn biased(self) -> Result<Self> {
+        let _call = Calling::of("biased");
+        let &[experts, hidden, width] = self.w1.shape() else {
+            return Err(self.misfit(&[]));
+        };
+        let mesh = self.w1.mesh();
+        let b3 = match &self.w3 {
+            Some(_) => Some(uniform(&mesh, [experts, hidden], width)?),
+            None => None,
+        };
+        Ok(Self {
+            b1: Some(uniform(&mesh, [experts, hidden], width)?),
+            b2: Some(uniform(&mesh, [experts, width], hidden)?),
+            b3,
             ..self
         })
     }
@@ -166,174 +224,209 @@ impl MixtureOfExperts {
     /// Applies it, and tells what the router did.
     ///
     /// # Collective
-    /// All members of the mesh. Where tokens are sharded, a scan of a number per expert and choice; unless there is a
-    /// [`capacity`](Self::capacity), a maximum of a number, which is read. Where experts are sharded, each rank asks for the tokens of its experts, each once, and
-    /// sends what they make of each of them back: rows of the width there, and rows back, twice again in the backward pass.
+    /// All members of the mesh. Where all experts are on each rank, nothing but what the router needs. Where experts are divided, each rank
+    /// asks for the tokens of its experts, each once, and sends what they make of each of them back: rows of the width there, and rows back,
+    /// twice again in the backward pass; where tokens are divided too, a scan of a number per expert. Unless there is a
+    /// [`capacity`](Self::capacity), how many tokens each has is read; with one, that scan is of a number per expert and choice.
     ///
     /// # Errors
     /// [`Argument`](Error::Argument) for tokens of another width than the experts' and for weights whose shapes do not belong together; what
     /// the communicator reports.
     #[track_caller]
     pub fn forward_routed(&self, x: &ShardTensor) -> Result<(ShardTensor, ExpertRouting)> {
+        self.routed(x, None)
+    }
+
+    /// As [`forward_routed`](Self::forward_routed) of tokens of which only those are real where `real`, `[..]` of `bool`, is true, as in a batch
+    /// that is padded. The others get zeros, whatever they are, take no room from the real ones, and count in none of the router's numbers.
+    ///
+    /// # Collective
+    /// As [`forward_routed`](Self::forward_routed).
+    ///
+    /// # Errors
+    /// As [`forward_routed`](Self::forward_routed); for a mask that is not `bool`, or has not one for each token.
+    #[track_caller]
+    pub fn forward_routed_where(
+        &self,
+        x: &ShardTensor,
+        real: &ShardTensor,
+    ) -> Result<(ShardTensor, ExpertRouting)> {
+        self.routed(x, Some(real))
+    }
+
+    #[track_caller]
+    fn routed(
+        &self,
+        x: &ShardTensor,
+        real: Option<&ShardTensor>,
+    ) -> Result<(ShardTensor, ExpertRouting)> {
         let _call = Calling::of(OP);
         let [experts, width] = self.check(x)?;
         let x = x.reduced()?;
-        let count = x.shape()[..x.ndim() - 1].iter().product::<usize>();
-        let tokens = x.reshape([count, width])?;
-        let mut routing = self.route(&tokens)?;
-        let rows = self.rows(&tokens, &mut routing, experts)?;
-
-        let taken = rows
-            .filled
-            .where_(&tokens.index_select(0, &rows.token)?, 0.0)?;
-        let hidden = (self.activation)(&each_expert("ecw,ehw->ech", &taken, &self.w1)?)?;
-        let hidden = match &self.w3 {
-            Some(w3) => hidden.mul(&each_expert("ecw,ehw->ech", &taken, w3)?)?,
-            None => hidden,
+        let all = &x.shape()[..x.ndim() - 1];
+        let count = all.iter().product::<usize>();
+        let real = match real {
+            Some(real) if real.shape() != all => {
+                return Err(Error::argument(
+                    OP,
+                    format!("a mask {all:?}"),
+                    format!("{:?}", real.shape()),
+                    "say of each token whether it is real",
+                ));
+            }
+            Some(real) => Some(real.reshape([count])?),
+            None => None,
         };
-        let made = each_expert("ech,ewh->ecw", &hidden, &self.w2)?;
+        let mut tokens = x.reshape([count, width])?;
+        if let Some(real) = &real {
+            tokens = real.unsqueeze(1)?.where_(&tokens, 0.0)?;
+        }
+        let mut routing = self.route(&tokens, real)?;
+        let y = match (self.capacity, self.w1.layout_in_use().sharding(0)) {
+            (Some(factor), _) => self.with_room(&tokens, &mut routing, (experts, factor))?,
+            (None, Some(by_expert)) => self.at_experts(&tokens, &routing, by_expert)?,
+            (None, None) => self.in_place(&tokens, &routing)?,
+        };
+        let y = y.reshape(x.shape().to_vec())?.redistribute(x.layout())?;
+        Ok((y, routing))
+    }
 
+    /// What experts make of tokens where these are.
+    fn in_place(&self, tokens: &ShardTensor, routing: &ExpertRouting) -> Result<ShardTensor> {
+        let &[count, width] = tokens.shape() else {
+            return Err(self.misfit(tokens.shape()));
+        };
+        let (top, all) = (self.top, count * self.top);
+        let rows = tokens.unsqueeze(1)?.expand([count, top, width])?;
+        let expert = routing.experts.reshape([all])?;
+        let made = self.of_rows(&rows.reshape([all, width])?, &expert, RouteBy::Auto)?;
+        let weighted = made.mul(&routing.gates.reshape([all, 1])?)?;
+        weighted.reshape([count, top, width])?.sum(1, false)
+    }
+
+    /// What experts make of tokens that come to them.
+    fn at_experts(
+        &self,
+        tokens: &ShardTensor,
+        routing: &ExpertRouting,
+        by_expert: &DimSharding,
+    ) -> Result<ShardTensor> {
+        let rows = Sorted::of(self, tokens, routing, by_expert)?;
+        let taken = tokens.index_select(0, &rows.token)?;
+        // Rows lie with their experts, which shapes do not tell.
+        let made = self.of_rows(&taken, &rows.expert, RouteBy::Ask)?;
+        let gates = routing.gates.index_select(0, &rows.token)?;
+        let weighted = made.mul(&gates.gather(1, &rows.choice)?)?;
+        tokens.zeros_like()?.index_add(0, &rows.token, &weighted)
+    }
+
+    /// What experts make of rows `[rows, width]`, each of which has one.
+    fn of_rows(&self, x: &ShardTensor, expert: &ShardTensor, by: RouteBy) -> Result<ShardTensor> {
+        self.of(x, &|x, w, b| {
+            let y = x.gather_mm_by(w, expert, (true, by))?;
+            match b {
+                Some(b) => y.add(&b.index_select(0, expert)?),
+                None => Ok(y),
+            }
+        })
+    }
+
+    /// What experts that have room for so many make of tokens that come to them.
+    fn with_room(
+        &self,
+        tokens: &ShardTensor,
+        routing: &mut ExpertRouting,
+        room: (usize, f64),
+    ) -> Result<ShardTensor> {
+        let rows = Padded::of(self, tokens, routing, room)?;
+        let taken = tokens.index_select(0, &rows.token)?;
+        let taken = rows.filled.where_(&taken, 0.0)?;
+        let made = self.of(&taken, &|x, w, b| {
+            let y = ShardTensor::einsum("eci,eoi->eco", &[x, w])?;
+            match b {
+                Some(b) => y.add(&b.unsqueeze(1)?),
+                None => Ok(y),
+            }
+        })?;
         let gates = routing.gates.index_select(0, &rows.token)?;
         // What empty rows repeat of a token may be no number.
         let gates = rows.filled.where_(&gates.gather(2, &rows.choice)?, 0.0)?;
         let weighted = rows.filled.where_(&made.mul(&gates)?, 0.0)?;
-        let y = tokens.zeros_like()?.index_add(0, &rows.token, &weighted)?;
-        let y = y.reshape(x.shape().to_vec())?.redistribute(x.layout())?;
-        Ok((y, routing))
+        tokens.zeros_like()?.index_add(0, &rows.token, &weighted)
+    }
+
+    /// What experts make of rows, by what a linear layer makes of them.
+    fn of(&self, x: &ShardTensor, linear: &EachLinear<'_>) -> Result<ShardTensor> {
+        let hidden = (self.activation)(&linear(x, &self.w1, self.b1.as_ref())?)?;
+        let hidden = match &self.w3 {
+            Some(w3) => hidden.mul(&linear(x, w3, self.b3.as_ref())?)?,
+            None => hidden,
+        };
+        linear(&hidden, &self.w2, self.b2.as_ref())
     }
 
     /// The numbers of experts and of features.
     fn check(&self, x: &ShardTensor) -> Result<[usize; 2]> {
         let fits = |w: &ShardTensor, shape: [usize; 3]| w.shape() == shape;
+        let all_fit =
+            |b: &Option<ShardTensor>, shape: [usize; 2]| b.iter().all(|b| b.shape() == shape);
         let width = x.shape().last().copied();
         if let (&[experts, hidden, inputs], Some(width)) = (self.w1.shape(), width)
             && inputs == width
             && self.gate.weight.shape() == [experts, width]
             && fits(&self.w2, [experts, width, hidden])
             && self.w3.iter().all(|w3| fits(w3, [experts, hidden, width]))
+            && all_fit(&self.b1, [experts, hidden])
+            && all_fit(&self.b2, [experts, width])
+            && all_fit(&self.b3, [experts, hidden])
             && self.top <= experts
         {
             return Ok([experts, width]);
         }
-        Err(Error::argument(
+        Err(self.misfit(x.shape()))
+    }
+
+    #[track_caller]
+    fn misfit(&self, tokens: &[usize]) -> Error {
+        let shape = |w: &Option<ShardTensor>| w.as_ref().map(|w| w.shape().to_vec());
+        Error::argument(
             OP,
             format!(
-                "tokens [.., width], a gate [experts, width], w1 and w3 [experts, hidden, width], w2 [experts, width, hidden], and {} experts \
-                 or more",
+                "tokens [.., width], a gate [experts, width], w1 and w3 [experts, hidden, width], w2 [experts, width, hidden], biases, if any, \
+                 [experts, hidden] and [experts, width], and {} experts or more",
                 self.top
             ),
             format!(
-                "{:?}, {:?}, {:?}, {:?}, {:?}",
-                x.shape(),
+                "{tokens:?}, {:?}, {:?}, {:?}, {:?}, and biases {:?}",
                 self.gate.weight.shape(),
                 self.w1.shape(),
-                self.w3.as_ref().map(ShardTensor::shape),
-                self.w2.shape()
+                shape(&self.w3),
+                self.w2.shape(),
+                [&self.b1, &self.b2, &self.b3].map(shape)
             ),
             "give tokens as wide as the layer was made for",
-        ))
+        )
     }
 
     /// What the router says of tokens `[tokens, width]`.
-    fn route(&self, tokens: &ShardTensor) -> Result<ExpertRouting> {
+    fn route(&self, tokens: &ShardTensor, real: Option<ShardTensor>) -> Result<ExpertRouting> {
         let logits = self.gate.forward(tokens)?.reduced()?;
         let (best, experts) = logits.topk(self.top, 1, true)?;
         let gates = match self.normalized {
             true => best.softmax(1)?,
             false => logits.softmax(1)?.gather(1, &experts)?,
         };
+        let gates = match &real {
+            Some(real) => real.unsqueeze(1)?.where_(&gates, 0.0)?,
+            None => gates,
+        };
         Ok(ExpertRouting {
             logits,
             experts,
             gates,
             kept: None,
+            real,
         })
-    }
-
-    /// Which rows the experts have.
-    fn rows(
-        &self,
-        tokens: &ShardTensor,
-        routing: &mut ExpertRouting,
-        experts: usize,
-    ) -> Result<Rows> {
-        let (count, top) = (tokens.shape()[0], self.top);
-        let chosen = &routing.experts;
-        let hot = chosen.one_hot(experts)?; // [tokens, top, experts]
-        let load = hot.sum(0, false)?.reduced()?;
-        // First choices of all tokens stand before the second ones.
-        let before = load.cumsum(0)?.sub(&load)?;
-        let up_to = hot.cumsum(0)?.add(&before)?;
-        let place = up_to
-            .gather(2, &chosen.unsqueeze(2)?)?
-            .squeeze(2)?
-            .add_scalar(-1.0)?;
-
-        let room = match self.capacity {
-            Some(factor) => {
-                let even = (count * top) as f64 / experts as f64;
-                count.min((factor * even).ceil() as usize)
-            }
-            None => load.sum(0, false)?.amax(.., false)?.item()? as usize,
-        };
-        let mut slot = chosen.mul_scalar(room as f64)?.add(&place)?;
-        let numbers = tokens.mesh().with_dtype(DType::I64);
-        // Numbers of choices from 1 on, as 0 says that there is none.
-        let mut number = numbers.arange(count * top, slot.reshape([count * top])?.layout())?;
-        number = number.add_scalar(1.0)?.reshape([count, top])?;
-        if self.capacity.is_some() {
-            let kept = place.lt_scalar(room as f64)?;
-            // What adds 0 may do so anywhere.
-            (slot, number) = (kept.where_(&slot, 0.0)?, kept.where_(&number, 0.0)?);
-            routing.kept = Some(kept);
-        }
-
-        let layouts = self.layouts(tokens.layout(), [experts, room])?;
-        let empty = numbers.zeros([experts, room], &layouts[0])?;
-        let put = empty.reshape([experts * room])?.index_add(
-            0,
-            &slot.reshape([count * top])?,
-            &number.reshape([count * top])?,
-        )?;
-        let number = put.reshape([experts, room])?.redistribute(&layouts[1])?;
-        let choice = number.add_scalar(-1.0)?.clamp_min(0.0)?;
-        Ok(Rows {
-            token: choice.floor_div_scalar(top as f64)?,
-            choice: choice.remainder_scalar(top as f64)?.unsqueeze(2)?,
-            filled: number.gt_scalar(0.0)?.unsqueeze(2)?,
-        })
-    }
-
-    /// Where the rows of experts lie, `[experts, rows]`: divided as the experts are; and then also over axes along which tokens are
-    /// divided and weights are copies, where the rows of an expert are about as many as the tokens of a rank ask for.
-    fn layouts(&self, tokens: &Layout, shape: [usize; 2]) -> Result<[Layout; 2]> {
-        let weights = self.w1.layout_in_use();
-        let by_expert = weights.sharding(0).cloned();
-        let mesh = weights.mesh();
-        let first = Layout::from_dims(mesh, &shape, [by_expert.clone(), None], None)?;
-        let divides = |axis: &usize| {
-            weights
-                .shardings()
-                .iter()
-                .flatten()
-                .any(|s| s.axes.contains(axis))
-        };
-        let own = tokens.sharding(0).filter(|_| tokens.mesh() == mesh);
-        let Some(own) = own.filter(|own| !own.axes.iter().all(divides)) else {
-            return Ok([first.clone(), first]);
-        };
-        let axes: Vec<usize> = own.axes.iter().copied().filter(|a| !divides(a)).collect();
-        let sizes: Vec<f64> = own.partition.sizes().map(|n| n as f64).collect();
-        let partition = match axes.len() == own.axes.len() && sizes.iter().any(|&n| n > 0.0) {
-            true => Partition::weighted(shape[1], &sizes)?,
-            false => Partition::balanced(shape[1], mesh.part_count(&axes)),
-        };
-        let rows = DimSharding {
-            axes: axes.into(),
-            partition,
-        };
-        let second = Layout::from_dims(mesh, &shape, [by_expert, Some(rows)], None)?;
-        Ok([first, second])
     }
 }
 
@@ -349,22 +442,6 @@ impl Module for MixtureOfExperts {
     }
 }
 
-/// The rows that experts have, of `[experts, rows]`.
-struct Rows {
-    /// The token in a row, 0 in one that is empty. Routes are kept with this value, so that all that moves by it asks once.
-    token: ShardTensor,
-    /// Which of the token's choices the expert is, `[experts, rows, 1]`.
-    choice: ShardTensor,
-    /// Whether there is a token, `[experts, rows, 1]`.
-    filled: ShardTensor,
-}
-
-/// The product of each expert's rows with its matrix.
-#[track_caller]
-fn each_expert(equation: &str, rows: &ShardTensor, weights: &ShardTensor) -> Result<ShardTensor> {
-    ShardTensor::einsum(equation, &[rows, weights])
-}
-
 /// What the router of a [`MixtureOfExperts`] did with the tokens of one pass, counted row-major, and the losses that keep experts equally
 /// busy, which a program adds to its own.
 #[derive(Clone, Debug)]
@@ -375,8 +452,11 @@ pub struct ExpertRouting {
     pub experts: ShardTensor,
     /// By what the results of these experts are multiplied, `[tokens, top]`.
     pub gates: ShardTensor,
-    /// Which of the choices found room, `[tokens, top]`, of `bool`. `None` where the layer has no capacity, so that all did.
+    /// Which of the choices found room, `[tokens, top]`, of `bool`; those of tokens that are not real did not. `None` where the layer has no
+    /// capacity, so that all did.
     pub kept: Option<ShardTensor>,
+    /// Which tokens are real, `[tokens]`, of `bool`. `None` if all are.
+    pub real: Option<ShardTensor>,
 }
 
 impl ExpertRouting {
@@ -390,8 +470,30 @@ impl ExpertRouting {
     #[track_caller]
     pub fn load(&self) -> Result<ShardTensor> {
         let _call = Calling::of("load");
-        let chosen = self.experts.reshape([self.experts.numel()])?;
-        chosen.bincount_within(None, self.logits.shape()[1])
+        let (all, experts) = (self.experts.numel(), self.logits.shape()[1]);
+        match &self.real {
+            None => (self.experts.reshape([all])?).bincount_within(None, experts),
+            Some(real) => {
+                // Of the others as if there were one more.
+                let chosen = real.unsqueeze(1)?.where_(&self.experts, experts as f64)?;
+                let counts = chosen.reshape([all])?.bincount_within(None, experts + 1)?;
+                counts.narrow(0, ..experts)
+            }
+        }
+    }
+
+    /// The mean over real tokens, which are the first dim.
+    fn mean(&self, of: &ShardTensor) -> Result<ShardTensor> {
+        let Some(real) = &self.real else {
+            return of.mean(0, false);
+        };
+        let mask = match of.ndim() {
+            1 => real.clone(),
+            _ => real.unsqueeze(1)?,
+        };
+        let total = mask.where_(of, 0.0)?.to(DType::F64)?.sum(0, false)?;
+        let count = real.sum_all()?.to(DType::F64)?.clamp_min(1.0)?;
+        total.div(&count)?.to(of.dtype())
     }
 
     /// How many choices found no room, a number of `i64`.
@@ -405,7 +507,13 @@ impl ExpertRouting {
     pub fn dropped(&self) -> Result<ShardTensor> {
         let _call = Calling::of("dropped");
         match &self.kept {
-            Some(kept) => kept.logical_not()?.sum_all(),
+            Some(kept) => {
+                let dropped = kept.logical_not()?;
+                match &self.real {
+                    Some(real) => dropped.logical_and(&real.unsqueeze(1)?)?.sum_all(),
+                    None => dropped.sum_all(),
+                }
+            }
             None => {
                 let none = self.experts.mesh().with_dtype(DType::I64);
                 none.zeros([], crate::Placements::replicated())
@@ -426,11 +534,15 @@ impl ExpertRouting {
     pub fn balance_loss(&self) -> Result<ShardTensor> {
         let _call = Calling::of("balance_loss");
         let (experts, choices) = (self.logits.shape()[1], self.experts.numel());
-        let shares = self
-            .load()?
-            .to(DType::F64)?
-            .mul_scalar(experts as f64 / choices as f64)?;
-        let probabilities = self.logits.softmax(1)?.mean(0, false)?;
+        let load = self.load()?.to(DType::F64)?;
+        let shares = match &self.real {
+            None => load.mul_scalar(experts as f64 / choices as f64)?,
+            Some(_) => {
+                let chosen = load.sum_all()?.clamp_min(1.0)?;
+                load.mul_scalar(experts as f64)?.div(&chosen)?
+            }
+        };
+        let probabilities = self.mean(&self.logits.softmax(1)?)?;
         probabilities
             .mul(&shares.to(probabilities.dtype())?)?
             .sum_all()
@@ -447,6 +559,6 @@ impl ExpertRouting {
     #[track_caller]
     pub fn z_loss(&self) -> Result<ShardTensor> {
         let _call = Calling::of("z_loss");
-        self.logits.logsumexp(1, false)?.square()?.mean_all()
+        self.mean(&self.logits.logsumexp(1, false)?.square()?)
     }
 }

@@ -319,6 +319,31 @@ impl ShardTensor {
         self.run2(end, |exec, a, b| ops::lerp(exec, a, b, &weight))
     }
 
+    /// `x + alpha * other` in one pass, as `torch.add(x, other, alpha=alpha)`; with `-alpha` it is `torch.sub`. Shapes broadcast. Of 16-bit floats
+    /// the sum is rounded once.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.arange(3, [shard(0)])?;
+    ///     x.add_scaled(&mesh.ones([3], shard(0))?, -0.5)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0].as_slice(), Some(&[-0.5, 0.5, 1.5][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`lerp`](Self::lerp).
+    ///
+    /// # Errors
+    /// As [`add`](Self::add); for a number that the type cannot hold.
+    #[track_caller]
+    pub fn add_scaled(&self, other: &Self, alpha: f64) -> Result<Self> {
+        let _call = Calling::of("add_scaled");
+        self.run2(other, |exec, x, y| ops::add_scaled(exec, x, y, alpha))
+    }
+
     /// `x + value * a * b`; shapes broadcast.
     ///
     /// # Collective

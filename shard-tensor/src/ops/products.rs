@@ -2,7 +2,7 @@
 
 use crate::{Dim, DimList, Result, ShardTensor};
 use shard_comm::Calling;
-use shard_ops::{Value, broadcast, einsum, elementwise, matmul};
+use shard_ops::{RouteBy, Value, broadcast, einsum, elementwise, indexing, matmul};
 
 /// Products over named dims. A sharded dim that is summed gives a partial result, and nothing is sent for it.
 impl ShardTensor {
@@ -162,6 +162,96 @@ impl ShardTensor {
         let (weight, bias) = (weight.value(), bias.map(Self::value));
         self.run2(other, |exec, a, b| {
             matmul::bilinear(exec, a, b, &weight, bias.as_ref())
+        })
+    }
+
+    /// Products of groups of rows, each with a matrix of its own: `torch.nn.functional.grouped_mm`. Group `g` ends before `offsets[g]`, a list of
+    /// integers, and begins where the one before ends. By the dims of this tensor and the other:
+    ///
+    /// | this | other | result | what is divided into groups |
+    /// |---|---|---|---|
+    /// | `[rows, in]` | `[groups, in, out]` | `[rows, out]` | rows |
+    /// | `[groups, rows, in]` | `[in, out]` | `[rows, out]` | columns, `out` |
+    /// | `[rows, in]` | `[in, out]` | `[groups, rows, out]` | the contraction, `in` |
+    /// | `[groups, rows, in]` | `[groups, in, out]` | `[groups, rows, out]` | nothing: a batch, without offsets |
+    ///
+    /// What lies behind the last group has zeros and gets no gradient; PyTorch leaves it as its memory was. On GPUs these are kernels of this
+    /// workspace, without units for matrices. [`gather_mm`](Self::gather_mm) takes a number for each row in place of offsets.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, replicate, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.ones([5, 2], shard(0))?;
+    ///     let w = mesh.from_fn([3, 2, 1], shard(0).sizes([1, 2]), |i| 10f64.powi(i[0] as i32))?;
+    ///     let offsets = mesh.distribute(&array![2_i64, 2, 4], replicate())?; // rows 0 and 1, none, rows 2 and 3; row 4 is in no group
+    ///     x.grouped_mm(&w, &offsets)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0].as_slice(), Some(&[2.0, 2.0, 200.0, 200.0, 0.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program, members of the mesh or not: offsets are read at their first use, which waits for what makes them. Where matrices
+    /// are divided over groups, each that a rank's rows need and others have comes once, and the sum for it goes back in the backward pass, or
+    /// all rows come where that is less, and the result is a sum. Nothing comes where the rows of each group lie with its matrix, nor where rows are
+    /// copies along these axes: then, too, the result is a sum. So it is where `in` is divided, and where the groups are of it.
+    ///
+    /// # Errors
+    /// For shapes that do not belong together, types that differ, integers, and offsets that are missing or too many; on all ranks for offsets
+    /// that do not ascend, or end behind the rows.
+    #[track_caller]
+    pub fn grouped_mm<'a>(
+        &self,
+        other: &Self,
+        offsets: impl Into<Option<&'a Self>>,
+    ) -> Result<Self> {
+        let _call = Calling::of("grouped_mm");
+        let offsets = offsets.into().map(Self::value);
+        self.run2(other, |exec, a, b| {
+            indexing::grouped_mm(exec, a, b, offsets.as_ref())
+        })
+    }
+
+    /// The product of each row with the matrix that its number names: `y[i] = x[i] w[index[i]]`, `[rows, out]`, of rows `[rows, in]`, matrices
+    /// `[matrices, in, out]` and an index `[rows]`. It is what [`grouped_mm`](Self::grouped_mm) is for rows in any order; those of a matrix that
+    /// stand together are not copied.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, replicate, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.ones([3, 2], shard(0))?;
+    ///     let w = mesh.from_fn([2, 2, 1], replicate(), |i| 1.0 + i[0] as f64)?;
+    ///     x.gather_mm(&w, &mesh.distribute(&array![1_i64, 0, 1], shard(0))?)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(found[0].as_slice(), Some(&[4.0, 2.0, 4.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. As [`grouped_mm`](Self::grouped_mm), without offsets; at the first use of an index a round of a number per rank,
+    /// and a request for each matrix that comes.
+    ///
+    /// # Errors
+    /// As [`grouped_mm`](Self::grouped_mm); for an index that is not i64 or i32; on all ranks for one below 0 or out of range.
+    #[track_caller]
+    pub fn gather_mm(&self, matrices: &Self, index: &Self) -> Result<Self> {
+        self.gather_mm_by(matrices, index, (false, RouteBy::Auto))
+    }
+
+    /// [`gather_mm`](Self::gather_mm), saying whether matrices are `[matrices, out, in]`, and how they come to rows.
+    #[track_caller]
+    pub(crate) fn gather_mm_by(
+        &self,
+        matrices: &Self,
+        index: &Self,
+        how: (bool, RouteBy),
+    ) -> Result<Self> {
+        let _call = Calling::of("gather_mm");
+        let index = index.value();
+        self.run2(matrices, |exec, x, w| {
+            indexing::gather_mm_by(exec, x, w, &index, how)
         })
     }
 

@@ -15,7 +15,20 @@ struct Tried {
     top: usize,
     normalized: bool,
     swiglu: bool,
+    biased: bool,
     capacity: Option<f64>,
+}
+
+impl Tried {
+    /// Experts divided over an axis.
+    fn over(self, axis: &str) -> ParallelPlan {
+        let plan = ParallelPlan::new().shard("w?", axis, 0);
+        if self.biased {
+            plan.shard("b?", axis, 0)
+        } else {
+            plan
+        }
+    }
 }
 
 const WIDTH: usize = 3;
@@ -30,8 +43,15 @@ fn tokens(mesh: &Mesh, count: usize, at: &Placements) -> Result<ShardTensor> {
 fn layer(mesh: &Mesh, of: Tried) -> Result<MixtureOfExperts> {
     let mut moe = MixtureOfExperts::new(mesh, WIDTH, HIDDEN, of.experts, of.top)?
         .activation(ShardTensor::gelu);
+    // In either order.
+    if of.biased && of.normalized {
+        moe = moe.biased()?;
+    }
     if of.swiglu {
         moe = moe.swiglu()?;
+    }
+    if of.biased && !of.normalized {
+        moe = moe.biased()?;
     }
     if of.normalized {
         moe = moe.normalized();
@@ -46,8 +66,14 @@ fn layer(mesh: &Mesh, of: Tried) -> Result<MixtureOfExperts> {
         e => pattern(1, &[e, i[1]]),
     })?;
     moe.gate.weight.set(&gate)?;
+    let biases = [&moe.b1, &moe.b2, &moe.b3].map(Option::as_ref);
+    assert_eq!(
+        biases.map(|b| b.is_some()),
+        [of.biased, of.biased, of.biased && of.swiglu]
+    );
     for (n, w) in [Some(&moe.w1), Some(&moe.w2), moe.w3.as_ref()]
         .into_iter()
+        .chain(biases)
         .flatten()
         .enumerate()
     {
@@ -120,13 +146,19 @@ fn dense(moe: &MixtureOfExperts, x: &ShardTensor, of: Tried) -> Result<Found> {
     let gates = gates.mul(&kept)?;
     let mut y = x.zeros_like()?;
     for e in 0..of.experts {
-        let by = |w: &ShardTensor, x: &ShardTensor| x.matmul(&w.select(0, e)?.transpose(0, 1)?);
-        let hidden = by(&moe.w1, x)?;
+        let by = |w: &ShardTensor, b: &Option<ShardTensor>, x: &ShardTensor| {
+            let y = x.matmul(&w.select(0, e)?.transpose(0, 1)?)?;
+            match b {
+                Some(b) => y.add(&b.select(0, e)?),
+                None => Ok(y),
+            }
+        };
+        let hidden = by(&moe.w1, &moe.b1, x)?;
         let hidden = match &moe.w3 {
-            Some(w3) => hidden.silu()?.mul(&by(w3, x)?)?,
+            Some(w3) => hidden.silu()?.mul(&by(w3, &moe.b3, x)?)?,
             None => hidden.gelu()?,
         };
-        y = y.add(&by(&moe.w2, &hidden)?.mul(&gates.narrow(1, e..=e)?)?)?;
+        y = y.add(&by(&moe.w2, &moe.b2, &hidden)?.mul(&gates.narrow(1, e..=e)?)?)?;
     }
     let load = all.sum(0, false)?;
     let shares = load.div_scalar((of.tokens * of.top) as f64)?;
@@ -194,10 +226,23 @@ fn tried() -> Vec<Tried> {
         top: 2,
         normalized: false,
         swiglu: false,
+        biased: false,
         capacity: None,
     };
     vec![
         plain,
+        Tried {
+            swiglu: true,
+            biased: true,
+            ..plain
+        },
+        Tried {
+            normalized: true,
+            swiglu: true,
+            biased: true,
+            capacity: Some(0.7),
+            ..plain
+        },
         Tried {
             normalized: true,
             swiglu: true,
@@ -240,7 +285,7 @@ fn experts_and_tokens_over_one_axis_give_the_dense_result() {
                 sizes[0] = 0;
                 sizes[ranks - 1] += of.tokens - sizes.iter().sum::<usize>();
                 let whole = ParallelPlan::new();
-                let experts = ParallelPlan::new().shard("w?", "data", 0);
+                let experts = of.over("data");
                 for at in [
                     Placements::from(shard(0)),
                     shard(0).sizes(sizes).into(),
@@ -270,7 +315,7 @@ fn experts_over_another_axis_than_tokens_give_the_dense_result() {
     on(6, |ctx| {
         let mesh = ctx.mesh([("data", 2), ("expert", 3)])?;
         for of in tried() {
-            let experts = ParallelPlan::new().shard("w?", "expert", 0);
+            let experts = of.over("expert");
             let hidden = ParallelPlan::new()
                 .shard("w1", "expert", 1)
                 .shard("w3", "expert", 1)
@@ -303,6 +348,114 @@ fn experts_over_another_axis_than_tokens_give_the_dense_result() {
     });
 }
 
+/// Tokens that are not real change nothing for the others, though they are no numbers and stand in front.
+#[test]
+fn tokens_that_are_not_real_count_nowhere() {
+    on(3, |ctx| {
+        let mesh = ctx.mesh([("data", 3)])?;
+        for of in tried() {
+            for plan in [ParallelPlan::new(), of.over("data")] {
+                let moe = layer(&mesh, of)?.distribute(&plan)?;
+                let alone = tokens(&mesh, of.tokens, &shard(0).into())?.requires_grad()?;
+                let padding = mesh.full([3, WIDTH], f64::NAN, shard(0))?;
+                let real =
+                    mesh.from_fn([3 + of.tokens], shard(0), |i| f64::from(u8::from(i[0] > 2)))?;
+                let real = real.to(DType::Bool)?;
+                // As much room as there is for the real ones alone.
+                let share = of.tokens as f64 / (of.tokens + 3) as f64;
+                let padded = match of.capacity {
+                    Some(factor) => moe.clone().capacity(factor * share)?,
+                    None => moe.clone(),
+                };
+                let x = ShardTensor::cat(&[&padding, &alone], 0)?;
+                let (expected, told) = moe.forward_routed(&alone)?;
+                let (y, routing) = padded.forward_routed_where(&x, &real)?;
+                assert_eq!(read(&y.narrow(0, ..3)?)?, [0.0; 3 * WIDTH]);
+                let what = format!("{of:?} {plan:?}");
+                close(&what, &y.narrow(0, 3..)?, &read(&expected)?)?;
+                let numbers = |routing: &ExpertRouting| -> Result<Vec<f64>> {
+                    let [load, dropped] =
+                        [routing.load()?, routing.dropped()?].map(|n| n.to(DType::F64));
+                    let mut all = read(&load?)?;
+                    all.push(dropped?.item()?);
+                    Ok(all)
+                };
+                assert_eq!(numbers(&routing)?, numbers(&told)?, "{what}");
+                let losses =
+                    |routing: &ExpertRouting| routing.balance_loss()?.add(&routing.z_loss()?);
+                let (expected, got) = (expected.square()?.sum_all()?, y.square()?.sum_all()?);
+                let expected = expected.add(&losses(&told)?)?.backward()?;
+                let got = got.add(&losses(&routing)?)?.backward()?;
+                for (name, of) in moe.parameters() {
+                    let slope = got.get(&of)?.expect("it depends on it");
+                    let expected = expected.get(&of)?.expect("it depends on it");
+                    close(&format!("{name} of {what}"), &slope, &read(&expected)?)?;
+                }
+            }
+        }
+        let of = tried()[0];
+        let (moe, x) = (layer(&mesh, of)?, tokens(&mesh, 4, &shard(0).into())?);
+        let told = moe
+            .forward_routed_where(&x, &mesh.ones([3], shard(0))?)
+            .unwrap_err();
+        assert!(told.to_string().contains("a mask [4]"), "{told}");
+        assert!(
+            moe.forward_routed_where(&x, &mesh.ones([4], shard(0))?)
+                .is_err()
+        );
+        Ok(())
+    });
+}
+
+/// Without a capacity tokens stay where all experts are, and only then.
+#[test]
+fn tokens_stay_where_all_experts_are() {
+    let moved = |divided: bool| {
+        let moved = Launch::new(3).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh([("data", 3)])?;
+            let mut moe = MixtureOfExperts::new(&mesh, 16, 8, 4, 2)?.swiglu()?;
+            if divided {
+                moe = moe.distribute(&ParallelPlan::new().shard("w?", "data", 0))?;
+            }
+            let x = mesh.randn([41, 16], shard(0))?;
+            let before = ctx.ledger().snapshot();
+            let y = ctx.no_grad(|| moe.forward(&x))?;
+            y.expect_layout(x.layout())?;
+            Ok(ctx.ledger().since(&before).bytes)
+        });
+        moved.unwrap().into_iter().max().unwrap()
+    };
+    assert_eq!(moved(false), 0);
+    // What comes are tokens and what experts make of others', no matrix of 128 numbers.
+    let rows = 41 * 16 * 8;
+    assert!(
+        (rows / 2..3 * rows).contains(&moved(true)),
+        "{} for {rows}",
+        moved(true)
+    );
+}
+
+/// Experts that are not neighbours lie on one rank: their rows are divided as evenly, and their matrices come.
+#[test]
+fn experts_in_any_order_give_the_dense_result() {
+    on(2, |ctx| {
+        let mesh = ctx.mesh([("data", 2)])?;
+        let of = Tried {
+            experts: 6,
+            ..tried()[1]
+        };
+        let place = |name: &str, _: &ShardTensor| match name {
+            "gate.weight" => Placements::replicated(),
+            _ => shard(0).zigzag().into(),
+        };
+        let moe = layer(&mesh, of)?.place(place)?;
+        let x = tokens(&mesh, of.tokens, &shard(0).into())?;
+        let plain = tokens(&mesh, of.tokens, &replicate().into())?;
+        let expected = dense(&layer(&mesh, of)?, &plain, of)?;
+        close("zigzag", &moe.forward(&x)?, &read(&expected.y)?)
+    });
+}
+
 /// A batch of sequences, with the sequence divided.
 #[test]
 fn tokens_may_have_any_dims() {
@@ -311,7 +464,7 @@ fn tokens_may_have_any_dims() {
         let of = Tried {
             tokens: 10,
             capacity: Some(0.8),
-            ..tried()[1]
+            ..tried()[3]
         };
         let moe = layer(&mesh, of)?.distribute(&ParallelPlan::new().shard("w?", "0", 0));
         assert!(moe.is_err(), "there is no axis of that name");
@@ -344,7 +497,7 @@ fn no_tokens_give_none() {
             let of = Tried {
                 tokens: 0,
                 capacity,
-                ..tried()[1]
+                ..tried()[3]
             };
             let moe = layer(&mesh, of)?.distribute(&ParallelPlan::new().shard("w?", "data", 0))?;
             let x = tokens(&mesh, 0, &shard(0).into())?.requires_grad()?;

@@ -18,6 +18,7 @@ mod fitting;
 mod fully_sharded;
 mod gradients;
 mod graphs;
+mod grouped;
 mod halves;
 mod histories;
 mod indexing;

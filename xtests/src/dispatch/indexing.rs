@@ -135,6 +135,18 @@ pub(crate) const TABLE: &[Entry] = &[
         let adds = case.attributes.bool("accumulate", false)?;
         Ok(vec![indexing::index_put(exec, x, &indices, put, adds)?])
     }),
+    built("gather_mm", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (x, w) = (args.need("input")?, args.need("weight")?);
+        let y = indexing::gather_mm(exec, x, w, args.need("index")?)?;
+        Ok(vec![y])
+    }),
+    built("grouped_mm", |exec, case, values| {
+        let args = Args::new(case, values);
+        let (a, b) = (args.need("a")?, args.need("b")?);
+        let y = indexing::grouped_mm(exec, a, b, args.get("offsets"))?;
+        Ok(vec![y])
+    }),
     built("segment_sum", |e, c, v| {
         segments(e, c, v, indexing::segment_sum)
     }),

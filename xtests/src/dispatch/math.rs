@@ -73,6 +73,11 @@ pub(crate) const TABLE: &[Entry] = &[
             fused::rotary(e, x, [cos, sin])
         })
     }),
+    built("add_scaled", |e, c, v| {
+        let (args, alpha) = (Args::new(c, v), c.attributes.float("alpha", 1.0)?);
+        let (x, y) = (args.need("input")?, args.need("other")?);
+        Ok(vec![ew::add_scaled(e, x, y, alpha)?])
+    }),
     built("addcmul", |e, c, v| {
         let value = c.attributes.float("value", 1.0)?;
         ternary(e, c, v, ["input", "a", "b"], &|e, x, a, b| {

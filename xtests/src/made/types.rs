@@ -85,6 +85,7 @@ pub fn cases() -> Vec<Case> {
     places(&mut add);
     bags(&mut add);
     recurrences(&mut add);
+    groups(&mut add);
     all
 }
 
@@ -418,6 +419,31 @@ fn bags(add: Add<'_>) {
     );
 }
 
+/// Rows that are multiplied each with one of several matrices.
+fn groups(add: Add<'_>) {
+    let rows = ("input", Float, &[7, 3][..]);
+    let index = ("index", Class, &[7][..]);
+    add(
+        "gather_mm",
+        json!({}),
+        &[rows, ("weight", Odd, &[5, 3, 2]), index],
+    );
+    // The first is of no rows, and the last rows are of none.
+    let ends = ("offsets", Begins, &[3][..]);
+    let pairs: [[&[usize]; 2]; 3] = [
+        [&[7, 3], &[3, 3, 2]],
+        [&[3, 4, 3], &[3, 7]],
+        [&[4, 7], &[7, 3]],
+    ];
+    for [a, b] in pairs {
+        add(
+            "grouped_mm",
+            json!({}),
+            &[("a", Float, a), ("b", Odd, b), ends],
+        );
+    }
+}
+
 /// A few maps in a row, and joined tensors.
 fn several(add: Add<'_>) {
     let [x, a, b]: [Operand; 3] = [
@@ -427,6 +453,10 @@ fn several(add: Add<'_>) {
     ];
     for op in ["addcmul", "addcdiv"] {
         add(op, json!({"value": 0.5}), &[x, a, b]);
+    }
+    for (kind, alpha) in [(Float, 0.5), (Large, 3.0)] {
+        let pair: [Operand; 2] = [("input", kind, x.2), ("other", kind, a.2)];
+        add("add_scaled", json!({"alpha": alpha}), &pair);
     }
     let bounds = [("min", Float, a.2), ("max", Odd, b.2)];
     add("clamp_by", json!({}), &[x, bounds[0], bounds[1]]);

@@ -219,3 +219,84 @@ fn weighted_sums_are_those_of_picked_rows() {
         }
     }
 }
+
+/// Products of rows with the matrices that their keys name, however rows, matrices and results lie, and their adjoint.
+#[test]
+fn products_by_key_are_those_of_each_row() {
+    use shard_kernels::gemm::gemm;
+    use shard_kernels::{View, ViewMut};
+    let mut draw = Draw(11);
+    for round in 0..200 {
+        let [rows, k, n, own, others] = [300, 5, 4, 4, 3].map(|most| draw.below(most));
+        let rows = if round % 4 == 0 { rows } else { rows % 12 };
+        let count = own + others;
+        let mut keys: Vec<i64> = (0..rows)
+            .map(|_| draw.below(count + 1) as i64 - 1)
+            .collect();
+        if round % 3 == 0 {
+            keys.sort_unstable();
+        }
+        let mut numbers =
+            |len: usize| -> Vec<f64> { (0..len).map(|_| draw.below(9) as f64 - 4.0).collect() };
+        let (x, y) = (numbers(rows * k), numbers(rows * n));
+        let (table, ghosts) = (numbers(own * k * n), numbers(others * k * n));
+        let at = |key: usize, i: usize, j: usize| match key.checked_sub(own) {
+            None => table[(key * k + i) * n + j],
+            Some(key) => ghosts[(key * k + i) * n + j],
+        };
+        // Columns of the rows may stand one behind the other, in memory and in the result.
+        let turned = round % 2 == 1;
+        let laid: Vec<f64> = match turned {
+            true => (0..k * rows)
+                .map(|e| x[e % rows.max(1) * k + e / rows.max(1)])
+                .collect(),
+            false => x.clone(),
+        };
+        let view = match turned {
+            true => View::contiguous(&laid, &[k, rows]).permute(&[1, 0]),
+            false => View::contiguous(&laid, &[rows, k]),
+        };
+        let mut out = vec![f64::NAN; rows * n];
+        let mut to = match turned {
+            true => ViewMut::contiguous(&mut out, &[n, rows]).permute(&[1, 0]),
+            false => ViewMut::contiguous(&mut out, &[rows, n]),
+        };
+        let tables = [
+            View::contiguous(&table, &[own, k, n]),
+            View::contiguous(&ghosts, &[others, k, n]),
+        ];
+        multiply_each(&keys, &view, [&tables[0], &tables[1]], &mut to, gemm::<f64>);
+        for (i, &key) in keys.iter().enumerate() {
+            for j in 0..n {
+                let found = out[if turned { j * rows + i } else { i * n + j }];
+                let expected: f64 = match usize::try_from(key) {
+                    Ok(key) => (0..k).map(|l| x[i * k + l] * at(key, l, j)).sum(),
+                    Err(_) => 0.0,
+                };
+                assert_eq!(found, expected, "{keys:?} {k} {n}");
+            }
+        }
+        let b = View::contiguous(&y, &[rows, n]);
+        for goes_on in [false, true] {
+            let (mut sums, mut away) = (table.clone(), vec![f64::NAN; ghosts.len()]);
+            let mut own_sums = ViewMut::contiguous(&mut sums, &[own, k, n]);
+            let mut away_sums = ViewMut::contiguous(&mut away, &[others, k, n]);
+            let into = [&mut own_sums, &mut away_sums];
+            outer_each(&keys, [&view, &b], into, goes_on, gemm::<f64>);
+            for key in 0..count {
+                for (i, j) in (0..k).flat_map(|i| (0..n).map(move |j| (i, j))) {
+                    let mine = (0..rows).filter(|&r| keys[r] == key as i64);
+                    let sum: f64 = mine.map(|r| x[r * k + i] * y[r * n + j]).sum();
+                    let (found, before) = match key.checked_sub(own) {
+                        None => (
+                            sums[(key * k + i) * n + j],
+                            f64::from(u8::from(goes_on)) * at(key, i, j),
+                        ),
+                        Some(away_key) => (away[(away_key * k + i) * n + j], 0.0),
+                    };
+                    assert_eq!(found, before + sum, "{keys:?} {goes_on}");
+                }
+            }
+        }
+    }
+}

@@ -83,6 +83,26 @@ pub fn lerp_by(exec: &dyn Exec, a: &Value, b: &Value, weight: f64) -> Result<Val
     lerp(exec, a, b, &number("lerp", a, weight)?)
 }
 
+/// `x + alpha * y`; shapes broadcast.
+///
+/// # Collective
+/// As [`add`]; a partial operand passes if both are.
+///
+/// # Errors
+/// As [`add`]; a number that the type cannot hold.
+pub fn add_scaled(exec: &dyn Exec, x: &Value, y: &Value, alpha: f64) -> Result<Value> {
+    static ADD_SCALED: LazyLock<Arc<Fused>> =
+        LazyLock::new(|| Fused::new("add_scaled", |[x, y, alpha]| [x + alpha * y]));
+    let are_terms = x.layout().is_partial() && y.layout().is_partial();
+    match alpha == 1.0 || are_terms || is_whole(x.dtype()) {
+        // One pass more, of sums that need not be taken, and of numbers that formulas do not know.
+        true => rounded_once(exec, [x, y], |[x, y]| {
+            add(exec, x, &scaled(exec, y, alpha)?)
+        }),
+        false => ADD_SCALED.apply1(exec, &[x, y, &number("add_scaled", y, alpha)?]),
+    }
+}
+
 /// `x + value * a * b`; shapes broadcast.
 ///
 /// # Collective

@@ -10,7 +10,8 @@ mod mask;
 mod number;
 
 pub use self::combined::{
-    addcdiv, addcmul, cross, diff, glu, isfinite, isinf, isnan, leaky, lerp, lerp_by, prelu,
+    add_scaled, addcdiv, addcmul, cross, diff, glu, isfinite, isinf, isnan, leaky, lerp, lerp_by,
+    prelu,
 };
 pub use self::compare::{
     eq, ge, gt, le, logical_and, logical_not, logical_or, logical_xor, lt, ne,

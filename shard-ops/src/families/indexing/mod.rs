@@ -2,7 +2,7 @@
 //!
 //! All are two ops: `Take`, which picks rows, and `FoldRows`, which folds rows into those of a table; each
 //! is the other's derivative. Where several rows of a place are summed with weights, that is one op with two for its derivative
-//! (`weighted.rs`), on devices that have kernels for them. Rows of other ranks come, or go, as [`RouteBy`](crate::RouteBy) says. Who asks whom is found out at the
+//! (`weighted.rs`), on devices that have kernels for them; and where the rows are matrices that others are multiplied with, `products.rs`. Rows of other ranks come, or go, as [`RouteBy`](crate::RouteBy) says. Who asks whom is found out at the
 //! first use of an index, and kept as long as that value lives.
 
 mod bags;
@@ -10,7 +10,11 @@ mod bags;
 pub(crate) mod cuda;
 mod fill;
 mod fold;
+mod grouped;
 mod places;
+mod products;
+#[cfg(feature = "cuda")]
+pub(crate) mod products_cuda;
 mod repeats;
 pub(crate) mod resolve;
 mod rows;
@@ -22,6 +26,7 @@ mod weighted;
 pub use self::bags::{BagReduce, Bags, embedding_bag};
 pub use self::fill::{index_fill, scatter_value};
 use self::fold::FoldRows;
+pub use self::grouped::{gather_mm, gather_mm_by, grouped_mm};
 pub use self::places::index;
 pub use self::repeats::repeat_interleave_each;
 pub(crate) use self::resolve::Resolve;
