@@ -164,8 +164,8 @@ impl Formula {
 }
 
 compiled! { trait Compiled for Stored: f32 f64 f16 bf16; {
-    /// The results of a formula, element by element, computed in [`Stored::Acc`] and rounded once; operands have the shape of the results, broadcast by strides of 0
-    /// ([`View::broadcast_to`]). Those of several parts have a dim more, with `behind` dims behind it.
+    /// The results of a formula, element by element, computed in [`Stored::Acc`] and rounded once; operands have the shape of the results,
+    /// broadcast by strides of 0 ([`View::broadcast_to`]). Those of several parts have a dim more, with `behind` dims behind it.
     ///
     /// ```
     /// use shard_kernels::fused::{Formula, FormulaStep, fused};

@@ -464,7 +464,8 @@ impl Cells {
         const WIDEST: usize = 1 << 15;
         let Self::Channels = self else { return None };
         let run: usize = shape[2..].iter().product();
-        (run < SHORT && shape[1] * run <= WIDEST).then_some(run)
+        let has_elements = shape[0] * shape[1] * run > 0;
+        (has_elements && run < SHORT && shape[1] * run <= WIDEST).then_some(run)
     }
 
     /// The cells of a contiguous piece of this shape, for kernels that take them whole.
