@@ -527,10 +527,9 @@ impl<T: Real, F: Fold> WithSimd for MiddlingRows<'_, T, F> {
                     *joined = join(*joined, by(*x));
                 }
             };
-            if in_lanes > 0 {
-                for i in 0..SIDE {
-                    add(&core::array::from_fn(|row| lanes[row][i]), &|x| x);
-                }
+            let lane = |i: usize| core::array::from_fn(|row| lanes[row][i]);
+            for i in 0..SIDE.min(in_lanes) {
+                add(&lane(i), &|x| x);
             }
             for i in in_lanes..n {
                 let mut column = [T::zero(); SIDE];

@@ -266,6 +266,59 @@ fn check_gradients(name: &str, f: impl Fn(&[ShardTensor]) -> Result<ShardTensor>
     }
 }
 
+/// Samples of many positions, and each position as a sample: channels are the same numbers, in long runs and one by one.
+#[test]
+fn channels_are_normed_alike_in_runs_and_one_by_one() {
+    for ranks in [1, 3, 5] {
+        let apart = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let placement = match ranks {
+                3 => shard(0).sizes([4, 0, 2]),
+                _ => shard(0),
+            };
+            let of = |seed: usize| {
+                let at = |i: &[usize]| element(&[seed, i[0], i[1], i[2]]);
+                mesh.from_fn([6, 3, 20], placement.clone(), at)
+            };
+            let (x, dy) = (of(1)?.requires_grad()?, of(2)?);
+            let weights = [3.0, -0.5].map(|from| {
+                let weight = mesh.from_fn(3, replicate(), |i| from + i[0] as f64)?;
+                weight.requires_grad()
+            });
+            let [weight, bias] = weights;
+            let (weight, bias) = (weight?, bias?);
+            let each = |x: &ShardTensor| x.transpose(1, 2)?.reshape([120, 3]);
+            let normed = |x: &ShardTensor| -> Result<ShardTensor> {
+                let affine = [Some(&weight), Some(&bias)];
+                Ok(x.batch_norm(None, affine, true, 0.1, 1e-5)?.0)
+            };
+            let mut found = Vec::new();
+            for one_by_one in [false, true] {
+                let (y, dy) = match one_by_one {
+                    true => (normed(&each(&x)?)?, each(&dy)?),
+                    false => (normed(&x)?, dy.clone()),
+                };
+                let slopes = y.backward_with(&dy)?;
+                let y = if one_by_one { y } else { each(&y)? };
+                let mut all = vec![y];
+                for leaf in [&x, &weight, &bias] {
+                    all.extend(slopes.get(leaf)?);
+                }
+                assert_eq!(all.len(), 4);
+                found.push(all);
+            }
+            let apart = found[0].iter().zip(&found[1]).map(|(a, b)| {
+                let apart = a.sub(b)?.abs()?.amax(.., false)?;
+                apart.full_tensor()?.item()
+            });
+            apart.collect::<Result<Vec<f64>>>()
+        });
+        for apart in apart.unwrap().into_iter().flatten() {
+            assert!(apart < 1e-12, "{apart:e} on {ranks} ranks");
+        }
+    }
+}
+
 /// Three f64 per channel and ring of ranks, and no part of the data; halos of windows, and nothing else.
 #[test]
 fn norms_move_channels_and_windows_halos() {

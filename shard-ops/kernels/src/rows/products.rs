@@ -59,7 +59,7 @@ pub fn multiply_each<E: Pod, T: Pod>(
         out.shape()
     );
     for (i, _) in keys.iter().enumerate().filter(|(_, key)| **key < 0) {
-        fill(row_mut(out, i), n, |_| T::zeroed());
+        fill(&mut row_mut(out, i), n, |_| T::zeroed());
     }
     let groups = Groups::of(keys, own.shape()[0] + others.shape()[0]);
     groups.for_each(|key, rows| {
@@ -89,10 +89,10 @@ pub fn multiply_each<E: Pod, T: Pod>(
                 false,
             );
             for (made, &i) in made.chunks_exact(n.max(1)).zip(rows) {
-                let to = row_mut(out, i as usize);
+                let mut to = row_mut(out, i as usize);
                 match to.col_step {
                     1 => to.data[to.offset..][..n].copy_from_slice(made),
-                    _ => fill(to, n, |j| made[j]),
+                    _ => fill(&mut to, n, |j| made[j]),
                 }
             }
         }
@@ -238,7 +238,7 @@ fn matrix_mut<'a, T>(of: &'a mut ViewMut<'_, T>, at: usize) -> MatMut<'a, T> {
 }
 
 /// Writes the numbers of a row.
-fn fill<T>(to: MatMut<'_, T>, columns: usize, of: impl Fn(usize) -> T) {
+fn fill<T>(to: &mut MatMut<'_, T>, columns: usize, of: impl Fn(usize) -> T) {
     for j in 0..columns {
         to.data[to.offset.wrapping_add_signed(j as isize * to.col_step)] = of(j);
     }
@@ -251,9 +251,11 @@ fn side_by_side<'t, E: Copy>(of: &View<'_, E>, rows: &[i64], to: &'t mut [E]) ->
         let from = row(of, i as usize);
         match step {
             1 => to.copy_from_slice(&from.data[from.offset..][..width]),
-            _ => (to.iter_mut().enumerate()).for_each(|(j, to)| {
-                *to = from.data[from.offset.wrapping_add_signed(j as isize * step)]
-            }),
+            _ => {
+                for (j, to) in to.iter_mut().enumerate() {
+                    *to = from.data[from.offset.wrapping_add_signed(j as isize * step)];
+                }
+            }
         }
     }
     Mat::row_major(to, width)
