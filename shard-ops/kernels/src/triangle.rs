@@ -39,11 +39,28 @@ pub fn triangle<T: Element>(
         out.shape()
     );
     let places = columns.list(width);
+    // Columns from there on are right of the diagonal (`upper`: on it, or right of it).
+    let cut_of = |r: usize| {
+        let last = rows.at(r).saturating_add(diagonal);
+        places.partition_point(|&at| if upper { at < last } else { at <= last })
+    };
+    if let (Some(x), Some(out)) = (x.as_slice(), out.as_slice_mut()) {
+        let lines = x.chunks_exact(width.max(1));
+        for (number, (x, out)) in lines.zip(out.chunks_exact_mut(width.max(1))).enumerate() {
+            let cut = cut_of(number % height);
+            let (kept, others) = if upper {
+                (cut..width, 0..cut)
+            } else {
+                (0..cut, cut..width)
+            };
+            out[kept.clone()].copy_from_slice(&x[kept]);
+            out[others].fill(T::default());
+        }
+        return;
+    }
     let (row, column) = (x.ndim() - 2, x.ndim() - 1);
     for r in 0..height {
-        let last = rows.at(r).saturating_add(diagonal);
-        // Columns from `cut` on are right of the diagonal (`upper`: on it, or right of it).
-        let cut = places.partition_point(|&at| if upper { at < last } else { at <= last });
+        let cut = cut_of(r);
         let (mut start, mut extent) = (vec![0; x.ndim()], x.shape().to_vec());
         (start[row], extent[row]) = (r, 1);
         let mut part = |from: usize, to: usize, keeps: bool| {

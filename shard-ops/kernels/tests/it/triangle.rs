@@ -5,13 +5,16 @@ use shard_kernels::{Positions, View, ViewMut};
 fn triangles_are_cut_at_global_positions() {
     let x: Vec<i32> = (1..=2 * 3 * 4).collect();
     let x = View::contiguous(&x, &[2, 3, 4]);
+    // The same with gaps.
+    let apart: Vec<i32> = x.to_vec().into_iter().flat_map(|x| [x, -7]).collect();
+    let apart = View::new(&apart, 0, &[2, 3, 4], &[24, 8, 2]);
     let (rows, columns) = ([1, 2, 6], [0, 2, 3, 7]);
     for diagonal in [-9, -2, 0, 1, 3, i64::MAX, i64::MIN] {
-        for upper in [false, true] {
+        for (upper, x) in [(false, &x), (true, &x), (false, &apart), (true, &apart)] {
             let mut out = vec![-1; 24];
             let to = &mut ViewMut::contiguous(&mut out, &[2, 3, 4]);
             let of = |list| Positions::List(list);
-            triangle(upper, diagonal, of(&rows), of(&columns), &x, to);
+            triangle(upper, diagonal, of(&rows), of(&columns), x, to);
             for (i, out) in out.iter().enumerate() {
                 let (row, column) = (rows[i / 4 % 3], columns[i % 4]);
                 let apart = i128::from(column - row);

@@ -47,9 +47,19 @@ pub fn nll_loss(
     classes: Classes<'_>,
     reduction: LossReduction,
 ) -> Result<Value> {
-    in_full_with(exec, [x], [classes.weight], |[x], [weight]| {
-        let classes = Classes { weight, ..classes };
-        of_indices(exec, "nll_loss", x, target, classes, reduction)
+    let name = "nll_loss";
+    if classes.smoothing > 0.0 {
+        return in_full_with(exec, [x], [classes.weight], |[x], [weight]| {
+            let classes = Classes { weight, ..classes };
+            of_indices(exec, name, x, target, classes, reduction)
+        });
+    }
+    // Of 16 bits only what is picked is widened.
+    let targets = Targets::of(exec, name, x, target, classes)?;
+    let right = targets.right(exec, x)?;
+    in_full_with(exec, [&right], [classes.weight], |[right], [weight]| {
+        let errors = targets.errors(exec, right, weight)?;
+        targets.reduced(exec, errors, reduction)
     })
 }
 
@@ -131,47 +141,100 @@ fn of_indices(
     classes: Classes<'_>,
     reduction: LossReduction,
 ) -> Result<Value> {
-    let dim = class_dim(name, logs, target)?;
-    check_places(name, logs, target, dim)?;
-    let count = logs.shape()[dim];
-    let mut one_each = logs.shape().to_vec();
-    one_each[dim] = 1;
-    let target = cast(exec, &target.detach(), DType::I64)?;
-    let ignored = number(name, &target, classes.ignore() as f64)?;
-    let counted = ne(exec, &target, &ignored)?;
-    let named = masked_fill(exec, &target, &logical_not(exec, &counted)?, ABSENT as f64)?;
-    let right = pick(exec, logs, dim, &reshape(exec, &named, &one_each)?)?;
-    let right = neg(exec, &reshape(exec, &right, target.shape())?)?;
-    // The weights of the right classes, 0 where they are ignored.
-    let weights = match classes.weight {
-        Some(weight) => {
-            check_weight(name, weight, logs, count)?;
-            Some(pick(exec, weight, 0, &named)?)
-        }
-        None => None,
-    };
-    let mut errors = match &weights {
-        Some(weights) => mul(exec, &right, weights)?,
-        None => right,
-    };
+    let targets = Targets::of(exec, name, logs, target, classes)?;
+    let right = targets.right(exec, logs)?;
+    let (mut errors, weights) = targets.errors(exec, &right, classes.weight)?;
     if classes.smoothing > 0.0 {
+        let (dim, count) = (targets.dim, logs.shape()[targets.dim]);
         let all = weighted(exec, name, logs, classes.weight, dim)?;
         let all = sum(exec, &all, &[dim], false)?;
-        let even = masked(exec, &all, &counted)?;
+        let even = masked(exec, &all, &targets.counted)?;
         let even = mul_scalar(exec, &even, -classes.smoothing / count as f64)?;
         let right = mul_scalar(exec, &errors, 1.0 - classes.smoothing)?;
         errors = add(exec, &right, &even)?;
     }
-    if reduction != LossReduction::Mean {
-        return reduced(exec, errors, None, reduction);
+    targets.reduced(exec, (errors, weights), reduction)
+}
+
+/// The class of each place.
+struct Targets {
+    /// The dim of classes.
+    dim: usize,
+    /// Whether a place has a class that is not ignored.
+    counted: Value,
+    /// The class, or none where it is ignored.
+    named: Value,
+}
+
+impl Targets {
+    fn of(
+        exec: &dyn Exec,
+        name: &'static str,
+        logs: &Value,
+        target: &Value,
+        classes: Classes<'_>,
+    ) -> Result<Self> {
+        let dim = class_dim(name, logs, target)?;
+        check_places(name, logs, target, dim)?;
+        if let Some(weight) = classes.weight {
+            check_weight(name, weight, logs, logs.shape()[dim])?;
+        }
+        let target = cast(exec, &target.detach(), DType::I64)?;
+        let ignored = number(name, &target, classes.ignore() as f64)?;
+        let counted = ne(exec, &target, &ignored)?;
+        let is_ignored = logical_not(exec, &counted)?;
+        let named = masked_fill(exec, &target, &is_ignored, ABSENT as f64)?;
+        Ok(Self {
+            dim,
+            counted,
+            named,
+        })
     }
-    let all: Vec<usize> = (0..errors.ndim()).collect();
-    let total = sum(exec, &errors, &all, false)?;
-    let weights = match weights {
-        Some(weights) => weights,
-        None => cast(exec, &counted, logs.dtype())?,
-    };
-    div(exec, &total, &sum(exec, &weights, &all, false)?)
+
+    /// What stands for the right class of each place.
+    fn right(&self, exec: &dyn Exec, logs: &Value) -> Result<Value> {
+        let mut one_each = logs.shape().to_vec();
+        one_each[self.dim] = 1;
+        let named = reshape(exec, &self.named, &one_each)?;
+        let right = pick(exec, logs, self.dim, &named)?;
+        reshape(exec, &right, self.named.shape())
+    }
+
+    /// The error of each place, times the weight of its class, and these weights if there are any, which are 0 where the class is ignored.
+    fn errors(
+        &self,
+        exec: &dyn Exec,
+        right: &Value,
+        weight: Option<&Value>,
+    ) -> Result<(Value, Option<Value>)> {
+        let right = neg(exec, right)?;
+        Ok(match weight {
+            Some(weight) => {
+                let weights = pick(exec, weight, 0, &self.named)?;
+                (mul(exec, &right, &weights)?, Some(weights))
+            }
+            None => (right, None),
+        })
+    }
+
+    /// Errors and their weights as the reduction has them.
+    fn reduced(
+        &self,
+        exec: &dyn Exec,
+        (errors, weights): (Value, Option<Value>),
+        reduction: LossReduction,
+    ) -> Result<Value> {
+        if reduction != LossReduction::Mean {
+            return reduced(exec, errors, None, reduction);
+        }
+        let all: Vec<usize> = (0..errors.ndim()).collect();
+        let total = sum(exec, &errors, &all, false)?;
+        let weights = match weights {
+            Some(weights) => weights,
+            None => cast(exec, &self.counted, errors.dtype())?,
+        };
+        div(exec, &total, &sum(exec, &weights, &all, false)?)
+    }
 }
 
 /// There is a class for each place.
