@@ -111,9 +111,12 @@ pub fn add_scaled(exec: &dyn Exec, x: &Value, y: &Value, alpha: f64) -> Result<V
 /// # Errors
 /// As [`add`]; a value that the type cannot hold.
 pub fn addcmul(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> Result<Value> {
-    rounded_once(exec, [x, a, b], |[x, a, b]| {
-        add(exec, x, &scaled(exec, &mul(exec, a, b)?, value)?)
-    })
+    static ADDCMUL: LazyLock<Arc<Fused>> =
+        LazyLock::new(|| Fused::new("addcmul", |[x, a, b, value]| [x + value * (a * b)]));
+    match is_whole(x.dtype()) {
+        true => add(exec, x, &scaled(exec, &mul(exec, a, b)?, value)?),
+        false => ADDCMUL.apply1(exec, &[x, a, b, &number("addcmul", x, value)?]),
+    }
 }
 
 /// `x + value * a / b`; shapes broadcast.
@@ -124,9 +127,9 @@ pub fn addcmul(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> 
 /// # Errors
 /// As [`add`]; a type that is not f32 or f64.
 pub fn addcdiv(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> Result<Value> {
-    rounded_once(exec, [x, a, b], |[x, a, b]| {
-        add(exec, x, &scaled(exec, &super::div(exec, a, b)?, value)?)
-    })
+    static ADDCDIV: LazyLock<Arc<Fused>> =
+        LazyLock::new(|| Fused::new("addcdiv", |[x, a, b, value]| [x + value * (a / b)]));
+    ADDCDIV.apply1(exec, &[x, a, b, &number("addcdiv", x, value)?])
 }
 
 /// A product with a number; nothing is done for 1, which PyTorch's defaults are.
