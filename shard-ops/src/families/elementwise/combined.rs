@@ -2,12 +2,13 @@
 
 use super::number::rounded;
 use super::{Arithmetic, add, eq, lt, mul, mul_scalar, ne, number, sub, unary};
-use crate::families::full::rounded_once;
+use crate::families::full::{all_rounded_once, rounded_once};
 use crate::families::fused::Fused;
 use crate::families::index::{roll, slice};
 use crate::families::shape::{extent, reshape};
 use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value};
+use half::{bf16, f16};
 use shard_comm::DType;
 use shard_kernels::pointwise::Binary;
 use shard_kernels::unary::Unary;
@@ -99,7 +100,7 @@ pub fn add_scaled(exec: &dyn Exec, x: &Value, y: &Value, alpha: f64) -> Result<V
         true => rounded_once(exec, [x, y], |[x, y]| {
             add(exec, x, &scaled(exec, y, alpha)?)
         }),
-        false => ADD_SCALED.apply1(exec, &[x, y, &number("add_scaled", y, alpha)?]),
+        false => with_number(exec, "add_scaled", &ADD_SCALED, &[x, y], alpha),
     }
 }
 
@@ -115,7 +116,7 @@ pub fn addcmul(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> 
         LazyLock::new(|| Fused::new("addcmul", |[x, a, b, value]| [x + value * (a * b)]));
     match is_whole(x.dtype()) {
         true => add(exec, x, &scaled(exec, &mul(exec, a, b)?, value)?),
-        false => ADDCMUL.apply1(exec, &[x, a, b, &number("addcmul", x, value)?]),
+        false => with_number(exec, "addcmul", &ADDCMUL, &[x, a, b], value),
     }
 }
 
@@ -129,7 +130,31 @@ pub fn addcmul(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> 
 pub fn addcdiv(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> Result<Value> {
     static ADDCDIV: LazyLock<Arc<Fused>> =
         LazyLock::new(|| Fused::new("addcdiv", |[x, a, b, value]| [x + value * (a / b)]));
-    ADDCDIV.apply1(exec, &[x, a, b, &number("addcdiv", x, value)?])
+    with_number(exec, "addcdiv", &ADDCDIV, &[x, a, b], value)
+}
+
+/// A formula of operands and a number behind them, which is not rounded to 16 bits as they are.
+fn with_number(
+    exec: &dyn Exec,
+    name: &'static str,
+    formula: &Arc<Fused>,
+    operands: &[&Value],
+    value: f64,
+) -> Result<Value> {
+    let apply = |operands: &[&Value]| {
+        let number = number(name, operands[0], value)?;
+        let all: Vec<&Value> = operands.iter().copied().chain([&number]).collect();
+        formula.apply1(exec, &all)
+    };
+    let is_exact = match operands[0].dtype() {
+        DType::BF16 => bf16::from_f64(value).to_f64() == value,
+        DType::F16 => f16::from_f64(value).to_f64() == value,
+        _ => true,
+    };
+    match is_exact {
+        true => apply(operands),
+        false => all_rounded_once(exec, operands, apply),
+    }
 }
 
 /// A product with a number; nothing is done for 1, which PyTorch's defaults are.
