@@ -25,7 +25,6 @@ pub mod rng;
 mod routes;
 mod rows;
 mod rule;
-mod singles;
 mod strategy;
 pub mod testing;
 mod value;

@@ -3,7 +3,7 @@
 //! Where the op's rule refuses a 16-bit type and takes `f32` in its place, the rule is that of `f32`, and says which results are
 //! [rounded](Rule::narrows). What moves before the kernel are the operands as they are, of 16 bits; each kernel call is given `f32` copies
 //! of the boxes it reads and writes `f32`. Calls are made for blocks of the factors, so that these copies fit into a cache and are never
-//! those of whole operands (`strategy/blocks.rs`, `engine/widened.rs`). Kernels of maps take them part by part themselves (`singles.rs`). Sums over ranks that the op leaves behind are taken in `f32`, and
+//! those of whole operands (`strategy/blocks.rs`, `engine/widened.rs`). Kernels of maps and of formulas take them block by block themselves (`families/elementwise`, `families/fused`). Sums over ranks that the op leaves behind are taken in `f32`, and
 //! only then is there a result of 16 bits: a term of a sum that was rounded to 16 bits would round the sum as often as there are ranks.
 
 use crate::{Linearity, Meta, Op, OpError, Result, Rule};

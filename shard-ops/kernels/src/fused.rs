@@ -86,11 +86,13 @@ pub struct Formula {
     operands: Vec<usize>,
     results: Vec<Vec<usize>>,
     /// In which block of room each step writes. Steps that nobody reads any more leave theirs to later ones.
-    blocks: Vec<usize>,
+    blocks: SmallVec<[usize; 8]>,
     /// How many blocks there are.
     room: usize,
     /// How many steps are neither operands nor numbers, but one at least.
     made: usize,
+    /// The result that each step is, if it is one of a single part, is made, and is neither read nor another result.
+    alone: SmallVec<[Option<usize>; 8]>,
 }
 
 impl Formula {
@@ -100,7 +102,7 @@ impl Formula {
     /// When a step reads one that does not come before it, or a part that no operand has; when a part of a result is none of the steps.
     pub fn new(steps: Vec<FormulaStep>, operands: Vec<usize>, results: Vec<Vec<usize>>) -> Self {
         let parts = operands.iter().sum();
-        let mut last: Vec<usize> = (0..steps.len()).collect();
+        let mut last: SmallVec<[usize; 8]> = (0..steps.len()).collect();
         for (at, step) in steps.iter().enumerate() {
             for read in step.reads() {
                 assert!(read < at, "fused: step {at} reads step {read}");
@@ -120,7 +122,8 @@ impl Formula {
                 last[at] = steps.len();
             }
         }
-        let (mut room, mut free, mut blocks) = (0, Vec::new(), Vec::new());
+        let mut room = 0;
+        let (mut free, mut blocks) = (SmallVec::<[usize; 8]>::new(), SmallVec::new());
         for (at, step) in steps.iter().enumerate() {
             // What there is from the beginning is written there before any step is.
             let reused = match step.is_early() {
@@ -137,6 +140,7 @@ impl Formula {
             free.extend(done.into_iter().map(|read| blocks[read]));
         }
         let made = steps.iter().filter(|step| !step.is_early()).count().max(1);
+        let alone = alone(&steps, &results);
         Self {
             steps,
             operands,
@@ -144,6 +148,7 @@ impl Formula {
             blocks,
             room,
             made,
+            alone,
         }
     }
 
@@ -161,6 +166,27 @@ impl Formula {
     pub fn results(&self) -> &[Vec<usize>] {
         &self.results
     }
+}
+
+/// [`Formula::alone`]: such results are written where they belong, and not copied there.
+fn alone(steps: &[FormulaStep], results: &[Vec<usize>]) -> SmallVec<[Option<usize>; 8]> {
+    let mut uses: SmallVec<[usize; 8]> = SmallVec::from_elem(0, steps.len());
+    let mut alone = SmallVec::from_elem(None, steps.len());
+    for (result, parts) in results.iter().enumerate() {
+        for &part in parts {
+            uses[part] += 1;
+            alone[part] = (parts.len() == 1).then_some(result);
+        }
+    }
+    for read in steps.iter().flat_map(FormulaStep::reads) {
+        uses[read] += 1;
+    }
+    for ((alone, step), uses) in alone.iter_mut().zip(steps).zip(uses) {
+        if uses > 1 || step.is_early() {
+            *alone = None;
+        }
+    }
+    alone
 }
 
 compiled! { trait Compiled for Stored: f32 f64 f16 bf16; {
@@ -194,11 +220,14 @@ pub const MOST: usize = 256;
 /// Bytes of a line of the cache.
 const LINE: usize = 64;
 
-/// Elements of a block, so that some dozens of blocks are in the nearest cache.
-const BLOCK: usize = 512;
+/// Elements of a block: enough that going to it does not count, few enough that what some steps make of it is in the nearest cache.
+const BLOCK: usize = 1024;
 
 /// Bytes of operands and results that are taken to be in a cache.
 const NEAR: usize = 512 << 10;
+
+/// Lines of the cache that are asked for at a time, at most: for more a core waits (Zen 4).
+const AT_ONCE: usize = 24;
 
 /// Rows from this length on are blocks by themselves; shorter ones are brought together.
 const LONG: usize = 64;
@@ -300,11 +329,11 @@ fn by_rows<T: Stored, const N: usize>(
     let offsets: [usize; N] = core::array::from_fn(|k| places.get(k).map_or(0, |at| at.offset));
     let mut memory = Room::new();
     let mut blocks = Blocks::new(formula, inputs, memory.numbers(formula.room * BLOCK));
-    // Between few steps less can be asked for without waiting.
-    let block = (128 * formula.made).clamp(256, BLOCK);
-    // What a cache near the core holds is not asked for.
+    // What a cache near the core holds is not asked for, nor what the processor sees coming: few parts, read in few loops.
     let elements: usize = shape.iter().product();
-    let is_far = elements * places.len() * size_of::<T>() > NEAR;
+    let is_asked = elements * places.len() * size_of::<T>() > NEAR
+        && places.len() >= 3
+        && places.len() + formula.made >= 5;
     // The block whose elements have been asked for while the one before is computed.
     let mut next: Option<([usize; N], usize)> = None;
     // Short rows that wait for more: where their results go.
@@ -316,9 +345,9 @@ fn by_rows<T: Stored, const N: usize>(
             core::array::from_fn(|k| at[k].wrapping_add_signed(by as isize * steps[k]))
         };
         if n >= LONG {
-            for first in (0..n).step_by(block) {
-                let (at, len) = (moved(first), block.min(n - first));
-                if is_far {
+            for first in (0..n).step_by(BLOCK) {
+                let (at, len) = (moved(first), BLOCK.min(n - first));
+                if is_asked {
                     blocks.ask_for(&at, &steps, len, data);
                 }
                 if let Some((at, len)) = next.replace((at, len)) {
@@ -362,7 +391,7 @@ struct Made<'a, 'r, A> {
     room: SmallVec<[&'r mut [A]; 32]>,
     /// Parts of operands whose elements of this block lie side by side where they are, in the type that is computed in.
     direct: SmallVec<[Option<&'a [A]>; 16]>,
-    /// Where the lines of the cache are that the next block has elements in: each part's first one, and how many follow.
+    /// Where the lines of the cache are that the next block has elements in: each part's first one, and how many there are.
     ahead: SmallVec<[*const u8; 16]>,
     ahead_lines: usize,
 }
@@ -411,10 +440,29 @@ impl<'a, 'r, T: Stored> Blocks<'a, 'r, T> {
     /// Computes a block by itself.
     fn whole(&mut self, at: &[usize], steps: &[isize], len: usize, outs: &mut [&mut [T]]) {
         self.point(at, steps, len);
-        let made = &mut self.made;
-        vectorized(Run { made, len });
         let parts = self.data.len();
-        self.store(0, len, &at[parts..], &steps[parts..], outs);
+        let (at, steps) = (&at[parts..], &steps[parts..]);
+        let formula = self.made.formula;
+        let mut part = 0;
+        let mut kept: SmallVec<[Option<&mut [T::Acc]>; 4]> = SmallVec::new();
+        for (parts, out) in formula.results.iter().zip(outs.iter_mut()) {
+            kept.push(match parts[..] {
+                [step] if steps[part] == 1 && formula.alone[step].is_some() => {
+                    T::as_acc_mut(&mut out[at[part]..][..len])
+                }
+                _ => None,
+            });
+            part += parts.len();
+        }
+        let written: SmallVec<[bool; 4]> = kept.iter().map(Option::is_some).collect();
+        let made = &mut self.made;
+        vectorized(Run {
+            made,
+            kept: &mut kept,
+            len,
+        });
+        drop(kept);
+        self.store(0, len, at, steps, &written, outs);
     }
 
     /// Takes the operands of the next block from where they are, or brings them together.
@@ -468,10 +516,22 @@ impl<'a, 'r, T: Stored> Blocks<'a, 'r, T> {
         false
     }
 
-    /// Writes results, from a place of the block on.
-    fn store(&self, from: usize, len: usize, at: &[usize], steps: &[isize], outs: &mut [&mut [T]]) {
+    /// Writes results, from a place of the block on, but those that are written.
+    fn store(
+        &self,
+        from: usize,
+        len: usize,
+        at: &[usize],
+        steps: &[isize],
+        written: &[bool],
+        outs: &mut [&mut [T]],
+    ) {
         let mut part = 0;
-        for (parts, out) in self.made.formula.results.iter().zip(outs) {
+        for (i, (parts, out)) in self.made.formula.results.iter().zip(outs).enumerate() {
+            if written.get(i) == Some(&true) {
+                part += parts.len();
+                continue;
+            }
             for &result in parts {
                 let found = &self.made.of(result, from + len)[from..];
                 let (at, step) = (at[part], steps[part]);
@@ -499,11 +559,15 @@ impl<'a, 'r, T: Stored> Blocks<'a, 'r, T> {
         let len = self.filled;
         if len > 0 {
             let made = &mut self.made;
-            vectorized(Run { made, len });
+            vectorized(Run {
+                made,
+                kept: &mut [],
+                len,
+            });
         }
         let mut from = 0;
         for (at, len) in waiting.drain(..) {
-            self.store(from, len, &at[count..], &steps[count..], outs);
+            self.store(from, len, &at[count..], &steps[count..], &[], outs);
             from += len;
         }
         self.filled = 0;
@@ -526,57 +590,75 @@ impl<A: Real> Made<'_, '_, A> {
 }
 
 /// Goes through the steps for a block of elements: one call for all of them that are short.
-struct Run<'b, 'a, 'r, A> {
+struct Run<'b, 'o, 'a, 'r, A> {
     made: &'b mut Made<'a, 'r, A>,
+    /// Of each result the elements, if they are written where they belong.
+    kept: &'b mut [Option<&'o mut [A]>],
     len: usize,
 }
 
-impl<A: Real> WithSimd for Run<'_, '_, '_, A> {
+impl<A: Real> WithSimd for Run<'_, '_, '_, '_, A> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { made, len } = self;
+        let Self { made, kept, len } = self;
         let formula = made.formula;
-        // What the next block reads and writes is asked for bit by bit: all at once would be waited for.
-        let share = made.ahead_lines.div_ceil(formula.made);
-        let mut asked = 0;
-        for (step, &block) in formula.steps.iter().zip(&formula.blocks) {
+        // What the next block reads and writes is asked for part by part: all at once would be waited for.
+        let lines = made.ahead_lines * made.ahead.len();
+        let parts = lines.div_ceil(AT_ONCE * formula.made).max(1);
+        let elements = len.div_ceil(parts).next_multiple_of(LINE);
+        let mut ahead = (0..made.ahead_lines)
+            .flat_map(|at| made.ahead.iter().map(move |of| of.wrapping_add(at * LINE)));
+        let steps = formula.steps.iter().zip(&formula.blocks);
+        for ((step, &block), alone) in steps.zip(&formula.alone) {
             if step.is_early() {
                 continue;
             }
-            for &of in &made.ahead {
-                for at in asked..made.ahead_lines.min(asked + share) {
-                    line(of.wrapping_add(at * LINE));
-                }
-            }
-            asked += share;
             // No step reads the block that it writes.
             let whole = std::mem::take(&mut made.room[block]);
-            let out = &mut whole[..len];
-            match *step {
-                FormulaStep::Input(_) | FormulaStep::Number(_) => {}
-                FormulaStep::Map { map, order, of } => map.eval(order, made.of(of, len), out),
-                FormulaStep::Binary { kind, of: [a, b] } => {
-                    let [a, b] = [made.of(a, len), made.of(b, len)];
-                    match kind {
-                        Binary::Add => each(a, b, out, A::add),
-                        Binary::Sub => each(a, b, out, A::sub),
-                        Binary::Mul => each(a, b, out, A::mul),
-                        Binary::Div => each(a, b, out, A::div),
-                        kind => binary_lines(kind, a, b, out),
-                    }
-                }
-                FormulaStep::Below(of) => {
-                    let [a, b, x, y] = of.map(|step| made.of(step, len));
-                    let of = a.iter().zip(b).zip(x.iter().zip(y));
-                    for (out, ((&a, &b), (&x, &y))) in out.iter_mut().zip(of) {
-                        // Both are there before one is taken: of two places, it would be gathered.
-                        *out = if a < b { x } else { y };
-                    }
-                }
+            let out = match alone.and_then(|result| kept.get_mut(result)) {
+                Some(Some(out)) => &mut **out,
+                _ => &mut whole[..len],
+            };
+            for (i, out) in out.chunks_mut(elements).enumerate() {
+                ahead
+                    .by_ref()
+                    .take(lines.div_ceil(parts * formula.made))
+                    .for_each(line);
+                let part = i * elements..i * elements + out.len();
+                step.run(|of| &made.of(of, len)[part.clone()], out);
             }
             made.room[block] = whole;
+        }
+    }
+}
+
+impl FormulaStep {
+    /// Makes some elements of those of the steps that it reads.
+    #[inline(always)]
+    fn run<'x, A: Real>(self, of: impl Fn(usize) -> &'x [A], out: &mut [A]) {
+        match self {
+            Self::Input(_) | Self::Number(_) => {}
+            Self::Map { map, order, of: x } => map.eval(order, of(x), out),
+            Self::Binary { kind, of: read } => {
+                let [a, b] = read.map(of);
+                match kind {
+                    Binary::Add => each(a, b, out, A::add),
+                    Binary::Sub => each(a, b, out, A::sub),
+                    Binary::Mul => each(a, b, out, A::mul),
+                    Binary::Div => each(a, b, out, A::div),
+                    kind => binary_lines(kind, a, b, out),
+                }
+            }
+            Self::Below(read) => {
+                let [a, b, x, y] = read.map(of);
+                let of = a.iter().zip(b).zip(x.iter().zip(y));
+                for (out, ((&a, &b), (&x, &y))) in out.iter_mut().zip(of) {
+                    // Both are there before one is taken: of two places, it would be gathered.
+                    *out = if a < b { x } else { y };
+                }
+            }
         }
     }
 }

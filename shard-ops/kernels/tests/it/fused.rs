@@ -118,11 +118,12 @@ fn nobody_is_below_a_number_that_is_none() {
     assert_eq!(out, y);
 }
 
-/// Steps of which later ones read any before them, and of which any are results: none is lost while somebody needs it.
+/// Steps of which later ones read any before them, and of which any are results: none is lost while somebody needs it, in short rows and in
+/// long ones, whose results are written where they belong.
 #[test]
 fn room_is_used_again_when_nobody_reads_it() {
     let mut rng = Rng::new(11);
-    for _ in 0..200 {
+    for round in 0..200 {
         let operands = rng.within(1, 5);
         let mut steps: Vec<_> = (0..operands).map(FormulaStep::Input).collect();
         for _ in 0..rng.within(1, 40) {
@@ -142,38 +143,74 @@ fn room_is_used_again_when_nobody_reads_it() {
         let results: Vec<Vec<usize>> = (0..rng.within(1, 3))
             .map(|_| vec![rng.within(0, steps.len() - 1)])
             .collect();
-        let numbers: Vec<f64> = (0..operands).map(|i| 1.5 - i as f64).collect();
-        let mut expected: Vec<f64> = Vec::new();
-        for step in &steps {
-            expected.push(match *step {
-                FormulaStep::Input(i) => numbers[i],
-                FormulaStep::Number(value) => value,
-                FormulaStep::Map { of, .. } => -expected[of],
-                FormulaStep::Binary {
-                    kind: Binary::Sub,
-                    of: [a, b],
-                } => expected[a] - expected[b],
-                FormulaStep::Binary { of: [a, b], .. } => expected[a].max(expected[b]),
-                FormulaStep::Below([a, b, x, y]) => match expected[a] < expected[b] {
-                    true => expected[x],
-                    false => expected[y],
-                },
-            });
-        }
-        let expected: Vec<f64> = results.iter().map(|result| expected[result[0]]).collect();
+        let n = [1, 64, 1100, 2500][round % 4];
+        let operand = |i: usize| (0..n).map(|k| 1.5 - (i * n) as f64 + k as f64).collect();
+        let numbers: Vec<Vec<f64>> = (0..operands).map(operand).collect();
         let formula = Formula::new(steps, vec![1; operands], results);
-        let inputs: Vec<_> = numbers
-            .iter()
-            .map(|x| View::line(std::slice::from_ref(x)))
-            .collect();
-        let mut out = vec![f64::NAN; expected.len()];
-        let mut outs: Vec<_> = out.chunks_mut(1).map(ViewMut::line).collect();
+        let inputs: Vec<_> = numbers.iter().map(|x| View::line(x)).collect();
+        let mut out = vec![f64::NAN; n * formula.results().len()];
+        let mut outs: Vec<_> = out.chunks_mut(n).map(ViewMut::line).collect();
         fused(&formula, 0, &inputs, &mut outs);
-        assert_eq!(out, expected, "{formula:?}");
+        for k in [0, n / 2, n - 1] {
+            let expected = by_numbers(formula.steps(), |i| numbers[i][k]);
+            for (out, result) in out.chunks(n).zip(formula.results()) {
+                assert_eq!(out[k], expected[result[0]], "{k} of {n}: {formula:?}");
+            }
+        }
     }
 }
 
-/// Steps are computed in as much room as there are at a time, and all operands of a long sum are read.
+/// What each step is for some numbers.
+fn by_numbers(steps: &[FormulaStep], input: impl Fn(usize) -> f64) -> Vec<f64> {
+    let mut found: Vec<f64> = Vec::new();
+    for step in steps {
+        found.push(match *step {
+            FormulaStep::Input(i) => input(i),
+            FormulaStep::Number(value) => value,
+            FormulaStep::Map { of, .. } => -found[of],
+            FormulaStep::Binary {
+                kind: Binary::Sub,
+                of: [a, b],
+            } => found[a] - found[b],
+            FormulaStep::Binary { of: [a, b], .. } => found[a].max(found[b]),
+            FormulaStep::Below([a, b, x, y]) => match found[a] < found[b] {
+                true => found[x],
+                false => found[y],
+            },
+        });
+    }
+    found
+}
+
+/// More than a cache holds: what a block needs is asked for while another is computed, in parts.
+#[test]
+fn operands_may_be_far_away() {
+    use FormulaStep::Input;
+    let n = 100_003;
+    let steps = vec![
+        Input(0),
+        Input(1),
+        Input(2),
+        binary(Binary::Sub, 1, 0),
+        binary(Binary::Mul, 3, 2),
+        binary(Binary::Add, 0, 4),
+    ];
+    let lerp = Formula::new(steps, vec![1; 3], vec![vec![5], vec![3], vec![1]]);
+    let numbers = |i: usize| (0..n).map(|k| ((k * (2 * i + 7)) % 61) as f32).collect();
+    let of: Vec<Vec<f32>> = (0..3).map(numbers).collect();
+    let (mut out, mut apart, mut b) = (vec![f32::NAN; n], vec![f32::NAN; n], vec![f32::NAN; n + 5]);
+    let inputs: Vec<_> = of.iter().map(|x| View::line(x)).collect();
+    // An operand is copied, to another place than that where the results before it begin.
+    let copied = ViewMut::new(&mut b, 5, &[n], &[1]);
+    let mut outs = [ViewMut::line(&mut out), ViewMut::line(&mut apart), copied];
+    fused(&lerp, 0, &inputs, &mut outs);
+    for k in 0..n {
+        let [x, y, w] = [&of[0], &of[1], &of[2]].map(|x| x[k]);
+        let got = [out[k], apart[k], b[k + 5]];
+        assert_eq!(got, [x + (y - x) * w, y - x, y], "{k}");
+    }
+}
+
 #[test]
 fn formulas_may_have_many_operands() {
     for count in [6, 7, 30, 31, 200, MOST - 1] {

@@ -32,10 +32,12 @@ use crate::{
     Result, Rule, Saved, Value, key_of,
 };
 use shard_comm::{DType, Element, Strided, kernel};
+use shard_kernels::attention::Stored;
+use shard_kernels::fused::{Formula, FormulaStep, fused};
 use shard_kernels::pointwise::{self, Binary};
 use shard_kernels::unary::{self, Form, Unary};
 use shard_kernels::{View, ViewMut, whole};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// Applies a map of one number to every element. It can be differentiated three times; a fourth is
@@ -322,12 +324,16 @@ impl Op for UnaryMap {
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        if call.is_of_halves() {
-            return match self.order {
-                0 => call.by_singles(|[x], mut out| unary::unary(self.map, 0, &x, &mut out)),
-                order => call.by_singles(|[x, g], mut out| {
-                    unary::unary_scaled(self.map, order, &x, &g, &mut out);
-                }),
+        if call.dtype().is_half() {
+            let (map, order) = (self.map, self.order);
+            let f = FormulaStep::Map { map, order, of: 0 };
+            let scaled = FormulaStep::Binary {
+                kind: Binary::Mul,
+                of: [2, 1],
+            };
+            return match order {
+                0 => in_halves(call, 1, &[f]),
+                _ => in_halves(call, 2, &[f, scaled]),
             };
         }
         with_float!(call.dtype(), T => {
@@ -442,6 +448,29 @@ fn over_both<T: Element>(
     }
 }
 
+/// Takes so many operands of 16 bits through steps that are numbered behind them. They are widened, and the result is rounded, block by
+/// block, as in formulas.
+fn in_halves(call: &mut HostCall<'_, '_>, operands: usize, steps: &[FormulaStep]) {
+    let inputs = (0..operands).map(FormulaStep::Input);
+    let all: Vec<FormulaStep> = inputs.chain(steps.iter().copied()).collect();
+    let result = vec![all.len() - 1];
+    let formula = Formula::new(all, vec![1; operands], vec![result]);
+    match call.dtype() {
+        DType::F16 => by_formula::<half::f16>(call, &formula),
+        _ => by_formula::<half::bf16>(call, &formula),
+    }
+}
+
+fn by_formula<T: Stored + Element>(call: &mut HostCall<'_, '_>, formula: &Formula) {
+    let operands = 0..formula.operands().len();
+    let operands: SmallVec<[View<'_, T>; 2]> = operands.map(|i| call.elements(i)).collect();
+    let out = call.elements_out::<T>(0);
+    let inputs = operands.iter().map(|x| x.broadcast_to(out.shape()));
+    if let Some(inputs) = inputs.collect::<Option<SmallVec<[View<'_, T>; 2]>>>() {
+        fused(formula, 0, &inputs, &mut [out]);
+    }
+}
+
 impl Op for Arithmetic {
     fn name(&self) -> &'static str {
         binary_name(self.kind)
@@ -470,9 +499,9 @@ impl Op for Arithmetic {
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        if call.is_of_halves() {
-            return call
-                .by_singles(|[a, b], mut out| pointwise::binary(self.kind, &a, &b, &mut out));
+        if call.dtype().is_half() {
+            let (kind, of) = (self.kind, [0, 1]);
+            return in_halves(call, 2, &[FormulaStep::Binary { kind, of }]);
         }
         match call.dtype() {
             DType::F32 | DType::F64 => with_float!(call.dtype(), T => match call.lines::<T, 2>() {
