@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::kernel::half_float::{narrow_f16, widen_f16};
 use half::{bf16, f16};
 
 /// The type of a buffer's elements, known at run time.
@@ -157,18 +158,19 @@ element!(
     |v: i64| v as Self,
     float
 );
+// By way of `f32`, which is exact: there are loops over vectors of that.
 element!(
     f16,
     F16,
-    f64::from,
-    |v: f64| Self::from_f32(v as f32),
-    |v: i64| Self::from_f32(v as f32),
+    |v| f64::from(widen_f16(v)),
+    |v: f64| narrow_f16(v as f32),
+    |v: i64| narrow_f16(v as f32),
     float
 );
 element!(
     bf16,
     BF16,
-    f64::from,
+    |v: Self| f64::from(v.to_f32()),
     |v: f64| Self::from_f32(v as f32),
     |v: i64| Self::from_f32(v as f32),
     float

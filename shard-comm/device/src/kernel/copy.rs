@@ -6,7 +6,7 @@ use super::nest::{Block, Kernel, Nest};
 use super::row;
 use super::stream;
 use super::turn;
-use crate::{DType, Element, Scalar, Strided, dispatch_dtype};
+use crate::{Bool, DType, Element, Scalar, Strided, dispatch_dtype};
 use half::{bf16, f16};
 
 /// Writes a scalar to a checked view.
@@ -115,6 +115,12 @@ pub(super) fn copier(from: DType, to: DType) -> Kernel {
         (DType::BF16, DType::F32) => widen::<bf16>,
         (DType::F32, DType::F16) => narrow::<f16>,
         (DType::F32, DType::BF16) => narrow::<bf16>,
+        (DType::F16, DType::F64) => converted_by_vectors::<f16, f64>,
+        (DType::BF16, DType::F64) => converted_by_vectors::<bf16, f64>,
+        (DType::F64, DType::F16) => converted_by_vectors::<f64, f16>,
+        (DType::F64, DType::BF16) => converted_by_vectors::<f64, bf16>,
+        (DType::F16, DType::Bool) => converted_by_vectors::<f16, Bool>,
+        (DType::BF16, DType::Bool) => converted_by_vectors::<bf16, Bool>,
         _ => dispatch_dtype!(from, S => dispatch_dtype!(to, D => converted::<S, D>)),
     }
 }
@@ -141,6 +147,11 @@ fn convert_rows<S: Element, D: Element>(
     } else {
         block.sweep(src, dst, |_, value| f(value));
     }
+}
+
+/// As [`converted`], for types with which the processor's plain instructions take long.
+fn converted_by_vectors<S: Element, D: Element>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {
+    convert_rows::<S, D>(dst, src, block, |value| D::from_scalar(value.to_scalar()));
 }
 
 fn converted<S: Element, D: Element>(dst: &mut [u8], src: &[u8], block: &Block<'_>) {

@@ -12,7 +12,7 @@ const QUIET: u32 = 1 << 22;
 const INFINITY: u32 = 0xff << 23;
 
 #[inline]
-pub(super) fn widen_f16(value: f16) -> f32 {
+pub(crate) fn widen_f16(value: f16) -> f32 {
     let bits = u32::from(value.to_bits());
     let (sign, size) = ((bits & 0x8000) << 16, bits & 0x7fff);
     // The exponent counts from 15, not from 127; subnormal values become normal by the product.
@@ -23,7 +23,7 @@ pub(super) fn widen_f16(value: f16) -> f32 {
 }
 
 #[inline]
-pub(super) fn narrow_f16(value: f32) -> f16 {
+pub(crate) fn narrow_f16(value: f32) -> f16 {
     const LEAST_NORMAL: u32 = (127 - 14) << 23;
     const HALF: u32 = (127 - 1) << 23;
     let bits = value.to_bits();

@@ -14,7 +14,7 @@ mod arithmetic;
 mod convert;
 mod copy;
 mod fold;
-mod half_float;
+pub(crate) mod half_float;
 mod nest;
 mod reduce;
 mod row;
