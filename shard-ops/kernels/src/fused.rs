@@ -7,11 +7,11 @@ use super::pointwise::{Binary, assert_shapes, binary_lines, vectorized};
 use super::prefetch::line;
 use super::scratch::{Room, Scratch};
 use super::unary::Unary;
-use super::view::for_each_row;
+use super::view::{for_each_joined, is_row_major, join_dims};
 use super::{Dims, Real, Strides, View, ViewMut};
 use half::{bf16, f16};
 use pulp::{Simd, WithSimd};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 /// A step of a [`Formula`]. Steps name earlier ones by their number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -229,8 +229,8 @@ const NEAR: usize = 512 << 10;
 /// Lines of the cache that are asked for at a time, at most: for more a core waits (Zen 4).
 const AT_ONCE: usize = 24;
 
-/// Rows from this length on are blocks by themselves; shorter ones are brought together.
-const LONG: usize = 64;
+/// Where tiles are of fewer elements, they are brought together.
+const SHORT: usize = 64;
 
 fn fused_here<T: Stored>(
     formula: &Formula,
@@ -323,64 +323,147 @@ fn by_rows<T: Stored, const N: usize>(
     for place in places {
         assert_shapes(&[&place.shape], shape);
     }
+    if shape.contains(&0) {
+        return;
+    }
     // Parts that are not there stay at one place.
     let still: Strides = SmallVec::from_elem(0, shape.len());
     let strides = core::array::from_fn(|k| places.get(k).map_or(&still[..], |at| &at.strides));
     let offsets: [usize; N] = core::array::from_fn(|k| places.get(k).map_or(0, |at| at.offset));
-    let mut memory = Room::new();
-    let mut blocks = Blocks::new(formula, inputs, memory.numbers(formula.room * BLOCK));
-    // What a cache near the core holds is not asked for, nor what the processor sees coming: few parts, read in few loops.
     let elements: usize = shape.iter().product();
+    let (extents, strides) = match strides.iter().all(|steps| is_row_major(shape, steps)) {
+        true => (smallvec![elements], smallvec![[1; N]]),
+        false => join_dims(shape, strides),
+    };
+    let (n, outer) = (extents.split_last()).map_or((1, &[][..]), |(n, outer)| (*n, outer));
+    let apart = outer
+        .len()
+        .checked_sub(1)
+        .map_or([1; N], |last| strides[last]);
+    let along = *strides.last().unwrap_or(&[1; N]);
+    let mut memory = Room::new();
+    let memory = memory.numbers(formula.room * BLOCK);
+    let steps = Apart {
+        rows: apart,
+        elements: along,
+    };
+    let mut blocks = Blocks::new(formula, inputs, steps, memory);
+    // What a cache near the core holds is not asked for, nor what the processor sees coming: few parts, read in few loops.
     let is_asked = elements * places.len() * size_of::<T>() > NEAR
         && places.len() >= 3
         && places.len() + formula.made >= 5;
-    // The block whose elements have been asked for while the one before is computed.
-    let mut next: Option<([usize; N], usize)> = None;
-    // Short rows that wait for more: where their results go.
-    let mut waiting: Vec<([usize; N], usize)> = Vec::new();
-    let mut steps_of = [0; N];
-    for_each_row(shape, strides, offsets, |at, n, steps| {
-        steps_of = steps;
-        let moved = |by: usize| -> [usize; N] {
-            core::array::from_fn(|k| at[k].wrapping_add_signed(by as isize * steps[k]))
-        };
-        if n >= LONG {
-            for first in (0..n).step_by(BLOCK) {
-                let (at, len) = (moved(first), BLOCK.min(n - first));
-                if is_asked {
-                    blocks.ask_for(&at, &steps, len, data);
+    // Both ways bring operands to the same room, so that all tiles go one of them.
+    let together = n * outer.last().unwrap_or(&1);
+    let are_few = together < SHORT && together < elements;
+    // The tile whose elements have been asked for while the one before is computed.
+    let mut next: Option<Tile<N>> = None;
+    let mut visit = |tile: Tile<N>| {
+        if are_few {
+            return blocks.append(tile, data);
+        }
+        if is_asked {
+            blocks.ask_for(&tile, data);
+        }
+        if let Some(tile) = next.replace(tile) {
+            blocks.whole(&tile, data);
+        }
+    };
+    for_each_joined(
+        outer,
+        &strides[..outer.len()],
+        offsets,
+        &mut |at, rows, _| {
+            let mut row = Tile {
+                at,
+                rows: 1,
+                len: n,
+            };
+            if n > BLOCK {
+                for _ in 0..rows {
+                    let mut tile = row;
+                    for first in (0..n).step_by(BLOCK) {
+                        tile.len = BLOCK.min(n - first);
+                        visit(tile);
+                        tile.go_on(&along, BLOCK);
+                    }
+                    row.go_on(&apart, 1);
                 }
-                if let Some((at, len)) = next.replace((at, len)) {
-                    blocks.whole(&at, &steps, len, data);
+            } else {
+                let together = BLOCK / n;
+                for first in (0..rows).step_by(together) {
+                    row.rows = together.min(rows - first);
+                    visit(row);
+                    row.go_on(&apart, together);
                 }
             }
-            return;
-        }
-        let mut first = 0;
-        while first < n {
-            let (at, len) = (moved(first), (n - first).min(BLOCK - blocks.filled));
-            blocks.append(&at, &steps, len);
-            waiting.push((at, len));
-            if blocks.filled == BLOCK {
-                blocks.settle(count, &mut waiting, &steps, data);
-            }
-            first += len;
-        }
-    });
-    if let Some((at, len)) = next {
-        blocks.whole(&at, &steps_of, len, data);
+        },
+    );
+    if let Some(tile) = next {
+        blocks.whole(&tile, data);
     }
-    blocks.settle(count, &mut waiting, &steps_of, data);
+    blocks.settle(data);
+}
+
+/// Rows of elements, as many as a block has room for.
+#[derive(Clone, Copy)]
+struct Tile<const N: usize> {
+    /// Where the first is in each part.
+    at: [usize; N],
+    rows: usize,
+    /// Elements of a row.
+    len: usize,
+}
+
+impl<const N: usize> Tile<N> {
+    fn elements(&self) -> usize {
+        self.rows * self.len
+    }
+
+    fn go_on(&mut self, steps: &[isize; N], times: usize) {
+        for (at, step) in self.at.iter_mut().zip(steps) {
+            *at = at.wrapping_add_signed(step * times as isize);
+        }
+    }
+}
+
+/// How far it is in each part to the next row of a tile, and to the next element of one.
+struct Apart<const N: usize> {
+    rows: [isize; N],
+    elements: [isize; N],
+}
+
+impl<const N: usize> Apart<N> {
+    /// Whether the elements of a part lie side by side in memory.
+    fn is_dense(&self, tile: &Tile<N>, part: usize) -> bool {
+        self.elements[part] == 1 && (tile.rows == 1 || self.rows[part] == tile.len as isize)
+    }
+
+    /// Whether all rows of a part are the same one, or one number.
+    fn is_repeated(&self, tile: &Tile<N>, part: usize) -> bool {
+        match tile.rows {
+            1 => self.elements[part] == 0,
+            _ => self.rows[part] == 0,
+        }
+    }
+
+    /// Where the rows of a part begin.
+    fn rows(&self, tile: &Tile<N>, part: usize) -> impl Iterator<Item = usize> + use<N> {
+        let (at, apart) = (tile.at[part], self.rows[part]);
+        (0..tile.rows).map(move |row| at.wrapping_add_signed(row as isize * apart))
+    }
 }
 
 /// Operands and results, and what is made of a block of them.
-struct Blocks<'a, 'r, T: Stored> {
+struct Blocks<'a, 'r, T: Stored, const N: usize> {
     /// The memory of each operand's part.
     data: SmallVec<[&'a [T]; 16]>,
     made: Made<'a, 'r, T::Acc>,
-    /// Of an operand that is one number: where that is, and how much room from the first on has it.
+    steps: Apart<N>,
+    /// Of an operand whose rows are one row, or one number: where that is, and how much room from the first on has it.
     repeated: SmallVec<[(usize, usize); 16]>,
-    /// How many elements of short rows have been brought together.
+    /// Tiles of few elements that wait for more, and where in the block each begins.
+    waiting: Vec<(usize, Tile<N>)>,
+    /// How many elements they have.
     filled: usize,
 }
 
@@ -396,8 +479,13 @@ struct Made<'a, 'r, A> {
     ahead_lines: usize,
 }
 
-impl<'a, 'r, T: Stored> Blocks<'a, 'r, T> {
-    fn new(formula: &'a Formula, inputs: &[View<'a, T>], mut room: Scratch<'r, T::Acc>) -> Self {
+impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
+    fn new(
+        formula: &'a Formula,
+        inputs: &[View<'a, T>],
+        steps: Apart<N>,
+        mut room: Scratch<'r, T::Acc>,
+    ) -> Self {
         let mut room: SmallVec<[&'r mut [T::Acc]; 32]> =
             (0..formula.room).map(|_| room.take(BLOCK)).collect();
         for (step, &block) in formula.steps.iter().zip(&formula.blocks) {
@@ -419,128 +507,134 @@ impl<'a, 'r, T: Stored> Blocks<'a, 'r, T> {
             },
             repeated: SmallVec::from_elem((0, 0), data.len()),
             data,
+            steps,
+            waiting: Vec::new(),
             filled: 0,
         }
     }
 
-    /// Notes the places of a block that is next, of operands and results, which are asked for while another is computed.
-    fn ask_for(&mut self, at: &[usize], steps: &[isize], len: usize, outs: &[&mut [T]]) {
+    /// Notes the places of a tile that is next, of operands and results, which are asked for while another is computed.
+    fn ask_for(&mut self, tile: &Tile<N>, outs: &[&mut [T]]) {
         let results = self.made.formula.results.iter().zip(outs);
         let results = results.flat_map(|(parts, out)| std::iter::repeat_n(&**out, parts.len()));
         let of = self.data.iter().copied().chain(results);
         self.made.ahead.clear();
-        self.made.ahead_lines = (len * size_of::<T>()).div_ceil(LINE);
-        for ((data, &at), &step) in of.zip(at).zip(steps) {
-            if step == 1 {
-                self.made.ahead.push(data[at..].as_ptr().cast());
+        self.made.ahead_lines = (tile.elements() * size_of::<T>()).div_ceil(LINE);
+        for (part, data) in of.enumerate() {
+            if self.steps.is_dense(tile, part) {
+                self.made.ahead.push(data[tile.at[part]..].as_ptr().cast());
             }
         }
     }
 
-    /// Computes a block by itself.
-    fn whole(&mut self, at: &[usize], steps: &[isize], len: usize, outs: &mut [&mut [T]]) {
-        self.point(at, steps, len);
-        let parts = self.data.len();
-        let (at, steps) = (&at[parts..], &steps[parts..]);
-        let formula = self.made.formula;
-        let mut part = 0;
+    /// Computes a tile by itself.
+    fn whole(&mut self, tile: &Tile<N>, outs: &mut [&mut [T]]) {
+        let (formula, len) = (self.made.formula, tile.elements());
+        for (part, data) in self.data.iter().enumerate() {
+            self.made.direct[part] = match self.steps.is_dense(tile, part) {
+                true => T::as_acc(&data[tile.at[part]..][..len]),
+                false => None,
+            };
+        }
+        self.bring(tile, 0);
+        let mut part = self.data.len();
         let mut kept: SmallVec<[Option<&mut [T::Acc]>; 4]> = SmallVec::new();
         for (parts, out) in formula.results.iter().zip(outs.iter_mut()) {
             kept.push(match parts[..] {
-                [step] if steps[part] == 1 && formula.alone[step].is_some() => {
-                    T::as_acc_mut(&mut out[at[part]..][..len])
+                [step] if formula.alone[step].is_some() && self.steps.is_dense(tile, part) => {
+                    T::as_acc_mut(&mut out[tile.at[part]..][..len])
                 }
                 _ => None,
             });
             part += parts.len();
         }
         let written: SmallVec<[bool; 4]> = kept.iter().map(Option::is_some).collect();
-        let made = &mut self.made;
+        let (made, kept_here) = (&mut self.made, &mut kept);
         vectorized(Run {
             made,
-            kept: &mut kept,
+            kept: kept_here,
             len,
         });
         drop(kept);
-        self.store(0, len, at, steps, &written, outs);
+        self.store(tile, 0, &written, outs);
     }
 
-    /// Takes the operands of the next block from where they are, or brings them together.
-    fn point(&mut self, at: &[usize], steps: &[isize], len: usize) {
-        for (i, data) in self.data.iter().enumerate() {
-            self.made.direct[i] = match steps[i] {
-                1 => T::as_acc(&data[at[i]..][..len]),
-                _ => None,
-            };
+    /// Adds a tile of few elements to the block, which is computed once it is full.
+    fn append(&mut self, tile: Tile<N>, outs: &mut [&mut [T]]) {
+        if self.filled + tile.elements() > BLOCK {
+            self.settle(outs);
         }
-        self.bring(at, steps, 0, len);
-    }
-
-    /// Adds a short row to the block.
-    fn append(&mut self, at: &[usize], steps: &[isize], len: usize) {
         self.made.direct.fill(None);
-        self.bring(at, steps, self.filled, len);
-        self.filled += len;
+        self.bring(&tile, self.filled);
+        self.waiting.push((self.filled, tile));
+        self.filled += tile.elements();
     }
 
     /// Brings operands that are not taken from where they are to places of the block.
-    fn bring(&mut self, at: &[usize], steps: &[isize], to: usize, len: usize) {
+    fn bring(&mut self, tile: &Tile<N>, first: usize) {
         let formula = self.made.formula;
         for (step, &block) in formula.steps.iter().zip(&formula.blocks) {
-            let FormulaStep::Input(i) = *step else {
+            let FormulaStep::Input(part) = *step else {
                 continue;
             };
-            if self.made.direct[i].is_some() {
+            if self.made.direct[part].is_some() || self.has(part, tile, first) {
                 continue;
             }
-            if steps[i] == 0 && self.has(i, at[i], to, len) {
+            let from = self.data[part];
+            let to = &mut self.made.room[block][first..][..tile.elements()];
+            if self.steps.is_dense(tile, part) {
+                T::widen_slice(&from[tile.at[part]..][..to.len()], to);
                 continue;
             }
-            let (from, to) = (self.data[i], &mut self.made.room[block][to..][..len]);
-            match steps[i] {
-                0 => to.fill(from[at[i]].widen()),
-                step => gather(from, at[i], step, to),
+            for (to, at) in to
+                .chunks_exact_mut(tile.len)
+                .zip(self.steps.rows(tile, part))
+            {
+                match self.steps.elements[part] {
+                    0 => to.fill(from[at].widen()),
+                    step => gather(from, at, step, to),
+                }
             }
         }
     }
 
-    /// Whether so much room has the number of an operand already, as it was filled for a block before; it will have it.
-    fn has(&mut self, operand: usize, at: usize, from: usize, len: usize) -> bool {
-        let (of, filled) = self.repeated[operand];
-        let goes_on = of == at && filled >= from;
-        if goes_on && from + len <= filled {
+    /// Whether there is the row or the number of an operand already, as often as a tile needs it, since one before needed it too; now there
+    /// will be.
+    fn has(&mut self, part: usize, tile: &Tile<N>, first: usize) -> bool {
+        if !self.steps.is_repeated(tile, part) {
+            self.repeated[part] = (0, 0);
+            return false;
+        }
+        let (of, filled) = self.repeated[part];
+        let (at, end) = (tile.at[part], first + tile.elements());
+        let goes_on = of == at && filled >= first;
+        if goes_on && end <= filled {
             return true;
         }
-        let filled = if goes_on || from == 0 { from + len } else { 0 };
-        self.repeated[operand] = (at, filled);
+        let filled = if goes_on || first == 0 { end } else { 0 };
+        self.repeated[part] = (at, filled);
         false
     }
 
-    /// Writes results, from a place of the block on, but those that are written.
-    fn store(
-        &self,
-        from: usize,
-        len: usize,
-        at: &[usize],
-        steps: &[isize],
-        written: &[bool],
-        outs: &mut [&mut [T]],
-    ) {
-        let mut part = 0;
+    /// Writes the results of a tile, which begins at a place of the block, but those that are written.
+    fn store(&self, tile: &Tile<N>, first: usize, written: &[bool], outs: &mut [&mut [T]]) {
+        let mut part = self.data.len();
         for (i, (parts, out)) in self.made.formula.results.iter().zip(outs).enumerate() {
             if written.get(i) == Some(&true) {
                 part += parts.len();
                 continue;
             }
             for &result in parts {
-                let found = &self.made.of(result, from + len)[from..];
-                let (at, step) = (at[part], steps[part]);
-                match step {
-                    1 => T::narrow_slice(found, &mut out[at..][..len]),
-                    _ => {
-                        for (k, &found) in found.iter().enumerate() {
-                            out[at.wrapping_add_signed(k as isize * step)] = T::narrow(found);
-                        }
+                let found = &self.made.of(result, first + tile.elements())[first..];
+                if self.steps.is_dense(tile, part) {
+                    T::narrow_slice(found, &mut out[tile.at[part]..][..found.len()]);
+                } else {
+                    let step = self.steps.elements[part];
+                    for (found, at) in found
+                        .chunks_exact(tile.len)
+                        .zip(self.steps.rows(tile, part))
+                    {
+                        scatter(found, out, at, step);
                     }
                 }
                 part += 1;
@@ -548,29 +642,32 @@ impl<'a, 'r, T: Stored> Blocks<'a, 'r, T> {
         }
     }
 
-    /// Computes the short rows that have been brought together.
-    fn settle<const N: usize>(
-        &mut self,
-        count: usize,
-        waiting: &mut Vec<([usize; N], usize)>,
-        steps: &[isize; N],
-        outs: &mut [&mut [T]],
-    ) {
-        let len = self.filled;
-        if len > 0 {
-            let made = &mut self.made;
+    /// Computes the tiles that have been brought together.
+    fn settle(&mut self, outs: &mut [&mut [T]]) {
+        if self.filled > 0 {
             vectorized(Run {
-                made,
+                made: &mut self.made,
                 kept: &mut [],
-                len,
+                len: self.filled,
             });
         }
-        let mut from = 0;
-        for (at, len) in waiting.drain(..) {
-            self.store(from, len, &at[count..], &steps[count..], &[], outs);
-            from += len;
+        let waiting = std::mem::take(&mut self.waiting);
+        for (first, tile) in &waiting {
+            self.store(tile, *first, &[], outs);
         }
+        self.waiting = waiting;
+        self.waiting.clear();
         self.filled = 0;
+    }
+}
+
+/// Rounds numbers to position `at` on, `step` apart.
+fn scatter<T: Stored>(found: &[T::Acc], to: &mut [T], at: usize, step: isize) {
+    if step == 1 {
+        return T::narrow_slice(found, &mut to[at..][..found.len()]);
+    }
+    for (k, &found) in found.iter().enumerate() {
+        to[at.wrapping_add_signed(k as isize * step)] = T::narrow(found);
     }
 }
 

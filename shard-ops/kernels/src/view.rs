@@ -526,12 +526,21 @@ fn rows<const N: usize>(
         return;
     }
     let (shape, strides) = join_dims(shape, strides);
+    for_each_joined(&shape, &strides, offsets, visit);
+}
+
+/// As [`for_each_row`], of dims that [`join_dims`] has joined.
+pub(crate) fn for_each_joined<const N: usize>(
+    shape: &[usize],
+    strides: &[[isize; N]],
+    offsets: [usize; N],
+    visit: &mut dyn FnMut([usize; N], usize, [isize; N]),
+) {
     let Some((&n, outer)) = shape.split_last() else {
-        visit(offsets, 1, [1; N]);
-        return;
+        return visit(offsets, 1, [1; N]);
     };
     let last = outer.len();
-    let steps: [isize; N] = core::array::from_fn(|k| strides[last][k]);
+    let steps = strides[last];
     let mut index: Dims = SmallVec::from_elem(0, outer.len());
     let mut at = offsets;
     loop {

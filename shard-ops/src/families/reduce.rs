@@ -15,8 +15,10 @@ use super::over_dims::OverDims;
 use super::types::floats;
 use crate::host::is_whole;
 use crate::{
-    Cotangents, Exec, Grads, HostCall, Keeps, Meta, Op, Precision, Result, Rule, Saved, Value,
+    Cotangents, Exec, Grads, Halves, HostCall, Keeps, Meta, Op, Precision, Result, Rule, Saved,
+    Value,
 };
+use shard_comm::{DType, DeviceKind};
 use shard_kernels::unary::Unary;
 use shard_spec::ReduceOp;
 use std::sync::Arc;
@@ -194,7 +196,11 @@ impl Op for Reduce {
         self.0.rule(inputs)
     }
 
-    crate::kernel::gpu_kernel!(halves 0);
+    crate::kernel::gpu_kernel!(0);
+
+    fn halves(&self, _: DType, inputs: &[Meta], on: DeviceKind) -> Halves {
+        self.0.halves(inputs, on)
+    }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         self.0.host(call);

@@ -182,6 +182,69 @@ fn by_numbers(steps: &[FormulaStep], input: impl Fn(usize) -> f64) -> Vec<f64> {
     found
 }
 
+/// Operands that are repeated along any of their dims, in any order of memory: rows that are alike are brought once, and no others.
+fn repeated<T: Stored + PartialEq>() {
+    let difference = Formula::new(
+        vec![
+            FormulaStep::Input(0),
+            FormulaStep::Input(1),
+            binary(Binary::Sub, 0, 1),
+        ],
+        vec![1, 1],
+        vec![vec![2]],
+    );
+    let mut rng = Rng::new(23);
+    for _ in 0..300 {
+        let (last, most) = [(1, 12), (3, 12), (40, 4), (300, 2), (1200, 2)][rng.within(0, 4)];
+        let shape = [
+            rng.within(1, most),
+            rng.within(1, 2 * most),
+            rng.within(1, most),
+            last,
+        ];
+        let memory: Vec<Vec<T>> = (0..2)
+            .map(|_| rng.vec::<T::Acc>(shape.iter().product()))
+            .map(|of| of.into_iter().map(T::narrow).collect())
+            .collect();
+        let mut operand = |k: usize| {
+            let mut turn = [0, 1, 2, 3];
+            for d in 0..3 {
+                turn.swap(d, rng.within(d, 3));
+            }
+            let are = rng.within(0, 15);
+            let turned = turn.map(|d| if are >> d & 1 == 1 { shape[d] } else { 1 });
+            let mut back = [0; 4];
+            for (at, d) in turn.into_iter().enumerate() {
+                back[d] = at;
+            }
+            let len = turned.iter().product();
+            let view = View::contiguous(&memory[k][..len], &turned).permute(&back);
+            view.broadcast_to(&shape).expect("extents of 1 repeat")
+        };
+        let (x, y) = (operand(0), operand(1));
+        let mut out = vec![T::narrow(T::Acc::nan()); shape.iter().product()];
+        let inputs = [x.clone(), y.clone()];
+        let outs = &mut [ViewMut::contiguous(&mut out, &shape)];
+        fused(&difference, 0, &inputs, outs);
+        for (at, got) in naive_index(&shape).into_iter().zip(out) {
+            let expected = T::narrow(x.get(&at).widen() - y.get(&at).widen());
+            assert_eq!(
+                got,
+                expected,
+                "{at:?} of {shape:?}: {:?}, {:?}",
+                x.strides(),
+                y.strides()
+            );
+        }
+    }
+}
+
+#[test]
+fn operands_may_be_repeated() {
+    repeated::<f32>();
+    repeated::<bf16>();
+}
+
 /// More than a cache holds: what a block needs is asked for while another is computed, in parts.
 #[test]
 fn operands_may_be_far_away() {

@@ -1,3 +1,4 @@
+use half::{bf16, f16};
 use shard_kernels::reduce::*;
 use shard_kernels::{Real, View};
 
@@ -265,4 +266,56 @@ fn long_and_narrow<T: Real>() {
 fn long_rows_and_narrow_columns_are_reduced() {
     long_and_narrow::<f32>();
     long_and_narrow::<f64>();
+}
+
+/// Rows in 16 bits, of all lengths that are taken in other ways, without and with gaps, come to what they come to in single precision.
+fn rows_of<T: Half>() {
+    let mut rng = Rng::new(5);
+    let kinds = [
+        ReduceKind::Sum,
+        ReduceKind::SquareSum,
+        ReduceKind::Prod,
+        ReduceKind::Max,
+        ReduceKind::Min,
+    ];
+    for (round, n) in [0, 1, 2, 3, 10, 16, 33, 49, 256, 257, 1024, 1025, 2049, 5000]
+        .into_iter()
+        .cycle()
+        .take(42)
+        .enumerate()
+    {
+        let (cells, op) = (rng.within(0, 5), kinds[round % kinds.len()]);
+        let numbers = rng.vec::<f32>(2 * cells * n + 8);
+        let data: Vec<T> = numbers.into_iter().map(T::narrow).collect();
+        let n = n as isize;
+        let (shape, strides, kept): (Vec<usize>, Vec<isize>, usize) = match round % 4 {
+            0 => (vec![cells, n as usize], vec![n, 1], 1),
+            // Of every row the second half.
+            1 => (vec![cells, n as usize], vec![2 * n, 1], 1),
+            // Every other number.
+            2 => (vec![cells, 1, n as usize], vec![2 * n, 7, 2], 2),
+            _ => (vec![cells, n as usize], vec![n, 1], 0),
+        };
+        let len: usize = shape[..kept].iter().product();
+        let (mut got, mut expected) = (vec![f32::NAN; len], vec![f32::NAN; len]);
+        let x = View::new(&data, 3, &shape, &strides);
+        reduce_rows(op, &x, kept, &mut got);
+        // Widened, side by side.
+        let all = naive_index(&shape).into_iter();
+        let all: Vec<f32> = all.map(|at| x.get(&at).widen()).collect();
+        let rows = [len, all.len().checked_div(len).unwrap_or(0)];
+        reduce(op, &View::contiguous(&all, &rows), &[1], &mut expected);
+        let bits = |of: &[f32]| of.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(
+            bits(&got),
+            bits(&expected),
+            "{op:?} of {shape:?}, {strides:?}"
+        );
+    }
+}
+
+#[test]
+fn rows_in_16_bits_are_those_in_single_precision() {
+    rows_of::<f16>();
+    rows_of::<bf16>();
 }

@@ -8,9 +8,10 @@ use super::over_dims::OverDims;
 use super::shape::reshape;
 use crate::host::with_element;
 use crate::{
-    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision,
-    Result, Rule, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, Halves, HostCall, Keeps, Linearity, Meta, Op, OpError,
+    Precision, Result, Rule, Saved, Value, key_of,
 };
+use shard_comm::{DType, DeviceKind};
 use shard_kernels::copy::copy;
 use shard_spec::{Dims, ReduceOp};
 use smallvec::smallvec;
@@ -238,7 +239,11 @@ impl Op for Sum {
         self.0.rule(inputs)
     }
 
-    crate::kernel::gpu_kernel!(halves 0);
+    crate::kernel::gpu_kernel!(0);
+
+    fn halves(&self, _: DType, inputs: &[Meta], on: DeviceKind) -> Halves {
+        self.0.halves(inputs, on)
+    }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         self.0.host(call);

@@ -81,7 +81,16 @@ pub fn lerp(exec: &dyn Exec, a: &Value, b: &Value, weight: &Value) -> Result<Val
 /// # Errors
 /// As [`add`]; for a weight that the type does not hold.
 pub fn lerp_by(exec: &dyn Exec, a: &Value, b: &Value, weight: f64) -> Result<Value> {
-    lerp(exec, a, b, &number("lerp", a, weight)?)
+    static FROM_START: LazyLock<Arc<Fused>> =
+        LazyLock::new(|| Fused::new("lerp", |[a, b, weight]| [a + weight * (b - a)]));
+    static FROM_END: LazyLock<Arc<Fused>> =
+        LazyLock::new(|| Fused::new("lerp", |[a, b, weight]| [b + (weight - 1.0) * (b - a)]));
+    // Of the two parts of `lerp` the one that would be chosen everywhere.
+    let formula = match weight < 0.5 {
+        true => &FROM_START,
+        false => &FROM_END,
+    };
+    with_number(exec, "lerp", formula, &[a, b], weight)
 }
 
 /// `x + alpha * y`; shapes broadcast.

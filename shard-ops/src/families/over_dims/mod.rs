@@ -7,9 +7,10 @@ use super::shape::reshape;
 use super::types::{float_types, number_types};
 use crate::host::{is_whole, with_float, with_number, with_whole};
 use crate::{
-    Access, Exec, HostCall, Linearity, Meta, OpError, Reduction, Result, Rule, Value, key_of,
+    Access, Exec, Halves, HostCall, Linearity, Meta, OpError, Reduction, Result, Rule, Value,
+    key_of,
 };
-use shard_comm::{DType, Element};
+use shard_comm::{DType, DeviceKind, Element};
 use shard_kernels::reduce as kernels;
 use shard_kernels::tally::{Tally, of_truths, of_whole};
 use shard_kernels::whole::Whole;
@@ -163,6 +164,37 @@ impl OverDims {
             .build()
     }
 
+    /// What a kernel for a kind of device reads and writes in 16 bits: on the host, whole rows are read.
+    pub(super) fn halves(&self, inputs: &[Meta], on: DeviceKind) -> Halves {
+        let are_rows = |x: &Meta| self.rows(&x.shape).is_some();
+        match on.is_cuda() {
+            true => Halves::ALL,
+            false if inputs.iter().all(are_rows) => Halves {
+                reads: &[0],
+                writes: false,
+            },
+            false => Halves::NONE,
+        }
+    }
+
+    /// How many dims are kept, if all that are reduced are behind them.
+    fn rows(&self, shape: &[usize]) -> Option<usize> {
+        let kept = *self.dims.iter().min()?;
+        let is_behind = |d: usize| shape[d] == 1 || self.dims.contains(&d);
+        (kept..shape.len()).all(is_behind).then_some(kept)
+    }
+
+    fn kind(&self) -> kernels::ReduceKind {
+        match self.op {
+            ReduceOp::Sum if self.of == Of::Square => kernels::ReduceKind::SquareSum,
+            ReduceOp::Sum => kernels::ReduceKind::Sum,
+            ReduceOp::Max => kernels::ReduceKind::Max,
+            ReduceOp::Min => kernels::ReduceKind::Min,
+            ReduceOp::Prod => kernels::ReduceKind::Prod,
+            ReduceOp::Any | ReduceOp::All => unreachable!("{} is of truths", self.name),
+        }
+    }
+
     pub(super) fn host(&self, call: &mut HostCall<'_, '_>) {
         let of = call.inputs[0].dtype();
         if self.is_of_truths() {
@@ -179,19 +211,23 @@ impl OverDims {
                 self.put(call, |put| of_whole(op, &x, &self.dims, put));
             });
         }
+        match of {
+            DType::F16 => return self.rows_of::<half::f16>(call),
+            DType::BF16 => return self.rows_of::<half::bf16>(call),
+            _ => {}
+        }
         with_float!(of, T => {
             let x = call.input::<T>(0);
-            let op = match self.op {
-                ReduceOp::Sum if self.of == Of::Square => kernels::ReduceKind::SquareSum,
-                ReduceOp::Sum => kernels::ReduceKind::Sum,
-                ReduceOp::Max => kernels::ReduceKind::Max,
-                ReduceOp::Min => kernels::ReduceKind::Min,
-                ReduceOp::Prod => kernels::ReduceKind::Prod,
-                ReduceOp::Any | ReduceOp::All => unreachable!("{} is of truths", self.name),
-            };
             // Reductions have no windows, so the output box is the whole piece.
-            kernels::reduce(op, &x, &self.dims, call.output::<T>(0).data_mut());
+            kernels::reduce(self.kind(), &x, &self.dims, call.output::<T>(0).data_mut());
         });
+    }
+
+    fn rows_of<T: kernels::Half + Element>(&self, call: &mut HostCall<'_, '_>) {
+        let x = call.input::<T>(0);
+        let kept = self.dims.iter().min().map_or(x.ndim(), |&first| first);
+        let mut out = call.output::<f32>(0);
+        kernels::reduce_rows(self.kind(), &x, kept, out.data_mut());
     }
 
     /// Writes whole numbers as elements of the result's type; the identities of extremes are the ends of it.
