@@ -124,28 +124,43 @@ impl Emulated {
         own == Some(self)
     }
 
-    /// Two tiles of a step.
-    fn step(self, sum: f32, pairs: impl Iterator<Item = [[f32; 2]; 2]>) -> f32 {
+    /// A result after a step, of which it meets a row on the left and a column on the right.
+    fn step(self, sum: f32, x: &[f32; DEPTH], y: &[f32; DEPTH]) -> f32 {
         match self {
             Self::Tiles => {
-                let sums = pairs.fold([0.0; 2], |sums, [x, y]| {
-                    [0, 1].map(|i| flushed(sums[i] + x[i] * y[i]))
-                });
+                let mut sums = [0.0; 2];
+                for even in (0..DEPTH).step_by(2) {
+                    let odd = even + 1;
+                    sums[0] = flushed(sums[0] + x[even] * y[even]);
+                    sums[1] = flushed(sums[1] + x[odd] * y[odd]);
+                }
                 flushed(sum + flushed(sums[0] + sums[1]))
             }
-            Self::Pairs => pairs.fold(flushed(sum), |sum, [x, y]| {
-                let sum = flushed(x[1].mul_add(y[1], sum));
-                flushed(x[0].mul_add(y[0], sum))
-            }),
+            Self::Pairs => {
+                let mut sum = flushed(sum);
+                for even in (0..DEPTH).step_by(2) {
+                    let odd = even + 1;
+                    sum = flushed(x[odd].mul_add(y[odd], sum));
+                    sum = flushed(x[even].mul_add(y[even], sum));
+                }
+                sum
+            }
         }
     }
 }
 
+#[inline]
 fn flushed(x: f32) -> f32 {
     match x.abs() < f32::MIN_POSITIVE {
         true => 0.0f32.copysign(x),
         false => x,
     }
+}
+
+/// The number of `bf16` with these bits.
+#[inline]
+fn widened(bits: u16) -> f32 {
+    flushed(f32::from_bits(u32::from(bits) << 16))
 }
 
 impl Unit for Emulated {
@@ -166,24 +181,30 @@ impl Unit for Emulated {
         add: bool,
     ) {
         check(steps, terms, a, b, to);
-        let pair = |panel: Panel<'_>, at: usize| {
-            let bits = [panel.numbers[at], panel.numbers[at + 1]];
-            bits.map(|bits| flushed(f32::from_bits(u32::from(bits) << 16)))
-        };
-        for i in 0..BLOCK {
-            for j in 0..BLOCK {
-                let result = &mut to.data[i * to.apart + j];
-                let mut sum = if add { *result } else { 0.0 };
-                for s in 0..steps {
-                    for &[x, y] in terms {
-                        let left = s * a.step + x + i / SIDE * a.tile + i % SIDE * a.row;
-                        let right = s * b.step + y + j / SIDE * b.tile + j % SIDE * 2;
-                        let pairs = (0..DEPTH / 2)
-                            .map(|k| [pair(a, left + 2 * k), pair(b, right + k * b.row)]);
-                        sum = self.step(sum, pairs);
+        // Loops and arrays alone, which are fast with little optimisation too: tests have a unit multiply millions of numbers.
+        let mut rows = [[0.0; DEPTH]; BLOCK];
+        let mut columns = rows;
+        if !add {
+            for i in 0..BLOCK {
+                to.data[i * to.apart..][..BLOCK].fill(0.0);
+            }
+        }
+        for s in 0..steps {
+            for &[x, y] in terms {
+                for (i, (row, column)) in rows.iter_mut().zip(&mut columns).enumerate() {
+                    let left = s * a.step + x + i / SIDE * a.tile + i % SIDE * a.row;
+                    let right = s * b.step + y + i / SIDE * b.tile + i % SIDE * 2;
+                    for (k, (x, y)) in row.iter_mut().zip(column).enumerate() {
+                        *x = widened(a.numbers[left + k]);
+                        *y = widened(b.numbers[right + k / 2 * b.row + k % 2]);
                     }
                 }
-                *result = sum;
+                for (i, row) in rows.iter().enumerate() {
+                    let results = &mut to.data[i * to.apart..][..BLOCK];
+                    for (result, column) in results.iter_mut().zip(&columns) {
+                        *result = self.step(*result, row, column);
+                    }
+                }
             }
         }
     }
