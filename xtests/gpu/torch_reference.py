@@ -138,7 +138,7 @@ def cases(torch, device, quick):
     side, out = size(512, 64), size(256, 16)
     grids.append((f"conv2d/1x3x{side}x{side}/3->{out}/k16s16/shardH", (1, 3, side, side), (out, 3, 16, 16), 16, 0, 1))
     grids = [(name, (*rest, torch.float32)) for name, *rest in grids]
-    for batch, channels, side in [(2, 64, 56), (4, 256, 14)]:
+    for batch, channels, side in [(2, 64, size(56, 14)), (4, size(256, 64), 14)]:
         x, w = (batch, channels, side, side), (channels, channels, 3, 3)
         grids.append((f"conv2d/{batch}x{channels}x{side}x{side}/{channels}->{channels}/k3p1/shardH", (x, w, 1, 1, 1, torch.float32)))
     grids += [(f"{name}/bf16", (*rest, torch.bfloat16)) for name, (*rest, _) in grids]
