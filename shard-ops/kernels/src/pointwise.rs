@@ -462,7 +462,12 @@ pub(crate) fn vectorized<W: WithSimd>(op: W) -> W::Output {
         Arch::V3(simd) => Simd::vectorize(simd, op),
         _ => Simd::vectorize(pulp::Scalar, op),
     };
-    #[cfg(not(up_to_avx2))]
+    #[cfg(without_avx2)]
+    return match best {
+        Arch::V4(simd) => Simd::vectorize(*simd, op),
+        _ => Simd::vectorize(pulp::Scalar, op),
+    };
+    #[cfg(not(any(up_to_avx2, without_avx2)))]
     best.dispatch(op)
 }
 
