@@ -6,6 +6,7 @@ use crate::{Error, Placements, Result, Shape, ShardTensor};
 use ndarray::{ArrayBase, ArrayViewD, Axis, CowArray, Data, Dimension, Slice};
 use shard_comm::Calling;
 use shard_comm::{AgreedError, Call, DType, Element};
+use shard_ops::key_of;
 use shard_redistribute::Array;
 use shard_spec::{DimPart, Dims, Layout, Partition};
 
@@ -18,16 +19,56 @@ pub enum LocalSizes {
     Global(Shape),
 }
 
+/// How many elements a fingerprint is of, at most: hashing them takes less time than telling other ranks of it.
+const COMPARED: usize = 4096;
+
+/// A number that arrays of other elements hardly have, whatever the order in memory. Of a large array it is of some elements alone: of
+/// one that is drawn with another seed all are others.
+fn fingerprint<T: Element>(whole: &ArrayViewD<'_, T>) -> u128 {
+    let count = whole.len();
+    let mut bytes: Vec<u8> = Vec::with_capacity(count.min(COMPARED) * size_of::<T>());
+    if count <= COMPARED {
+        whole
+            .iter()
+            .for_each(|x| bytes.extend(bytemuck::bytes_of(x)));
+        return key_of("distribute", &bytes);
+    }
+    let mut place = vec![0; whole.ndim()];
+    for k in 0..COMPARED {
+        let mut at = (k as u128 * (count as u128 - 1) / (COMPARED as u128 - 1)) as usize;
+        for (index, &extent) in place.iter_mut().zip(whole.shape()).rev() {
+            *index = at % extent;
+            at /= extent;
+        }
+        bytes.extend(bytemuck::bytes_of(&whole[&place[..]]));
+    }
+    key_of("distribute", &bytes)
+}
+
 /// Tensors from data.
 impl Mesh {
     /// Divides an array that every rank has. Nothing moves.
     ///
+    /// An array that is read or drawn by each rank for itself, as with a seed of its own, is another one on each: the ranks compare a
+    /// fingerprint of it, of all elements or, where there are more, of 4096 that are spread over it. What one rank has is
+    /// [scattered](Self::scatter), what each has of its own is [`from_local`](Self::from_local).
+    ///
     /// # Collective
-    /// All ranks of the program, except on a mesh of one rank, as that of a [piece](ShardTensor::to_local). That
-    /// they pass the same data is taken on trust; the same shape, type and placements are checked.
+    /// All ranks of the program, except on a mesh of one rank, as that of a [piece](ShardTensor::to_local), with the same array and
+    /// placements.
     ///
     /// # Errors
     /// As [`Placements::layout`]; a mismatch if ranks disagree.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::Array1, replicate};
+    /// let refused = launch(2, |ctx| {
+    ///     let own = Array1::from_elem(3, ctx.rank() as f32);
+    ///     ctx.mesh_of(2)?.distribute(&own, replicate())?.to_array::<f32>()
+    /// });
+    /// assert!(refused.unwrap_err().to_string().contains("with elements"));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     #[track_caller]
     pub fn distribute<S, D>(
         &self,
@@ -51,7 +92,14 @@ impl Mesh {
         placements: &Placements,
     ) -> Result<ShardTensor> {
         let layout = self.laid_out(&whole.shape().into(), placements);
-        let words = |layout: &Layout| format!("{} {:?} {layout}", T::DTYPE, layout.shape());
+        let words = |layout: &Layout| {
+            let elements = fingerprint(&whole);
+            format!(
+                "{} {:?} {layout} with elements {elements:032x}",
+                T::DTYPE,
+                layout.shape()
+            )
+        };
         let layout = match self.size() {
             // Every rank may be on a mesh of its own, with an array of its own.
             1 => layout,

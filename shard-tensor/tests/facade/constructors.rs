@@ -442,3 +442,31 @@ fn ends_may_be_further_apart_than_any_number() {
     let expected = ndarray::arr1(&[-f64::MAX, 0.0, f64::MAX]).into_dyn();
     assert_eq!(lines.unwrap(), [expected.clone(), expected]);
 }
+
+/// An array that each rank drew for itself is none that all have.
+#[test]
+fn arrays_that_differ_between_ranks_are_refused() {
+    use ndarray::s;
+    for (rows, axis) in [(3, replicate()), (3, shard(0)), (500, shard(0))] {
+        let whole = |seed: usize| {
+            Array2::from_shape_fn((rows, 11), |(i, j)| crate::common::pattern(seed, &[i, j]))
+        };
+        let found = Launch::new(3).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(3)?;
+            // The same elements in another order of memory are the same array.
+            let turned = whole(1).reversed_axes().as_standard_layout().into_owned();
+            let alike = match ctx.rank() {
+                1 => mesh.distribute(&turned.t(), axis.clone())?,
+                _ => mesh.distribute(&whole(1).slice(s![.., ..]), axis.clone())?,
+            };
+            assert_eq!(alike.shape(), [rows, 11]);
+            let own = mesh.distribute(&whole(ctx.rank() / 2), axis.clone());
+            Ok(own.map(|_| ()).map_err(|e| (e.class(), e.to_string())))
+        });
+        for refused in found.unwrap() {
+            let (class, text) = refused.unwrap_err();
+            assert_eq!(class, ErrorClass::Uniform, "{text}");
+            assert!(text.contains("with elements"), "{text}");
+        }
+    }
+}
