@@ -316,7 +316,7 @@ impl Recorder {
             .ok_or_else(|| AutogradError::NotTracked {
                 op,
                 what: what.to_owned(),
-                fix: "make it from a leaf of this recorder that is not frozen and not detached, outside of no_grad; a hook records only inside of enable_grad",
+                fix: "make it from a leaf, as `requires_grad` makes one of a tensor, that is neither frozen nor detached, outside of no_grad; a hook records only inside of enable_grad",
             })
     }
 

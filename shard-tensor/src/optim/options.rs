@@ -14,6 +14,7 @@ macro_rules! optimizer {
             /// NaN.
             #[track_caller]
             pub fn new(parameters: crate::nn::Parameters, rate: f64) -> crate::Result<Self> {
+                let _call = shard_comm::Calling::of(concat!(stringify!($name), "::new"));
                 let new: fn(f64) -> $options = $new;
                 Ok(Self(super::slots::Slots::new(parameters, new(rate))?))
             }
@@ -46,6 +47,7 @@ macro_rules! optimizer {
                 pick: impl Fn(&str) -> bool,
                 set: impl Fn($options) -> $options,
             ) -> crate::Result<Self> {
+                let _call = shard_comm::Calling::of("group");
                 Ok(Self(self.0.group(|name, _| pick(name), set)?))
             }
 
@@ -63,6 +65,7 @@ macro_rules! optimizer {
                 pick: impl Fn(&str, &crate::ShardTensor) -> bool,
                 set: impl Fn($options) -> $options,
             ) -> crate::Result<Self> {
+                let _call = shard_comm::Calling::of("group_by");
                 Ok(Self(self.0.group(pick, set)?))
             }
 
