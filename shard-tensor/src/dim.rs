@@ -20,6 +20,17 @@ use std::ops::RangeFull;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dim(isize);
 
+/// An index of a dim: 0 is the first, -1 the last.
+///
+/// ```
+/// use shard_tensor::{launch, shard};
+/// let last = launch(2, |ctx| ctx.mesh_of(2)?.arange(6, shard(0))?.reshape([2, 3])?.select(1, -1)?.to_array::<f32>())?;
+/// assert_eq!(last[0].as_slice(), Some(&[2.0, 5.0][..]));
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Index(isize);
+
 /// Several dims: `[0, -1]`, `0`, a slice or a vector of them, or `..` for all.
 ///
 /// ```
@@ -64,6 +75,27 @@ impl Dim {
     }
 }
 
+impl Index {
+    /// Its place in a dim of a shape. What is no dim is left to the op, which names it.
+    pub(crate) fn of(self, op: &'static str, shape: &[usize], dim: usize) -> Result<usize> {
+        let Some(&extent) = shape.get(dim) else {
+            return Ok(0);
+        };
+        let found = match usize::try_from(self.0) {
+            Ok(index) => Some(index).filter(|&index| index < extent),
+            Err(_) => extent.checked_sub(self.0.unsigned_abs()),
+        };
+        found.ok_or_else(|| {
+            Error::argument(
+                op,
+                format!("an index of the {extent} in dim {dim}"),
+                self.0.to_string(),
+                "count from 0, or from the end with -1 for the last",
+            )
+        })
+    }
+}
+
 impl DimList {
     /// Whether it is the first or the last dim alone, which a tensor of one dim has.
     pub(crate) fn is_first(&self) -> bool {
@@ -79,24 +111,37 @@ impl DimList {
     }
 }
 
-impl From<isize> for Dim {
-    fn from(dim: isize) -> Self {
-        Self(dim)
-    }
+macro_rules! counted {
+    ($($counted:ident)*) => {$(
+        impl From<isize> for $counted {
+            fn from(number: isize) -> Self {
+                Self(number)
+            }
+        }
+
+        impl From<i32> for $counted {
+            fn from(number: i32) -> Self {
+                Self(number as isize)
+            }
+        }
+
+        impl From<i64> for $counted {
+            fn from(number: i64) -> Self {
+                // None is so far: the op will say so.
+                let farthest = if number < 0 { isize::MIN } else { isize::MAX };
+                Self(isize::try_from(number).unwrap_or(farthest))
+            }
+        }
+
+        impl From<usize> for $counted {
+            fn from(number: usize) -> Self {
+                Self(isize::try_from(number).unwrap_or(isize::MAX))
+            }
+        }
+    )*};
 }
 
-impl From<i32> for Dim {
-    fn from(dim: i32) -> Self {
-        Self(dim as isize)
-    }
-}
-
-impl From<usize> for Dim {
-    fn from(dim: usize) -> Self {
-        // No tensor has so many dims: the op will say so.
-        Self(isize::try_from(dim).unwrap_or(isize::MAX))
-    }
-}
+counted! { Dim Index }
 
 macro_rules! one {
     ($($kind:ty)*) => {$(
@@ -108,7 +153,7 @@ macro_rules! one {
     )*};
 }
 
-one!(Dim usize isize i32);
+one!(Dim usize isize i64 i32);
 
 impl From<RangeFull> for DimList {
     fn from(_all: RangeFull) -> Self {

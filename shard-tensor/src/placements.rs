@@ -232,7 +232,8 @@ impl From<Placement> for AxisPlacement {
 ///
 /// - in mesh order, one entry per axis: `[shard(0), replicate()]`, `[shard(2).sizes([62, 38]), shard(3)]`, or, where there is
 ///   one axis, just `shard(0)`; also as a slice, a vector, or a tuple, whose entries may be [`Placement`]s and others;
-/// - as copies on a mesh of any number of axes: just `replicate()`;
+/// - as copies on a mesh of any number of axes: just `replicate()`; anything else on all axes of any mesh:
+///   [`Placements::everywhere`];
 /// - by axis name, the axes not named holding copies: `[("h", shard(2)), ("w", shard(3))]`, `("w", shard(3))`, or a vector
 ///   ([`redistribute_axis`](crate::ShardTensor::redistribute_axis) leaves them as they are);
 /// - as another tensor's layout: `x.layout()`.
@@ -253,6 +254,7 @@ pub struct Placements(Form);
 #[derive(Clone, Debug, PartialEq)]
 enum Form {
     InOrder(Vec<AxisPlacement>),
+    Everywhere(AxisPlacement),
     ByName(Vec<(String, AxisPlacement)>),
     Layout(Layout),
 }
@@ -261,6 +263,27 @@ impl Placements {
     /// Copies on every axis of any mesh.
     pub fn replicated() -> Self {
         Self(Form::ByName(Vec::new()))
+    }
+
+    /// The same on every axis of a mesh of any number of axes: what is `[Shard(0)] * mesh.ndim` in PyTorch. A program that divides its
+    /// batch so runs on any mesh.
+    ///
+    /// Sizes are those of all parts, one per rank.
+    ///
+    /// ```
+    /// use shard_tensor::{Placements, launch, shard};
+    /// launch(4, |ctx| {
+    ///     for mesh in [ctx.mesh_of(4)?, ctx.mesh_of([2, 2])?] {
+    ///         let batch = mesh.randn([7, 3], Placements::everywhere(shard(0)))?;
+    ///         assert_eq!(batch.local_shape()[0], if ctx.rank() < 3 { 2 } else { 1 });
+    ///         mesh.randn([7, 3], Placements::everywhere(shard(0).sizes([3, 0, 3, 1])))?;
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    pub fn everywhere(axis: impl Into<AxisPlacement>) -> Self {
+        Self(Form::Everywhere(axis.into()))
     }
 
     /// The layout these placements give a tensor of this shape.
@@ -275,6 +298,7 @@ impl Placements {
         let axes = match &self.0 {
             Form::Layout(layout) => return same_tensor(layout, mesh, shape),
             Form::InOrder(axes) => axes.clone(),
+            Form::Everywhere(axis) => on_all(mesh, axis),
             Form::ByName(named) => in_mesh_order(mesh, named)?,
         };
         let placements = resolved(&axes, shape.len())?;
@@ -307,6 +331,7 @@ impl Placements {
                 return Ok(layout.placements().iter().map(|&p| p.into()).collect());
             }
             Form::InOrder(axes) => axes.clone(),
+            Form::Everywhere(axis) => on_all(mesh, axis),
             Form::ByName(named) => in_mesh_order(mesh, named)?,
         };
         if axes.len() != mesh.ndim() {
@@ -354,6 +379,15 @@ fn divide(
         whole = Partition::nested(&whole, &inner?)?;
     }
     Ok(whole)
+}
+
+/// A placement on every axis. Its sizes, if it says any, are those of the parts of all axes together: the first has them.
+fn on_all(mesh: &DeviceMesh, axis: &AxisPlacement) -> Vec<AxisPlacement> {
+    let mut axes = vec![axis.clone(); mesh.ndim()];
+    if let (Split::Sizes(_), [_, others @ ..]) = (&axis.split, &mut axes[..]) {
+        others.iter_mut().for_each(|axis| axis.split = Split::Chunk);
+    }
+    axes
 }
 
 fn in_mesh_order(

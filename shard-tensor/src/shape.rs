@@ -219,6 +219,22 @@ impl<const N: usize> From<[i32; N]> for Extents {
     }
 }
 
+impl From<i64> for Extents {
+    fn from(extent: i64) -> Self {
+        [extent].into()
+    }
+}
+
+impl<const N: usize> From<[i64; N]> for Extents {
+    fn from(extents: [i64; N]) -> Self {
+        // No array is so large: who reads them will say so.
+        let near = |extent: i64| {
+            isize::try_from(extent).unwrap_or(if extent < 0 { isize::MIN } else { isize::MAX })
+        };
+        Self::signed(extents.map(near))
+    }
+}
+
 impl<const N: usize> From<[isize; N]> for Extents {
     fn from(extents: [isize; N]) -> Self {
         Self::signed(extents)

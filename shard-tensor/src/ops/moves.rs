@@ -2,7 +2,7 @@
 
 use super::Branch;
 use crate::dim::Slices;
-use crate::{Dim, DimList, Extents, Result, Shape, ShardTensor, Shifts};
+use crate::{Dim, DimList, Extents, Index, Result, Shape, ShardTensor, Shifts};
 use ndarray::SliceInfoElem;
 use shard_comm::{Calling, DType, ErrorClass};
 use shard_ops::{Exec, Value, broadcast, index, indexing, shape};
@@ -251,18 +251,18 @@ impl ShardTensor {
         self.slice_assign(dim, start, step, &part)
     }
 
-    /// One index of a dim, without the dim. From the end, `x[:, -1]` of PyTorch, it is [`slices`](Self::slices) that counts:
-    /// `x.slices(s![.., -1])`.
+    /// One index of a dim, without the dim: `x.select(1, -1)` is `x[:, -1]` of PyTorch.
     ///
     /// # Collective
     /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
     ///
     /// # Errors
-    /// As [`narrow`](Self::narrow).
+    /// [`Argument`](crate::Error::Argument) for an index that the dim has not; as [`narrow`](Self::narrow).
     #[track_caller]
-    pub fn select(&self, dim: impl Into<Dim>, index: usize) -> Result<Self> {
+    pub fn select(&self, dim: impl Into<Dim>, index: impl Into<Index>) -> Result<Self> {
         let _call = Calling::of("select");
         let dim = self.dim("select", dim)?;
+        let index = index.into().of("select", self.shape(), dim)?;
         self.slice(dim, index, 1, 1)?.squeeze(dim)
     }
 

@@ -74,6 +74,26 @@ impl ShardTensor {
         self.run(|exec, x| ops::sub_scalar(exec, x, value))
     }
 
+    /// `value - x`, as `torch.rsub`.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let left = launch(2, |ctx| ctx.mesh_of(2)?.arange(3, shard(0))?.rsub_scalar(1.0)?.to_array::<f32>())?;
+    /// assert_eq!(left[0].as_slice(), Some(&[1.0, 0.0, -1.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`add_scalar`](Self::add_scalar).
+    ///
+    /// # Errors
+    /// As [`sub_scalar`](Self::sub_scalar).
+    #[track_caller]
+    pub fn rsub_scalar(&self, value: f64) -> Result<Self> {
+        let _call = Calling::of("rsub_scalar");
+        self.run(|exec, x| ops::sub(exec, &ops::number("rsub_scalar", x, value)?, x))
+    }
+
     /// [`floor_div`](Self::floor_div) by a number.
     ///
     /// ```
