@@ -32,6 +32,7 @@
 //! - [`launch`] runs a program on several ranks; each gets a [`Context`], which makes [`Mesh`]es, which make tensors.
 //! - [`Placements`] say where a tensor goes: [`shard`], [`replicate`], per mesh axis, in order or by name.
 //! - ops are methods of [`ShardTensor`]; [`op`] has what is needed to write one's own.
+//! - [`distributions`] are drawn from, and have densities, entropies and divergences.
 //! - [`nn`], [`optim`] and [`checkpoint`] train models; [`data`] reads what they are trained on, where it lies.
 //! - the crates below are usable alone: `shard_spec` (layouts), `shard_comm` (communicators), `shard_redistribute`
 //!   (moving arrays), `shard_ops` (operators), `shard_autograd` (the tape).
@@ -56,6 +57,7 @@ pub mod checkpoint;
 mod context;
 pub mod data;
 mod dim;
+pub mod distributions;
 mod error;
 mod explain;
 mod files;

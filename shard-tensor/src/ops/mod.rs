@@ -32,4 +32,5 @@ pub use folds::{RadiusPairs, RadiusTable};
 pub use fused::Fused;
 pub use losses::ClassLoss;
 pub use masks::Branch;
+pub(crate) use noise::fine;
 pub use signal::Stft;

@@ -108,16 +108,34 @@ impl ShardTensor {
     /// 1 with the probability that each element is, else 0, in the tensor's type. No gradient passes.
     ///
     /// # Collective
-    /// All ranks of the program must draw the same tensors in the same order. No communication; a partial tensor is reduced first.
+    /// All ranks of the program must draw the same tensors in the same order. One number moves, since all ranks must know whether there
+    /// are probabilities; a partial tensor is reduced first.
     ///
     /// # Errors
-    /// For types that are no floats.
+    /// For types that are no floats; [`Argument`](Error::Argument) for elements that are no probabilities, as logits are none.
     #[track_caller]
     pub fn bernoulli(&self) -> Result<Self> {
         let _call = Calling::of("bernoulli");
-        let x = self.detach().summed("bernoulli")?;
+        self.tossed("bernoulli")
+    }
+
+    /// As [`bernoulli`](Self::bernoulli), for another op.
+    #[track_caller]
+    pub(crate) fn tossed(&self, op: &'static str) -> Result<Self> {
+        // Taken before a look at the elements, as for what is chosen.
+        let stream = self.context().next_stream();
+        let x = self.detach().summed(op)?;
+        let fits = x.ge_scalar(0.0)?.logical_and(&x.le_scalar(1.0)?)?;
+        if fits.all(.., false)?.item_if_member()? == Some(0.0) {
+            return Err(Error::argument(
+                op,
+                "probabilities",
+                "elements below 0, above 1 or NaN",
+                "give numbers from 0 to 1; of logits `sigmoid` makes some",
+            ));
+        }
         let fine = fine(x.dtype());
-        x.drawn(fine, x.layout(), Distribution::Unit)?
+        x.drawn_from(stream, fine, x.layout(), Distribution::Unit)?
             .lt(&x.to(fine)?)?
             .to(self.dtype())
     }
@@ -375,22 +393,34 @@ impl ShardTensor {
     #[track_caller]
     pub fn multinomial(&self, count: usize, replacement: bool) -> Result<Self> {
         let _call = Calling::of("multinomial");
+        match self.ndim() {
+            1 | 2 => self.chosen("multinomial", count, replacement),
+            _ => Err(Error::argument(
+                "multinomial",
+                "one or two dims of weights",
+                format!("shape {:?}", self.shape()),
+                "bring other dims into the first, or draw from a `Categorical` of `distributions`",
+            )),
+        }
+    }
+
+    /// As [`multinomial`](Self::multinomial), of any dims before that of the weights.
+    #[track_caller]
+    pub(crate) fn chosen(&self, op: &'static str, count: usize, replacement: bool) -> Result<Self> {
         let fit = |problem: String| {
             let fix = "give rows of weights that are not below 0, with enough above 0 to draw from";
-            Error::argument("multinomial", "one or two dims of weights", problem, fix)
+            Error::argument(op, "weights of what is drawn", problem, fix)
         };
-        let (1 | 2, Some(&width)) = (self.ndim(), self.shape().last()) else {
-            return Err(fit(format!("shape {:?}", self.shape())));
-        };
+        let width = self.shape().last().copied().unwrap_or(0);
         // Taken before a look at the weights: ranks off the mesh hear of nothing that is found there, and take as many.
         let stream = self.context().next_stream();
-        let weights = self.detach().summed("multinomial")?.to(DType::F64)?;
+        let weights = self.detach().summed(op)?.to(DType::F64)?;
         let positive = weights.gt_scalar(0.0)?.logical_and(&weights.isfinite()?)?;
         let unfit = weights
             .eq_scalar(0.0)?
             .logical_or(&positive)?
             .logical_not()?;
-        let unfit = unfit.any(all_dims(&unfit), false)?.item_if_member()?;
+        let unfit = unfit.any(.., false)?.item_if_member()?;
         if unfit.is_some_and(|any| any != 0.0) {
             return Err(fit("weights below 0, infinite or NaN".into()));
         }
@@ -401,7 +431,7 @@ impl ShardTensor {
         }
         let found = positive.count_nonzero(-1, false)?;
         if count > 0 && found.numel() > 0 {
-            let least = found.amin(all_dims(&found), false)?.item_if_member()?;
+            let least = found.amin(.., false)?.item_if_member()?;
             if let Some(least) = least.filter(|&least| least < enough as f64) {
                 return Err(fit(format!("{count} of rows with {least} weights above 0")));
             }
@@ -540,13 +570,9 @@ impl ShardTensor {
 }
 
 /// The type in which numbers are drawn for elements of a type: 16 bits have too few for a small probability.
-fn fine(dtype: DType) -> DType {
+pub(crate) fn fine(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
         other => other,
     }
-}
-
-fn all_dims(x: &ShardTensor) -> Vec<usize> {
-    (0..x.ndim()).collect()
 }

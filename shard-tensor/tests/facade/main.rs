@@ -8,6 +8,7 @@ mod common;
 mod constructors;
 mod counts;
 mod ctc;
+mod distributions;
 mod domains;
 mod doors;
 mod dtensor;

@@ -16,9 +16,9 @@ const SOURCES: [&str; 8] = [
 ];
 
 /// Names of one thing at several levels: the kernel of an optimizer's step and the optimizer, what ops take or give as values and the
-/// facade as tensors. The rest are two things that have one name everywhere: each crate's own result, and a buffer of a device and,
-/// as in PyTorch, of a model.
-const SHARED: [&str; 24] = [
+/// facade as tensors, and how numbers are drawn. The rest are two things that have one name everywhere: each crate's own result, a buffer of a
+/// device and, as in PyTorch, of a model, and a schedule and, as in PyTorch, a distribution.
+const SHARED: [&str; 26] = [
     "Adadelta",
     "Adagrad",
     "Adam",
@@ -34,6 +34,7 @@ const SHARED: [&str; 24] = [
     "Clouds",
     "ConvOptions",
     "ConvTransposeOptions",
+    "Distribution",
     "Fused",
     "Gradients",
     "PoolOptions",
@@ -42,6 +43,7 @@ const SHARED: [&str; 24] = [
     "UnfoldOptions",
     "Unique",
     "Buffer",
+    "Exponential",
     "Result",
 ];
 

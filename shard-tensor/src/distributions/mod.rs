@@ -1,0 +1,236 @@
+//! Probability distributions, as `torch.distributions`.
+//!
+//! A distribution is made of tensors, its parameters, whose shapes broadcast to the [`batch_shape`](Distribution::batch_shape): one
+//! distribution for each of its elements. A sample lies as the largest of the parameters does, and is that of one device whatever the
+//! layout and the number of ranks. Log-probabilities, entropies and divergences have gradients with respect to the parameters; so have
+//! samples of [`rsample`](Reparametrized::rsample).
+//!
+//! ```
+//! use shard_tensor::distributions::{Categorical, Distribution, Normal, Reparametrized, kl_divergence};
+//! use shard_tensor::prelude::*;
+//!
+//! launch(3, |ctx| {
+//!     let mesh = ctx.mesh_of(3)?;
+//!     // A policy that chooses among four actions, for seven states in pieces.
+//!     let logits = mesh.randn([7, 4], shard(0))?.requires_grad()?;
+//!     let policy = Categorical::from_logits(&logits)?;
+//!     let action = policy.sample([])?;
+//!     let loss = policy.log_prob(&action)?.add(&policy.entropy()?)?.mean_all()?;
+//!     loss.backward()?.clip_norm(0.5)?;
+//!
+//!     // The encoder of a variational autoencoder, and how far it is from its prior.
+//!     let (mean, deviation) = (mesh.randn([7, 2], shard(0))?, mesh.rand([7, 2], shard(0))?.requires_grad()?);
+//!     let posterior = Normal::new(&mean, &deviation)?;
+//!     let z = posterior.rsample([])?;
+//!     z.expect_layout(mean.layout())?;
+//!     let far = kl_divergence(&posterior, &Normal::new(&mean.zeros_like()?, 1.0)?)?.sum(-1, false)?;
+//!     far.add(&z.square()?.sum(-1, false)?)?.mean_all()?.backward()?;
+//!     Ok(())
+//! })?;
+//! # Ok::<(), shard_tensor::Error>(())
+//! ```
+//!
+//! Parameters and values are not checked element by element, as that would make ranks wait for each other: the logarithm of a deviation below
+//! 0 is NaN, and so is what is made of it. Two checks are made: what classes and truth values are drawn by has to be probabilities, and a
+//! class has to be one of those that there are.
+//!
+//! Of a transformed distribution the density is a line more, here of a normal number that `tanh` bounds, as the actions of soft actor-critic
+//! are:
+//!
+//! ```
+//! use shard_tensor::distributions::{Distribution, Independent, Normal, Reparametrized};
+//! use shard_tensor::prelude::*;
+//!
+//! launch(2, |ctx| {
+//!     let mean = ctx.mesh_of(2)?.randn([5, 3], shard(0))?;
+//!     let normal = Independent::new(Normal::new(&mean, 0.5)?, 1)?;
+//!     let x = normal.rsample([])?;
+//!     let action = x.tanh()?;
+//!     // ln (1 - tanh² x), without a difference that cancels.
+//!     let slope = x.mul_scalar(-2.0)?.softplus(1.0, 20.0)?.add(&x)?.rsub_scalar(std::f64::consts::LN_2)?.mul_scalar(2.0)?;
+//!     let log_prob = normal.log_prob(&x)?.sub(&slope.sum(-1, false)?)?;
+//!     let direct = action.square()?.rsub_scalar(1.0)?.log()?.sum(-1, false)?;
+//!     assert!(slope.sum(-1, false)?.allclose(&direct, 1e-3, 1e-3, false)?);
+//!     assert_eq!(log_prob.shape(), [5]);
+//!     Ok(())
+//! })?;
+//! # Ok::<(), shard_tensor::Error>(())
+//! ```
+
+mod bernoulli;
+mod categorical;
+mod dirichlet;
+mod divergence;
+mod gamma;
+mod independent;
+mod laplace;
+#[cfg(feature = "linalg")]
+mod multivariate;
+mod normal;
+mod uniform;
+
+pub use bernoulli::Bernoulli;
+pub use categorical::Categorical;
+pub use dirichlet::{Beta, Dirichlet};
+pub use divergence::{Divergence, kl_divergence};
+pub use gamma::Gamma;
+pub use independent::Independent;
+pub use laplace::Laplace;
+#[cfg(feature = "linalg")]
+pub use multivariate::MultivariateNormal;
+pub use normal::{LogNormal, Normal};
+pub use uniform::{Exponential, Uniform};
+
+use crate::ops::fine;
+use crate::{Branch, Result, Shape, ShardTensor, Symbol};
+use shard_ops::elementwise::broadcast_shape;
+
+/// What all distributions have.
+pub trait Distribution {
+    /// The shape of the parameters together: of a distribution for each of its elements.
+    fn batch_shape(&self) -> &[usize];
+
+    /// The shape of one sample of one distribution: none for a number or a class.
+    fn event_shape(&self) -> &[usize] {
+        &[]
+    }
+
+    /// Samples without gradients, `[shape.., batch.., event..]`: `[]` is one of each distribution.
+    ///
+    /// # Collective
+    /// All ranks of the program must draw the same tensors in the same order, as for [`Mesh::rand`](crate::Mesh::rand).
+    ///
+    /// # Errors
+    /// Sizes that are too large for an array; what the distribution says of its own.
+    fn sample(&self, shape: impl Into<Shape>) -> Result<ShardTensor>;
+
+    /// The logarithm of the density, or of the probability, at a value whose shape broadcasts with `[batch.., event..]`.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates to align what does not lie alike.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast; types that differ.
+    fn log_prob(&self, value: &ShardTensor) -> Result<ShardTensor>;
+
+    /// The entropies, in natural units, `[batch..]`.
+    ///
+    /// # Collective
+    /// All members of the mesh. Communicates to align parameters that do not lie alike.
+    ///
+    /// # Errors
+    /// What the communicator or the device reports.
+    fn entropy(&self) -> Result<ShardTensor>;
+
+    /// The means, `[batch.., event..]`.
+    ///
+    /// # Collective
+    /// As [`entropy`](Self::entropy).
+    ///
+    /// # Errors
+    /// As [`entropy`](Self::entropy).
+    fn mean(&self) -> Result<ShardTensor>;
+
+    /// The variances, `[batch.., event..]`.
+    ///
+    /// # Collective
+    /// As [`entropy`](Self::entropy).
+    ///
+    /// # Errors
+    /// As [`entropy`](Self::entropy).
+    fn variance(&self) -> Result<ShardTensor>;
+
+    /// The square roots of the variances.
+    ///
+    /// # Collective
+    /// As [`entropy`](Self::entropy).
+    ///
+    /// # Errors
+    /// As [`entropy`](Self::entropy).
+    fn stddev(&self) -> Result<ShardTensor> {
+        self.variance()?.sqrt()
+    }
+}
+
+/// Distributions whose samples have gradients with respect to the parameters: a sample is a function of them and of noise.
+pub trait Reparametrized: Distribution {
+    /// Samples with gradients; the numbers are those that [`sample`](Distribution::sample) would have drawn in its place.
+    ///
+    /// # Collective
+    /// As [`sample`](Distribution::sample).
+    ///
+    /// # Errors
+    /// As [`sample`](Distribution::sample).
+    fn rsample(&self, shape: impl Into<Shape>) -> Result<ShardTensor>;
+}
+
+/// The parameters of a batch of distributions, whose shapes broadcast to that of the batch.
+#[derive(Clone, Debug)]
+struct Batch<const N: usize> {
+    of: [ShardTensor; N],
+    batch: Vec<usize>,
+}
+
+impl<const N: usize> Batch<N> {
+    #[track_caller]
+    fn new(op: &'static str, of: [ShardTensor; N]) -> Result<Self> {
+        let values = of.each_ref().map(ShardTensor::value);
+        let batch = broadcast_shape(op, &values.each_ref())?;
+        Ok(Self { of, batch })
+    }
+
+    fn each(&self) -> [&ShardTensor; N] {
+        self.of.each_ref()
+    }
+
+    /// The parameter with the most elements, for each of so many samples: noise lies as it does.
+    #[track_caller]
+    fn largest(&self, shape: &Shape) -> Result<ShardTensor> {
+        let [first, others @ ..] = &self.of[..] else {
+            unreachable!("a distribution has a parameter")
+        };
+        let most = others.iter().fold(first, |most, other| {
+            if other.numel() > most.numel() {
+                other
+            } else {
+                most
+            }
+        });
+        repeated(&most.detach(), shape, &self.batch)
+    }
+
+    /// What an op makes of the parameters, for each distribution.
+    #[track_caller]
+    fn filled(&self, found: ShardTensor) -> Result<ShardTensor> {
+        repeated(&found, &Shape::default(), &self.batch)
+    }
+}
+
+/// A tensor, for each of so many samples of distributions of a shape.
+#[track_caller]
+fn repeated(of: &ShardTensor, shape: &Shape, batch: &[usize]) -> Result<ShardTensor> {
+    let whole: Vec<usize> = shape.dims().iter().chain(batch).copied().collect();
+    match of.shape() == whole {
+        true => Ok(of.clone()),
+        false => of.expand(whole),
+    }
+}
+
+/// Two parameters, of which the second may be a number, which takes the type and the mesh of the first.
+#[track_caller]
+fn pair<'a>(first: &ShardTensor, second: impl Into<Branch<'a>>) -> Result<[ShardTensor; 2]> {
+    let second = match second.into() {
+        Branch::Tensor(second) => second.clone(),
+        Branch::Number(number) => first.number(number)?,
+    };
+    Ok([first.clone(), second])
+}
+
+/// What is below it counts as 0, in all types.
+const LITTLE: f64 = 1e-37;
+
+/// A multiple of a logarithm. 0 times it is 0, also if it is infinite.
+fn part<'f>(times: Symbol<'f>, log: Symbol<'f>) -> Symbol<'f> {
+    let infinite = times.abs().below(LITTLE, 0.0, times * log);
+    log.below(-3e38, infinite, times * log)
+}
