@@ -144,6 +144,14 @@ impl Distribution for Categorical {
     fn log_prob(&self, value: &ShardTensor) -> Result<ShardTensor> {
         const OP: &str = "Categorical::log_prob";
         let _call = Calling::of(OP);
+        if value.dtype().is_float() {
+            return Err(Error::argument(
+                OP,
+                "classes as i64 or i32",
+                value.dtype().to_string(),
+                "convert them: `.to(DType::I64)`",
+            ));
+        }
         // Rows of classes, for each value; a loss takes them in dim 1, and refuses a class below 0.
         let value = value.unsqueeze(-1)?;
         let rows = broadcast_shape(OP, &[&value.value(), &self.logits.value()])?;

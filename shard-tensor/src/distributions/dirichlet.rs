@@ -65,16 +65,13 @@ impl Distribution for Beta {
         static SHARE: LazyLock<Fused<2, 1>> =
             LazyLock::new(|| Fused::new("beta_sample", |[a, b]| [a / (a + b)]));
         let _call = Calling::of("Beta::sample");
-        let shape = shape.into();
-        self.concentration1().context().no_grad(|| {
-            let ones = self.0.largest(&shape)?.ones_like()?;
-            let drawn = |of: &ShardTensor| gamma::standard(&ones.mul(of)?.to(DType::F64)?);
-            let [found] = SHARE.of([
-                &drawn(self.concentration1())?,
-                &drawn(self.concentration0())?,
-            ])?;
-            found.to(ones.dtype())
-        })
+        let of = self.0.detached();
+        let ones = of.largest(&shape.into())?.ones_like()?;
+        let [a, b] = of.each();
+        let a = gamma::standard(&ones.mul(a)?.to(DType::F64)?)?;
+        let b = gamma::standard(&ones.mul(b)?.to(DType::F64)?)?;
+        let [found] = SHARE.of([&a, &b])?;
+        found.to(ones.dtype())
     }
 
     #[track_caller]
@@ -214,12 +211,9 @@ impl Distribution for Dirichlet {
     #[track_caller]
     fn sample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
         let _call = Calling::of("Dirichlet::sample");
-        let shape = shape.into();
-        self.0.context().no_grad(|| {
-            let whole = repeated(&self.0, &shape, self.0.shape())?;
-            let found = gamma::standard(&whole.to(DType::F64)?)?;
-            found.div(&found.sum(-1, true)?)?.to(self.0.dtype())
-        })
+        let whole = repeated(&self.0.detach(), &shape.into(), self.0.shape())?;
+        let found = gamma::standard(&whole.to(DType::F64)?)?;
+        found.div(&found.sum(-1, true)?)?.to(self.0.dtype())
     }
 
     /// The logarithms of the densities at shares `[.., shares]` of 1 together.

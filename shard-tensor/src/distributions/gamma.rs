@@ -106,14 +106,12 @@ impl Distribution for Gamma {
     #[track_caller]
     fn sample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
         let _call = Calling::of("Gamma::sample");
-        let (shape, dtype) = (shape.into(), self.rate().dtype());
-        self.rate().context().no_grad(|| {
-            let like = self.0.largest(&shape)?;
-            // In its layout, whichever parameter it is.
-            let ones = like.ones_like()?;
-            let concentration = ones.mul(self.concentration())?.to(fine(dtype))?;
-            standard(&concentration)?.to(dtype)?.div(self.rate())
-        })
+        let (of, dtype) = (self.0.detached(), self.rate().dtype());
+        let [concentration, rate] = of.each();
+        // In one layout, whichever parameter it is of.
+        let ones = of.largest(&shape.into())?.ones_like()?;
+        let concentration = ones.mul(concentration)?.to(fine(dtype))?;
+        standard(&concentration)?.to(dtype)?.div(rate)
     }
 
     #[track_caller]

@@ -54,7 +54,7 @@ impl Distribution for Laplace {
     #[track_caller]
     fn sample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
         let _call = Calling::of("Laplace::sample");
-        self.loc().context().no_grad(|| self.rsample(shape))
+        Self(self.0.detached()).rsample(shape)
     }
 
     #[track_caller]
@@ -72,19 +72,19 @@ impl Distribution for Laplace {
     #[track_caller]
     fn entropy(&self) -> Result<ShardTensor> {
         let _call = Calling::of("Laplace::entropy");
-        self.0.filled(self.scale().log()?.add_scalar(1.0 + LN_2)?)
+        self.0.filled(&self.scale().log()?.add_scalar(1.0 + LN_2)?)
     }
 
     #[track_caller]
     fn mean(&self) -> Result<ShardTensor> {
         let _call = Calling::of("Laplace::mean");
-        self.0.filled(self.loc().clone())
+        self.0.filled(self.loc())
     }
 
     #[track_caller]
     fn variance(&self) -> Result<ShardTensor> {
         let _call = Calling::of("Laplace::variance");
-        self.0.filled(self.scale().square()?.mul_scalar(2.0)?)
+        self.0.filled(&self.scale().square()?.mul_scalar(2.0)?)
     }
 }
 

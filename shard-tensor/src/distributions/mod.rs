@@ -82,7 +82,7 @@ pub use normal::{LogNormal, Normal};
 pub use uniform::{Exponential, Uniform};
 
 use crate::ops::fine;
-use crate::{Branch, Result, Shape, ShardTensor, Symbol};
+use crate::{Branch, Error, Result, Shape, ShardTensor, Symbol};
 use shard_ops::elementwise::broadcast_shape;
 
 /// What all distributions have.
@@ -174,9 +174,29 @@ struct Batch<const N: usize> {
 impl<const N: usize> Batch<N> {
     #[track_caller]
     fn new(op: &'static str, of: [ShardTensor; N]) -> Result<Self> {
+        let dtype = of.first().map(ShardTensor::dtype);
+        if let Some(other) = of
+            .iter()
+            .find(|of| Some(of.dtype()) != dtype || !of.dtype().is_float())
+        {
+            return Err(Error::argument(
+                op,
+                "parameters of one type of floats",
+                format!("{} among them", other.dtype()),
+                "convert them with `to`",
+            ));
+        }
         let values = of.each_ref().map(ShardTensor::value);
         let batch = broadcast_shape(op, &values.each_ref())?;
         Ok(Self { of, batch })
+    }
+
+    /// The same numbers without gradients.
+    fn detached(&self) -> Self {
+        Self {
+            of: self.of.each_ref().map(ShardTensor::detach),
+            batch: self.batch.clone(),
+        }
     }
 
     fn each(&self) -> [&ShardTensor; N] {
@@ -201,8 +221,8 @@ impl<const N: usize> Batch<N> {
 
     /// What an op makes of the parameters, for each distribution.
     #[track_caller]
-    fn filled(&self, found: ShardTensor) -> Result<ShardTensor> {
-        repeated(&found, &Shape::default(), &self.batch)
+    fn filled(&self, found: &ShardTensor) -> Result<ShardTensor> {
+        repeated(found, &Shape::default(), &self.batch)
     }
 }
 

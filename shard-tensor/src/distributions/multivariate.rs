@@ -33,7 +33,7 @@ impl MultivariateNormal {
     /// use shard_tensor::{launch, replicate, shard};
     /// launch(2, |ctx| {
     ///     let mesh = ctx.mesh_of(2)?;
-    ///     let (mean, scale) = (mesh.randn([5, 3], shard(0))?, mesh.eye([3], replicate())?);
+    ///     let (mean, scale) = (mesh.randn([5, 3], shard(0))?, mesh.eye([3, 3], replicate())?);
     ///     let normal = MultivariateNormal::new(&mean, &scale)?;
     ///     let x = normal.rsample([4])?;
     ///     assert_eq!((x.shape(), normal.log_prob(&x)?.shape()), (&[4, 5, 3][..], &[4, 5][..]));
@@ -158,7 +158,13 @@ impl Distribution for MultivariateNormal {
     #[track_caller]
     fn sample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
         let _call = Calling::of("MultivariateNormal::sample");
-        self.loc.context().no_grad(|| self.rsample(shape))
+        let (loc, scale_tril) = (self.loc.detach(), self.scale_tril.detach());
+        let detached = Self {
+            loc,
+            scale_tril,
+            ..self.clone()
+        };
+        detached.rsample(shape)
     }
 
     #[track_caller]

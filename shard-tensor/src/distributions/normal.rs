@@ -59,7 +59,7 @@ impl Distribution for Normal {
     #[track_caller]
     fn sample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
         let _call = Calling::of("Normal::sample");
-        self.loc().context().no_grad(|| self.rsample(shape))
+        Self(self.0.detached()).rsample(shape)
     }
 
     #[track_caller]
@@ -79,19 +79,19 @@ impl Distribution for Normal {
     fn entropy(&self) -> Result<ShardTensor> {
         let _call = Calling::of("Normal::entropy");
         let found = self.scale().log()?.add_scalar(0.5 + LOG_ROOT_2_PI)?;
-        self.0.filled(found)
+        self.0.filled(&found)
     }
 
     #[track_caller]
     fn mean(&self) -> Result<ShardTensor> {
         let _call = Calling::of("Normal::mean");
-        self.0.filled(self.loc().clone())
+        self.0.filled(self.loc())
     }
 
     #[track_caller]
     fn variance(&self) -> Result<ShardTensor> {
         let _call = Calling::of("Normal::variance");
-        self.0.filled(self.scale().square()?)
+        self.0.filled(&self.scale().square()?)
     }
 }
 

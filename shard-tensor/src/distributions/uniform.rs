@@ -60,7 +60,7 @@ impl Distribution for Uniform {
     #[track_caller]
     fn sample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
         let _call = Calling::of("Uniform::sample");
-        self.low().context().no_grad(|| self.rsample(shape))
+        Self(self.0.detached()).rsample(shape)
     }
 
     #[track_caller]
@@ -167,7 +167,7 @@ impl Distribution for Exponential {
     #[track_caller]
     fn sample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
         let _call = Calling::of("Exponential::sample");
-        self.rate().context().no_grad(|| self.rsample(shape))
+        Self(self.0.detached()).rsample(shape)
     }
 
     #[track_caller]

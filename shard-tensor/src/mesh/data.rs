@@ -19,6 +19,9 @@ pub enum LocalSizes {
     Global(Shape),
 }
 
+/// What [`Mesh::distribute`] asks of all ranks.
+const SAME: &str = "distribute, which takes the same array on all ranks (one rank's goes out by `scatter`, pieces are put together by `from_local`),";
+
 /// How many elements a fingerprint is of, at most: hashing them takes less time than telling other ranks of it.
 const COMPARED: usize = 4096;
 
@@ -103,7 +106,7 @@ impl Mesh {
         let layout = match self.size() {
             // Every rank may be on a mesh of its own, with an array of its own.
             1 => layout,
-            _ => self.ctx.uniform("distribute", layout, words),
+            _ => self.ctx.uniform(SAME, layout, words),
         }?;
         check_whole("distribute", &layout)?;
         (self.cx).record(Call::new("distribute").of(T::DTYPE, &layout));

@@ -10,6 +10,7 @@ use shard_tensor::{
     Context, DType, ErrorClass, GradCheck, Launch, Mesh, Placements, Result, ShardTensor,
     replicate, shard,
 };
+use std::f64::consts::{LN_2, LN_10};
 
 /// What PyTorch says of a distribution in `f64`.
 struct Golden {
@@ -159,7 +160,7 @@ fn numbers_have_pytorchs_densities_moments_and_divergences() {
             entropy: &[0.4054651081081644, -1.3862943611198906, 1.0986122886681098],
             mean: &[1.25, -0.875, 3.5],
             variance: &[0.1875, 0.005208333333333333, 0.75],
-            divergence: &[0.6931471805599453, 2.302585092994046, f64::INFINITY],
+            divergence: &[LN_2, LN_10, f64::INFINITY],
         };
         let (p, q) = (Uniform::new(&loc, &high)?, Uniform::new(&low_2, &high_2)?);
         golden.check("Uniform", &p, &x, &q)?;
@@ -343,14 +344,14 @@ fn choices_have_pytorchs_probabilities_entropies_and_divergences() {
         let q = array![[1.0, 1.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0]];
         let golden = Golden {
             log_prob: &[
-                -0.6931471805599453,
-                -0.6931471805599453,
+                -LN_2,
+                -LN_2,
                 -36.04365338911715,
                 -36.04365338911715,
                 -0.9808292530117262,
-                -0.6931471805599453,
+                -LN_2,
             ],
-            entropy: &[0.9743147528693494, 0.6931471805599453],
+            entropy: &[0.9743147528693494, LN_2],
             mean: &[f64::NAN, f64::NAN],
             variance: &[f64::NAN, f64::NAN],
             divergence: &[0.41197960825054114, f64::INFINITY],
@@ -661,6 +662,22 @@ fn classes_that_are_not_there_and_logits_that_are_no_numbers_are_refused() {
         let refused = lost.sample([2]).unwrap_err().to_string();
         assert!(refused.contains("Bernoulli::sample"), "{refused}");
         assert!(Categorical::from_logits(&mesh.zeros([3, 0], shard(0))?).is_err());
+        let halfway = policy
+            .log_prob(&mesh.ones([3], shard(0))?)
+            .unwrap_err()
+            .to_string();
+        assert!(halfway.contains("classes as i64 or i32"), "{halfway}");
+        let wide = mesh.with_dtype(DType::F32).ones([3], shard(0))?;
+        let mixed = Normal::new(&wide, &mesh.ones([3], shard(0))?)
+            .unwrap_err()
+            .to_string();
+        assert!(mixed.contains("one type of floats, got f64"), "{mixed}");
+        // An error is at the program's line.
+        let huge = Normal::new(&wide, 1.0)?
+            .sample([usize::MAX])
+            .unwrap_err()
+            .to_string();
+        assert!(huge.contains("distributions.rs"), "{huge}");
         let halves = mesh.with_dtype(DType::BF16).ones([3], shard(0))?;
         let sample = Laplace::new(&halves, 1.0)?.rsample([2])?;
         assert_eq!((sample.dtype(), sample.shape()), (DType::BF16, &[2, 3][..]));
