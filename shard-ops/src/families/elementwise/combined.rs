@@ -14,6 +14,22 @@ use shard_kernels::pointwise::Binary;
 use shard_kernels::unary::Unary;
 use std::sync::{Arc, LazyLock};
 
+/// A formula of operands and a number behind them, and the same with the number in three parts, of 16 bits each: their sum in `f32` has
+/// all bits that it has there.
+macro_rules! numbered {
+    ($name:literal, [$($x:ident),*], $value:ident, $y:expr) => {{
+        static WHOLE: LazyLock<Arc<Fused>> =
+            LazyLock::new(|| Fused::new($name, |[$($x,)* $value]| [$y]));
+        static BY_PARTS: LazyLock<Arc<Fused>> = LazyLock::new(|| {
+            Fused::new($name, |[$($x,)* most, more, least]| {
+                let $value = most + more + least;
+                [$y]
+            })
+        });
+        [&*WHOLE, &*BY_PARTS]
+    }};
+}
+
 /// Whether an element is NaN, as `bool`.
 ///
 /// # Collective
@@ -81,16 +97,12 @@ pub fn lerp(exec: &dyn Exec, a: &Value, b: &Value, weight: &Value) -> Result<Val
 /// # Errors
 /// As [`add`]; for a weight that the type does not hold.
 pub fn lerp_by(exec: &dyn Exec, a: &Value, b: &Value, weight: f64) -> Result<Value> {
-    static FROM_START: LazyLock<Arc<Fused>> =
-        LazyLock::new(|| Fused::new("lerp", |[a, b, weight]| [a + weight * (b - a)]));
-    static FROM_END: LazyLock<Arc<Fused>> =
-        LazyLock::new(|| Fused::new("lerp", |[a, b, weight]| [b + (weight - 1.0) * (b - a)]));
     // Of the two parts of `lerp` the one that would be chosen everywhere.
-    let formula = match weight < 0.5 {
-        true => &FROM_START,
-        false => &FROM_END,
+    let formulas = match weight < 0.5 {
+        true => numbered!("lerp", [a, b], weight, a + weight * (b - a)),
+        false => numbered!("lerp", [a, b], weight, b + (weight - 1.0) * (b - a)),
     };
-    with_number(exec, "lerp", formula, &[a, b], weight)
+    with_number(exec, "lerp", formulas, &[a, b], weight)
 }
 
 /// `x + alpha * y`; shapes broadcast.
@@ -101,15 +113,14 @@ pub fn lerp_by(exec: &dyn Exec, a: &Value, b: &Value, weight: f64) -> Result<Val
 /// # Errors
 /// As [`add`]; a number that the type cannot hold.
 pub fn add_scaled(exec: &dyn Exec, x: &Value, y: &Value, alpha: f64) -> Result<Value> {
-    static ADD_SCALED: LazyLock<Arc<Fused>> =
-        LazyLock::new(|| Fused::new("add_scaled", |[x, y, alpha]| [x + alpha * y]));
+    let formulas = numbered!("add_scaled", [x, y], alpha, x + alpha * y);
     let are_terms = x.layout().is_partial() && y.layout().is_partial();
     match alpha == 1.0 || are_terms || is_whole(x.dtype()) {
         // One pass more, of sums that need not be taken, and of numbers that formulas do not know.
         true => rounded_once(exec, [x, y], |[x, y]| {
             add(exec, x, &scaled(exec, y, alpha)?)
         }),
-        false => with_number(exec, "add_scaled", &ADD_SCALED, &[x, y], alpha),
+        false => with_number(exec, "add_scaled", formulas, &[x, y], alpha),
     }
 }
 
@@ -121,11 +132,10 @@ pub fn add_scaled(exec: &dyn Exec, x: &Value, y: &Value, alpha: f64) -> Result<V
 /// # Errors
 /// As [`add`]; a value that the type cannot hold.
 pub fn addcmul(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> Result<Value> {
-    static ADDCMUL: LazyLock<Arc<Fused>> =
-        LazyLock::new(|| Fused::new("addcmul", |[x, a, b, value]| [x + value * (a * b)]));
+    let formulas = numbered!("addcmul", [x, a, b], value, x + value * (a * b));
     match is_whole(x.dtype()) {
         true => add(exec, x, &scaled(exec, &mul(exec, a, b)?, value)?),
-        false => with_number(exec, "addcmul", &ADDCMUL, &[x, a, b], value),
+        false => with_number(exec, "addcmul", formulas, &[x, a, b], value),
     }
 }
 
@@ -137,32 +147,40 @@ pub fn addcmul(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> 
 /// # Errors
 /// As [`add`]; a type that is not f32 or f64.
 pub fn addcdiv(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> Result<Value> {
-    static ADDCDIV: LazyLock<Arc<Fused>> =
-        LazyLock::new(|| Fused::new("addcdiv", |[x, a, b, value]| [x + value * (a / b)]));
-    with_number(exec, "addcdiv", &ADDCDIV, &[x, a, b], value)
+    let formulas = numbered!("addcdiv", [x, a, b], value, x + value * (a / b));
+    with_number(exec, "addcdiv", formulas, &[x, a, b], value)
 }
 
-/// A formula of operands and a number behind them, which is not rounded to 16 bits as they are.
+/// A formula of operands and a number behind them, which is not rounded to 16 bits as they are: there it comes in parts, if it has to.
 fn with_number(
     exec: &dyn Exec,
     name: &'static str,
-    formula: &Arc<Fused>,
+    [whole, by_parts]: [&Arc<Fused>; 2],
     operands: &[&Value],
     value: f64,
 ) -> Result<Value> {
-    let apply = |operands: &[&Value]| {
-        let number = number(name, operands[0], value)?;
-        let all: Vec<&Value> = operands.iter().copied().chain([&number]).collect();
+    let apply = |formula: &Arc<Fused>, operands: &[&Value], parts: &[f64]| {
+        let parts = parts.iter().map(|&part| number(name, operands[0], part));
+        let numbers = parts.collect::<Result<Vec<_>>>()?;
+        let all: Vec<&Value> = operands.iter().copied().chain(&numbers).collect();
         formula.apply1(exec, &all)
     };
-    let is_exact = match operands[0].dtype() {
-        DType::BF16 => bf16::from_f64(value).to_f64() == value,
-        DType::F16 => f16::from_f64(value).to_f64() == value,
-        _ => true,
+    let round = match operands[0].dtype() {
+        DType::BF16 => |x: f64| bf16::from_f64(x).to_f64(),
+        DType::F16 => |x: f64| f16::from_f64(x).to_f64(),
+        _ => return apply(whole, operands, &[value]),
     };
-    match is_exact {
-        true => apply(operands),
-        false => all_rounded_once(exec, operands, apply),
+    let mut left = f64::from(value as f32);
+    let parts = [(); 3].map(|()| {
+        let part = round(left);
+        left -= part;
+        part
+    });
+    match (parts, left == 0.0) {
+        (_, true) if parts[1..] == [0.0; 2] => apply(whole, operands, &parts[..1]),
+        (_, true) => apply(by_parts, operands, &parts),
+        // Too large, or smaller than the type's least number.
+        _ => all_rounded_once(exec, operands, |operands| apply(whole, operands, &[value])),
     }
 }
 
