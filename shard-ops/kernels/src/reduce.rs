@@ -5,12 +5,11 @@
 
 mod halves;
 
-use super::attention::Stored;
+pub use self::halves::{Half, reduce_rows};
 use super::pointwise::{larger, smaller, vectorized};
 use super::view::{for_each_row, join_dims};
 use super::{Dims, Real, Strides, View};
 use crate::compiled::compiled;
-use half::{bf16, f16};
 use pulp::{Simd, WithSimd};
 
 /// Elements accumulated in the element type before they join the f64 total.
@@ -75,29 +74,6 @@ compiled! { trait Compiled for Real: f32 f64; {
     pub fn reduce<T>(op: ReduceKind, x: &View<'_, T>, dims: &[usize], out: &mut [T]) = reduce_here;
 } }
 
-compiled! { trait CompiledRows for Half: f16 bf16; {
-    /// [`reduce`] over all dims but the first `kept` of them, of numbers that are widened row by row, as if all of them were.
-    ///
-    /// ```
-    /// use half::bf16;
-    /// use shard_kernels::{reduce::{reduce_rows, ReduceKind}, View};
-    /// let x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0].map(bf16::from_f32);
-    /// let mut out = [0.0f32; 2];
-    /// reduce_rows(ReduceKind::Sum, &View::contiguous(&x, &[2, 3]), 1, &mut out);
-    /// assert_eq!(out, [6.0, 15.0]);
-    /// ```
-    ///
-    /// # Panics
-    /// When there are not so many dims, or `out` has another number of elements than they.
-    pub fn reduce_rows<T>(op: ReduceKind, x: &View<'_, T>, kept: usize, out: &mut [f32]) = rows_here;
-} }
-
-/// A float of 16 bits.
-pub trait Half: Stored<Acc = f32> + CompiledRows<Self> {}
-
-impl Half for f16 {}
-impl Half for bf16 {}
-
 fn reduce_here<T: Real>(op: ReduceKind, x: &View<'_, T>, dims: &[usize], out: &mut [T]) {
     match op {
         ReduceKind::Sum => fold::<T, Sum>(x, dims, out),
@@ -105,16 +81,6 @@ fn reduce_here<T: Real>(op: ReduceKind, x: &View<'_, T>, dims: &[usize], out: &m
         ReduceKind::Prod => fold::<T, Prod>(x, dims, out),
         ReduceKind::Max => fold::<T, Max>(x, dims, out),
         ReduceKind::Min => fold::<T, Min>(x, dims, out),
-    }
-}
-
-fn rows_here<T: Half>(op: ReduceKind, x: &View<'_, T>, kept: usize, out: &mut [f32]) {
-    match op {
-        ReduceKind::Sum => halves::fold::<T, Sum>(x, kept, out),
-        ReduceKind::SquareSum => halves::fold::<T, Squares>(x, kept, out),
-        ReduceKind::Prod => halves::fold::<T, Prod>(x, kept, out),
-        ReduceKind::Max => halves::fold::<T, Max>(x, kept, out),
-        ReduceKind::Min => halves::fold::<T, Min>(x, kept, out),
     }
 }
 

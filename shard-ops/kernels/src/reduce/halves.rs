@@ -2,18 +2,53 @@
 //!
 //! What comes out is what comes out of the same numbers in `f32`, bit by bit: rows of any length are cut where those are.
 
-use super::{BLOCK, Fold, Half, MIDDLING, Run};
+use super::{BLOCK, Fold, MIDDLING, Max, Min, Prod, ReduceKind, Run, Squares, Sum};
 use crate::View;
-use crate::attention::gather;
+use crate::attention::{Stored, gather};
+use crate::compiled::compiled;
 use crate::pointwise::vectorized;
 use crate::scratch::Room;
 use crate::view::{for_each_row, is_row_major};
 use core::marker::PhantomData;
+use half::{bf16, f16};
+
+/// A float of 16 bits.
+pub trait Half: Stored<Acc = f32> + CompiledRows<Self> {}
+
+impl Half for f16 {}
+impl Half for bf16 {}
+
+compiled! { trait CompiledRows for Half: f16 bf16; {
+    /// [`reduce`](super::reduce) over all dims but the first `kept` of them, of numbers that are widened row by row, as if all of them were.
+    ///
+    /// ```
+    /// use half::bf16;
+    /// use shard_kernels::{reduce::{reduce_rows, ReduceKind}, View};
+    /// let x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0].map(bf16::from_f32);
+    /// let mut out = [0.0f32; 2];
+    /// reduce_rows(ReduceKind::Sum, &View::contiguous(&x, &[2, 3]), 1, &mut out);
+    /// assert_eq!(out, [6.0, 15.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// When there are not so many dims, or `out` has another number of elements than they.
+    pub fn reduce_rows<T>(op: ReduceKind, x: &View<'_, T>, kept: usize, out: &mut [f32]) = rows_here;
+} }
+
+fn rows_here<T: Half>(op: ReduceKind, x: &View<'_, T>, kept: usize, out: &mut [f32]) {
+    match op {
+        ReduceKind::Sum => fold::<T, Sum>(x, kept, out),
+        ReduceKind::SquareSum => fold::<T, Squares>(x, kept, out),
+        ReduceKind::Prod => fold::<T, Prod>(x, kept, out),
+        ReduceKind::Max => fold::<T, Max>(x, kept, out),
+        ReduceKind::Min => fold::<T, Min>(x, kept, out),
+    }
+}
 
 /// Numbers of short rows that are widened together.
 const TOGETHER: usize = 4 * BLOCK;
 
-pub(super) fn fold<T: Half, F: Fold>(x: &View<'_, T>, kept: usize, out: &mut [f32]) {
+fn fold<T: Half, F: Fold>(x: &View<'_, T>, kept: usize, out: &mut [f32]) {
     let (cells, row) = x.shape().split_at(kept);
     let (rows, n) = (
         cells.iter().product::<usize>(),
