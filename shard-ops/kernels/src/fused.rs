@@ -331,7 +331,8 @@ fn by_rows<T: Stored, const N: usize>(
     let strides = core::array::from_fn(|k| places.get(k).map_or(&still[..], |at| &at.strides));
     let offsets: [usize; N] = core::array::from_fn(|k| places.get(k).map_or(0, |at| at.offset));
     let elements: usize = shape.iter().product();
-    let (extents, strides) = match strides.iter().all(|steps| is_row_major(shape, steps)) {
+    let mut there = strides.iter().take(places.len());
+    let (extents, strides) = match there.all(|steps| is_row_major(shape, steps)) {
         true => (smallvec![elements], smallvec![[1; N]]),
         false => join_dims(shape, strides),
     };
