@@ -187,6 +187,29 @@ fn rows_are_multiplied_with_the_matrices_that_they_name() {
     });
 }
 
+/// A sum that waits passes if it is one of the two; of two of them the product is none.
+#[test]
+fn sums_that_wait_are_multiplied_once() {
+    on(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let waiting = |seed: usize, shape: &[usize]| -> Result<ShardTensor> {
+            let deep = [shape, &[2]].concat();
+            operand(&mesh, seed, &deep, &shard(shape.len()).into())?.sum(-1, false)
+        };
+        let (x, w) = (waiting(0, &[5, 3])?, waiting(1, &[2, 3, 4])?);
+        assert!(x.layout().is_partial() && w.layout().is_partial());
+        let [summed_x, summed_w] = [x.redistribute(replicate())?, w.redistribute(replicate())?];
+        let index = mesh.from_fn([5], replicate(), |i| (i[0] % 2) as f64)?;
+        let index = index.to(DType::I64)?;
+        let expected = summed_x.gather_mm(&summed_w, &index)?.to_array::<f64>()?;
+        let expected: Vec<f64> = expected.into_iter().collect();
+        for (x, w) in [(&x, &summed_w), (&summed_x, &w), (&x, &w)] {
+            close("sums", &x.gather_mm(w, &index)?, &expected)?;
+        }
+        Ok(())
+    });
+}
+
 /// In 16 bits a product is summed in `f32`, and rounded once.
 #[test]
 fn sixteen_bits_are_rounded_once() {

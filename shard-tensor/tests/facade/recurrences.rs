@@ -224,8 +224,14 @@ fn partial_terms_pass_or_are_summed() {
             assert_eq!(waiting.layout().partial_op(), Some(ReduceOp::Sum));
             let h = waiting.linear_recurrence(&a, None, 0, false)?;
             let waits = h.layout().partial_op().is_some();
-            let product = a.linear_recurrence(&waiting, Some(&a.narrow(0, 0..1)?), 0, true)?;
+            let first = a.narrow(0, 0..1)?;
+            let product = a.linear_recurrence(&waiting, Some(&first), 0, true)?;
             found.push((waits, h.to_array::<f32>()?, product.to_array::<f32>()?));
+            // A first state is there once, whatever waits.
+            let started = waiting.linear_recurrence(&a, Some(&first), 0, false)?;
+            let summed = waiting.redistribute(replicate())?;
+            let once = summed.linear_recurrence(&a, Some(&first), 0, false)?;
+            assert!(started.allclose(&once, 1e-5, 1e-5, false)?);
         }
         Ok(found)
     });

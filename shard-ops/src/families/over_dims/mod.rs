@@ -164,9 +164,9 @@ impl OverDims {
             .build()
     }
 
-    /// What a kernel for a kind of device reads and writes in 16 bits: on the host, whole rows are read.
+    /// What a kernel for a kind of device reads and writes in 16 bits: on the host, whole rows of numbers are read.
     pub(super) fn halves(&self, inputs: &[Meta], on: DeviceKind) -> Halves {
-        let are_rows = |x: &Meta| self.rows(&x.shape).is_some();
+        let are_rows = |x: &Meta| !self.is_of_truths() && self.rows(&x.shape).is_some();
         match on.is_cuda() {
             true => Halves::ALL,
             false if inputs.iter().all(are_rows) => Halves {
