@@ -125,7 +125,8 @@ impl Distribution for Categorical {
     fn sample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
         let _call = Calling::of("Categorical::sample");
         let shape = shape.into();
-        let count = shape.iter().product();
+        // More than a number counts are more than any array has.
+        let count = (shape.iter()).fold(1_usize, |all, &n| all.saturating_mul(n));
         let drawn = self.probs()?.chosen("Categorical::sample", count, true)?;
         match shape.len() {
             0 => drawn.squeeze(-1),

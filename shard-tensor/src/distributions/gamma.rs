@@ -73,22 +73,20 @@ pub(super) fn standard(concentration: &ShardTensor) -> Result<ShardTensor> {
         })
     });
     let above_zero = |drawn: ShardTensor| drawn.rsub_scalar(1.0);
-    let mut found: Option<[ShardTensor; 2]> = None;
-    for _ in 0..TRIES {
+    let candidate = || {
         let noise = [
             concentration.randn_like()?,
             above_zero(concentration.rand_like()?)?,
         ];
-        let [number, refused] = CANDIDATE.of([concentration, &noise[0], &noise[1]])?;
-        found = Some(match found {
-            None => [number, refused],
-            Some([first, open]) => {
-                let fits = open.lt_scalar(0.0)?;
-                [fits.where_(&first, &number)?, fits.where_(&open, &refused)?]
-            }
-        });
+        CANDIDATE.of([concentration, &noise[0], &noise[1]])
+    };
+    let [mut found, mut open] = candidate()?;
+    for _ in 1..TRIES {
+        let [number, refused] = candidate()?;
+        let fits = open.lt_scalar(0.0)?;
+        found = fits.where_(&found, &number)?;
+        open = fits.where_(&open, &refused)?;
     }
-    let [found, _] = found.expect("there is a try");
     let u = above_zero(concentration.rand_like()?)?;
     let [found] = BACK.of([concentration, &found, &u])?;
     // A number that the type does not hold is no 0: that has a density of its own.

@@ -662,6 +662,9 @@ fn classes_that_are_not_there_and_logits_that_are_no_numbers_are_refused() {
         let refused = lost.sample([2]).unwrap_err().to_string();
         assert!(refused.contains("Bernoulli::sample"), "{refused}");
         assert!(Categorical::from_logits(&mesh.zeros([3, 0], shard(0))?).is_err());
+        // So many that their number wraps around: to 0, of an even number twice.
+        let even = Categorical::from_logits(&mesh.zeros([3, 2], shard(0))?)?;
+        assert!(even.sample([usize::MAX / 2 + 1, 2]).is_err());
         let halfway = policy
             .log_prob(&mesh.ones([3], shard(0))?)
             .unwrap_err()
