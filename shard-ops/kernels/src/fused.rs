@@ -12,6 +12,7 @@ use super::{Dims, Real, Strides, View, ViewMut};
 use half::{bf16, f16};
 use pulp::{Simd, WithSimd};
 use smallvec::{SmallVec, smallvec};
+use std::ops::Range;
 
 /// A step of a [`Formula`]. Steps name earlier ones by their number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -223,8 +224,11 @@ const LINE: usize = 64;
 /// Elements of a block: enough that going to it does not count, few enough that what some steps make of it is in the nearest cache.
 const BLOCK: usize = 1024;
 
-/// Bytes of operands and results that are taken to be in a cache.
-const NEAR: usize = 512 << 10;
+/// Elements of a tile that needs no room but for what is between its steps, so that its blocks follow each other at once.
+const LONG: usize = 8 * BLOCK;
+
+/// Bytes of operands and results that are taken to be in a cache, be it the last one: what comes from there is not worth asking for (Zen 4).
+const NEAR: usize = 8 << 20;
 
 /// Lines of the cache that are asked for at a time, at most: for more a core waits (Zen 4).
 const AT_ONCE: usize = 24;
@@ -349,11 +353,16 @@ fn by_rows<T: Stored, const N: usize>(
         elements: along,
     };
     let mut blocks = Blocks::new(formula, inputs, steps, memory);
-    // What a cache near the core holds is not asked for, nor what the processor sees coming: few parts, read in few loops.
+    // What a cache holds is not asked for, nor what the processor sees coming: few parts, read in few loops.
     let is_asked = elements * places.len() * size_of::<T>() > NEAR
         && places.len() >= 3
         && places.len() + formula.made >= 5;
     // Both ways bring operands to the same room, so that all tiles go one of them.
+    // The tile whose elements have been asked for is the next block.
+    let most = match !is_asked && blocks.take_all_where_it_is(&along) {
+        true => LONG,
+        false => BLOCK,
+    };
     let together = n * outer.last().unwrap_or(&1);
     let are_few = together < SHORT && together < elements;
     // The tile whose elements have been asked for while the one before is computed.
@@ -382,10 +391,10 @@ fn by_rows<T: Stored, const N: usize>(
             if n > BLOCK {
                 for _ in 0..rows {
                     let mut tile = row;
-                    for first in (0..n).step_by(BLOCK) {
-                        tile.len = BLOCK.min(n - first);
+                    for first in (0..n).step_by(most) {
+                        tile.len = most.min(n - first);
                         visit(tile);
-                        tile.go_on(&along, BLOCK);
+                        tile.go_on(&along, most);
                     }
                     row.go_on(&apart, 1);
                 }
@@ -405,7 +414,7 @@ fn by_rows<T: Stored, const N: usize>(
     blocks.settle(data);
 }
 
-/// Rows of elements, as many as a block has room for.
+/// Rows of elements, as many as a block has room for, or a run of some blocks.
 #[derive(Clone, Copy)]
 struct Tile<const N: usize> {
     /// Where the first is in each part.
@@ -514,6 +523,20 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
         }
     }
 
+    /// Whether elements that are so far apart along a row are read and written where they are, but for those that are one number.
+    fn take_all_where_it_is(&self, along: &[isize; N]) -> bool {
+        let formula = self.made.formula;
+        let is_alone =
+            |parts: &Vec<usize>| matches!(parts[..], [step] if formula.alone[step].is_some());
+        let (operands, results) = along.split_at(self.data.len());
+        T::as_acc(&[]).is_some()
+            && operands.iter().all(|step| matches!(step, 0 | 1))
+            && results
+                .iter()
+                .zip(&formula.results)
+                .all(|(&step, parts)| step == 1 && is_alone(parts))
+    }
+
     /// Notes the places of a tile that is next, of operands and results, which are asked for while another is computed.
     fn ask_for(&mut self, tile: &Tile<N>, outs: &[&mut [T]]) {
         let results = self.made.formula.results.iter().zip(outs);
@@ -582,15 +605,14 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
                 continue;
             }
             let from = self.data[part];
-            let to = &mut self.made.room[block][first..][..tile.elements()];
+            // Of a tile of several blocks one number alone, which is the same in all of them.
+            let len = tile.len.min(BLOCK);
+            let to = &mut self.made.room[block][first..][..tile.rows * len];
             if self.steps.is_dense(tile, part) {
                 T::widen_slice(&from[tile.at[part]..][..to.len()], to);
                 continue;
             }
-            for (to, at) in to
-                .chunks_exact_mut(tile.len)
-                .zip(self.steps.rows(tile, part))
-            {
+            for (to, at) in to.chunks_exact_mut(len).zip(self.steps.rows(tile, part)) {
                 match self.steps.elements[part] {
                     0 => to.fill(from[at].widen()),
                     step => gather(from, at, step, to),
@@ -674,20 +696,25 @@ fn scatter<T: Stored>(found: &[T::Acc], to: &mut [T], at: usize, step: isize) {
 
 impl<A: Real> Made<'_, '_, A> {
     /// The first elements of a step's block.
-    #[inline(always)]
     fn of(&self, step: usize, len: usize) -> &[A] {
+        self.among(step, 0, len)
+    }
+
+    /// The elements of a step's block that begins at one of the tile.
+    #[inline(always)]
+    fn among(&self, step: usize, first: usize, len: usize) -> &[A] {
         let direct = match self.formula.steps[step] {
             FormulaStep::Input(i) => self.direct[i],
             _ => None,
         };
         match direct {
-            Some(elements) => elements,
+            Some(elements) => &elements[first..][..len],
             None => &self.room[self.formula.blocks[step]][..len],
         }
     }
 }
 
-/// Goes through the steps for a block of elements: one call for all of them that are short.
+/// Goes through the steps for a tile: one call for all of them that are short.
 struct Run<'b, 'o, 'a, 'r, A> {
     made: &'b mut Made<'a, 'r, A>,
     /// Of each result the elements, if they are written where they belong.
@@ -701,33 +728,53 @@ impl<A: Real> WithSimd for Run<'_, '_, '_, '_, A> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let Self { made, kept, len } = self;
-        let formula = made.formula;
-        // What the next block reads and writes is asked for part by part: all at once would be waited for.
-        let lines = made.ahead_lines * made.ahead.len();
-        let parts = lines.div_ceil(AT_ONCE * formula.made).max(1);
-        let elements = len.div_ceil(parts).next_multiple_of(LINE);
-        let mut ahead = (0..made.ahead_lines)
-            .flat_map(|at| made.ahead.iter().map(move |of| of.wrapping_add(at * LINE)));
+        for first in (0..len).step_by(BLOCK) {
+            made.go_through(first, BLOCK.min(len - first), kept);
+        }
+    }
+}
+
+impl<A: Real> Made<'_, '_, A> {
+    /// Goes through the steps for the block that begins at an element of the tile.
+    #[inline(always)]
+    fn go_through(&mut self, first: usize, len: usize, kept: &mut [Option<&mut [A]>]) {
+        let formula = self.formula;
+        // What the next block reads and writes is asked for bit by bit: all at once would be waited for.
+        let (mut elements, mut share) = (len, 0);
+        if self.ahead_lines > 0 {
+            let bits = (self.ahead_lines * self.ahead.len()).div_ceil(AT_ONCE * formula.made);
+            elements = len.div_ceil(bits).next_multiple_of(LINE);
+            share = self.ahead_lines.div_ceil(bits * formula.made);
+        }
+        let mut asked = 0;
         let steps = formula.steps.iter().zip(&formula.blocks);
         for ((step, &block), alone) in steps.zip(&formula.alone) {
             if step.is_early() {
                 continue;
             }
             // No step reads the block that it writes.
-            let whole = std::mem::take(&mut made.room[block]);
+            let whole = std::mem::take(&mut self.room[block]);
             let out = match alone.and_then(|result| kept.get_mut(result)) {
-                Some(Some(out)) => &mut **out,
+                Some(Some(out)) => &mut out[first..][..len],
                 _ => &mut whole[..len],
             };
             for (i, out) in out.chunks_mut(elements).enumerate() {
-                ahead
-                    .by_ref()
-                    .take(lines.div_ceil(parts * formula.made))
-                    .for_each(line);
-                let part = i * elements..i * elements + out.len();
-                step.run(|of| &made.of(of, len)[part.clone()], out);
+                self.ask(asked..self.ahead_lines.min(asked + share));
+                asked += share;
+                let bit = i * elements..i * elements + out.len();
+                step.run(|of| &self.among(of, first, len)[bit.clone()], out);
             }
-            made.room[block] = whole;
+            self.room[block] = whole;
+        }
+    }
+
+    /// Asks for some of the lines that the next block has in each part.
+    #[inline(always)]
+    fn ask(&self, lines: Range<usize>) {
+        for at in lines {
+            for of in &self.ahead {
+                line(of.wrapping_add(at * LINE));
+            }
         }
     }
 }
@@ -740,7 +787,7 @@ impl FormulaStep {
             Self::Input(_) | Self::Number(_) => {}
             Self::Map { map, order, of: x } => map.eval(order, of(x), out),
             Self::Binary { kind, of: read } => {
-                let [a, b] = read.map(of);
+                let (a, b) = (of(read[0]), of(read[1]));
                 match kind {
                     Binary::Add => each(a, b, out, A::add),
                     Binary::Sub => each(a, b, out, A::sub),
