@@ -5,14 +5,13 @@
 
 mod double;
 
-use super::view::{Strides, for_each_row, is_row_major, join_dims, same_shape};
+use super::view::{Strides, for_each_joined, for_each_row, is_row_major, join_dims, same_shape};
 use super::whole::{by_rows, gathered};
 use super::{Real, View, ViewMut};
 use crate::compiled::compiled;
 use core::ops::{Add, Div, Mul, Sub};
 use pulp::{Arch, Simd, WithSimd};
 use shard_device::Element;
-use smallvec::SmallVec;
 
 /// A map of two numbers of one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -178,7 +177,7 @@ pub fn map<T: Real>(x: &View<'_, T>, out: &mut ViewMut<'_, T>, f: impl Fn(T) -> 
     zip(x, x, out, |x, _| f(x));
 }
 
-/// How many copies of a single number are made beside the elements of a run.
+/// How many elements of short rows are brought together.
 const REPEATED: usize = 256;
 
 /// `out = f(a, b)` element by element; as [`binary`] with a caller's formula.
@@ -235,63 +234,38 @@ fn zip_by<T: Real, F: Fn(T, T) -> T>(
         }
     }
     let (shape, strides, offset, data) = out.parts();
+    if shape.contains(&0) {
+        return;
+    }
+    let (extents, steps) = join_dims(shape, [a.strides(), b.strides(), strides]);
+    let (&n, outer) = extents.split_last().unwrap_or((&1, &[]));
+    let along = *steps.last().unwrap_or(&[1; 3]);
     let at = [a.offset(), b.offset(), offset];
-    let mut repeated: SmallVec<[T; REPEATED]> = SmallVec::new();
-    for_each_row(
-        shape,
-        [a.strides(), b.strides(), strides],
-        at,
-        |[p, q, r], n, steps| match steps {
-            [1, 1, 1] => vectorized(Rows {
-                a: &a.data()[p..p + n],
-                b: &b.data()[q..q + n],
-                out: &mut data[r..r + n],
-                f,
-            }),
-            // A single number beside many is repeated for a while, so that there is one loop for each formula.
-            [1, 0, 1] => {
-                repeated.clear();
-                repeated.resize(REPEATED.min(n), b.data()[q]);
-                for first in (0..n).step_by(REPEATED) {
-                    let len = REPEATED.min(n - first);
-                    vectorized(Rows {
-                        a: &a.data()[p + first..][..len],
-                        b: &repeated[..len],
-                        out: &mut data[r + first..][..len],
-                        f,
-                    });
-                }
-            }
-            [0, 1, 1] => {
-                repeated.clear();
-                repeated.resize(REPEATED.min(n), a.data()[p]);
-                for first in (0..n).step_by(REPEATED) {
-                    let len = REPEATED.min(n - first);
-                    vectorized(Rows {
-                        a: &repeated[..len],
-                        b: &b.data()[q + first..][..len],
-                        out: &mut data[r + first..][..len],
-                        f,
-                    });
-                }
-            }
-            [s, t, u] => {
-                for i in 0..n as isize {
-                    let value = f(
-                        a.data()[p.wrapping_add_signed(i * s)],
-                        b.data()[q.wrapping_add_signed(i * t)],
-                    );
-                    data[r.wrapping_add_signed(i * u)] = value;
-                }
-            }
-        },
-    );
+    let apart = &steps[..outer.len()];
+    for_each_joined(outer, apart, at, &mut |at, rows, apart| {
+        vectorized(Slab {
+            a: a.data(),
+            b: b.data(),
+            out: &mut *data,
+            at,
+            rows,
+            apart,
+            n,
+            along,
+            f,
+        });
+    });
 }
 
-/// Whether elements that do not lie side by side are in rows of few.
+/// Whether elements that do not lie side by side are in rows of so few that these are better brought together. A row that is one number
+/// need not be.
 fn has_short_rows<T>(x: &View<'_, T>) -> bool {
-    let (extents, _) = join_dims(x.shape(), [x.strides()]);
-    extents.len() > 1 && extents.last().is_some_and(|n| *n < REPEATED)
+    let (extents, steps) = join_dims(x.shape(), [x.strides()]);
+    let few = match steps.last() {
+        Some([0]) => 16,
+        _ => REPEATED,
+    };
+    extents.len() > 1 && extents.last().is_some_and(|n| *n < few)
 }
 
 /// Whether what an index of the first dim names lies side by side, and is long enough for a loop of its own.
@@ -334,22 +308,29 @@ fn beside<T: Real>(x: &View<'_, T>, mut visit: impl FnMut(usize, &[T])) {
         );
         return;
     }
+    let (Some((&n, outer)), Some((&[step], apart))) = (extents.split_last(), steps.split_last())
+    else {
+        return visit(0, &x.data()[x.offset()..][..1]);
+    };
     let (mut room, mut filled, mut number) = ([T::zero(); REPEATED], 0, 0);
-    for_each_row(x.shape(), [x.strides()], [x.offset()], |[at], n, [step]| {
-        let mut i = 0;
-        while i < n {
-            let len = (n - i).min(REPEATED - filled);
-            let to = &mut room[filled..filled + len];
-            let at = at.wrapping_add_signed(i as isize * step);
-            if step == 1 {
-                to.copy_from_slice(&x.data()[at..at + len]);
-            } else {
-                gathered(x.data(), at, step, to);
-            }
-            (i, filled) = (i + len, filled + len);
-            if filled == REPEATED {
-                visit(number, &room);
-                (number, filled) = (number + filled, 0);
+    for_each_joined(outer, apart, [x.offset()], &mut |[first], rows, [apart]| {
+        for row in 0..rows as isize {
+            let first = first.wrapping_add_signed(row * apart);
+            let mut i = 0;
+            while i < n {
+                let len = (n - i).min(REPEATED - filled);
+                let to = &mut room[filled..filled + len];
+                let at = first.wrapping_add_signed(i as isize * step);
+                if step == 1 {
+                    to.copy_from_slice(&x.data()[at..at + len]);
+                } else {
+                    gathered(x.data(), at, step, to);
+                }
+                (i, filled) = (i + len, filled + len);
+                if filled == REPEATED {
+                    visit(number, &room);
+                    (number, filled) = (number + filled, 0);
+                }
             }
         }
     });
@@ -485,6 +466,62 @@ impl<T: Real, F: Fn(T, T) -> T> WithSimd for Rows<'_, T, F> {
     fn with_simd<S: Simd>(self, _: S) {
         for ((o, &a), &b) in self.out.iter_mut().zip(self.a).zip(self.b) {
             *o = (self.f)(a, b);
+        }
+    }
+}
+
+/// Rows of equally many elements: where the first begins in each operand and in the result, and how far it is to the next row and to a row's
+/// next element.
+struct Slab<'a, T, F> {
+    a: &'a [T],
+    b: &'a [T],
+    out: &'a mut [T],
+    at: [usize; 3],
+    rows: usize,
+    apart: [isize; 3],
+    n: usize,
+    along: [isize; 3],
+    f: &'a F,
+}
+
+impl<T: Real, F: Fn(T, T) -> T> WithSimd for Slab<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { a, b, n, f, .. } = self;
+        for row in 0..self.rows as isize {
+            let of = |k: usize| self.at[k].wrapping_add_signed(row * self.apart[k]);
+            let [p, q, r] = [of(0), of(1), of(2)];
+            match self.along {
+                [1, 1, 1] => {
+                    let of = a[p..][..n].iter().zip(&b[q..][..n]);
+                    for (o, (&a, &b)) in self.out[r..][..n].iter_mut().zip(of) {
+                        *o = f(a, b);
+                    }
+                }
+                [1, 0, 1] => {
+                    let b = b[q];
+                    for (o, &a) in self.out[r..][..n].iter_mut().zip(&a[p..][..n]) {
+                        *o = f(a, b);
+                    }
+                }
+                [0, 1, 1] => {
+                    let a = a[p];
+                    for (o, &b) in self.out[r..][..n].iter_mut().zip(&b[q..][..n]) {
+                        *o = f(a, b);
+                    }
+                }
+                [s, t, u] => {
+                    for i in 0..n as isize {
+                        let (a, b) = (
+                            a[p.wrapping_add_signed(i * s)],
+                            b[q.wrapping_add_signed(i * t)],
+                        );
+                        self.out[r.wrapping_add_signed(i * u)] = f(a, b);
+                    }
+                }
+            }
         }
     }
 }
