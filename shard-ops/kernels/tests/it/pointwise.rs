@@ -22,7 +22,12 @@ fn all<T: Real>() {
             .collect();
         let count = |s: &[usize]| s.iter().product::<usize>();
         let (a, b) = (rng.vec::<T>(count(&shape)), rng.vec::<T>(count(&small)));
-        let a = View::contiguous(&a, &shape);
+        // Every third time its dims lie the other way round.
+        let turned = [shape[2], shape[1], shape[0]];
+        let a = match round % 3 {
+            0 => View::contiguous(&a, &turned).permute(&[2, 1, 0]),
+            _ => View::contiguous(&a, &shape),
+        };
         let b = View::contiguous(&b, &small)
             .broadcast_to(&shape)
             .expect("broadcasts");
