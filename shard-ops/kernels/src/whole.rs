@@ -256,6 +256,20 @@ pub fn select<T: Element>(
                 out: &mut data[r..r + n],
             });
         }
+        if let ([0, p_step, q_step, 1], [m, p, q, r]) = (steps, at) {
+            // A row is one operand's: nothing is chosen for each element.
+            let out = &mut data[r..r + n];
+            let (from, at, step) = match mask.data()[m].get() {
+                true => (a.data(), p, p_step),
+                false => (b.data(), q, q_step),
+            };
+            if step == 1 {
+                out.copy_from_slice(&from[at..at + n]);
+            } else {
+                gathered(from, at, step, out);
+            }
+            return;
+        }
         for i in 0..n as isize {
             let [m, p, q, r] = core::array::from_fn(|k| at[k].wrapping_add_signed(i * steps[k]));
             data[r] = match mask.data()[m].get() {

@@ -145,10 +145,10 @@ fn masks_choose_among_rows_and_single_elements() {
     let n = 77;
     let mask: Vec<Bool> = (0..n).map(|i| Bool::from(i * i % 5 < 2)).collect();
     let (a, b): (Vec<f32>, Vec<f32>) = (0..2 * n).map(|i| (i as f32, -1.0 - i as f32)).unzip();
-    for [to_mask, to_a, to_b] in (0..27).map(|i| [i % 3, i / 3 % 3, i / 9]) {
-        // Where the mask is read by steps, half of it is.
-        let count = if to_mask == 2 { n / 2 } else { n };
-        let mask_view = View::new(&mask, 0, &[count], &[to_mask as isize]);
+    for [to_mask, to_a, to_b, first] in (0..54).map(|i| [i % 3, i / 3 % 3, i / 9 % 3, i / 27 * 2]) {
+        // Where the mask is read by steps, half of it is. Its first element is true, the third is not.
+        let count = if to_mask == 2 { n / 2 - 1 } else { n - 2 };
+        let mask_view = View::new(&mask, first, &[count], &[to_mask as isize]);
         let (of_a, of_b) = (
             View::new(&a, 1, &[count], &[to_a as isize]),
             View::new(&b, 1, &[count], &[to_b as isize]),
@@ -157,7 +157,7 @@ fn masks_choose_among_rows_and_single_elements() {
         let to = &mut ViewMut::contiguous(&mut out, &[count]);
         select(&mask_view, &of_a, &of_b, to);
         for (i, &out) in out.iter().enumerate() {
-            let expected = match mask[i * to_mask].get() {
+            let expected = match mask[first + i * to_mask].get() {
                 true => a[1 + i * to_a],
                 false => b[1 + i * to_b],
             };
