@@ -86,6 +86,8 @@ pub struct Formula {
     steps: Vec<FormulaStep>,
     operands: Vec<usize>,
     results: Vec<Vec<usize>>,
+    /// Whether a step is a part of an operand. A derivative has all operands, and needs few of them.
+    are_read: SmallVec<[bool; 16]>,
     /// In which block of room each step writes. Steps that nobody reads any more leave theirs to later ones.
     blocks: SmallVec<[usize; 8]>,
     /// How many blocks there are.
@@ -103,6 +105,7 @@ impl Formula {
     /// When a step reads one that does not come before it, or a part that no operand has; when a part of a result is none of the steps.
     pub fn new(steps: Vec<FormulaStep>, operands: Vec<usize>, results: Vec<Vec<usize>>) -> Self {
         let parts = operands.iter().sum();
+        let mut are_read = SmallVec::from_elem(false, parts);
         let mut last: SmallVec<[usize; 8]> = (0..steps.len()).collect();
         for (at, step) in steps.iter().enumerate() {
             for read in step.reads() {
@@ -111,7 +114,10 @@ impl Formula {
             }
             // Operands and numbers are there from the beginning.
             match *step {
-                FormulaStep::Input(part) => assert!(part < parts, "fused: part {part} of {parts}"),
+                FormulaStep::Input(part) => {
+                    assert!(part < parts, "fused: part {part} of {parts}");
+                    are_read[part] = true;
+                }
                 FormulaStep::Number(_) => {}
                 _ => continue,
             }
@@ -146,6 +152,7 @@ impl Formula {
             steps,
             operands,
             results,
+            are_read,
             blocks,
             room,
             made,
@@ -354,9 +361,8 @@ fn by_rows<T: Stored, const N: usize>(
     };
     let mut blocks = Blocks::new(formula, inputs, steps, memory);
     // What a cache holds is not asked for, nor what the processor sees coming: few parts, read in few loops.
-    let is_asked = elements * places.len() * size_of::<T>() > NEAR
-        && places.len() >= 3
-        && places.len() + formula.made >= 5;
+    let used = places.len() - formula.are_read.iter().filter(|is_read| !**is_read).count();
+    let is_asked = elements * used * size_of::<T>() > NEAR && used >= 3 && used + formula.made >= 5;
     // Both ways bring operands to the same room, so that all tiles go one of them.
     // The tile whose elements have been asked for is the next block.
     let most = match !is_asked && blocks.take_all_where_it_is(&along) {
@@ -544,8 +550,10 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
         let of = self.data.iter().copied().chain(results);
         self.made.ahead.clear();
         self.made.ahead_lines = (tile.elements() * size_of::<T>()).div_ceil(LINE);
-        for (part, data) in of.enumerate() {
-            if self.steps.is_dense(tile, part) {
+        let are_read = self.made.formula.are_read.iter().copied();
+        let are_used = are_read.chain(std::iter::repeat(true));
+        for ((part, data), is_used) in of.enumerate().zip(are_used) {
+            if is_used && self.steps.is_dense(tile, part) {
                 self.made.ahead.push(data[tile.at[part]..].as_ptr().cast());
             }
         }
