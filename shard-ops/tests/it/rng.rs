@@ -106,7 +106,7 @@ fn arrays_are_made_of_the_numbers_of_their_stream() {
                 assert_eq!(units[k], stream.uniform_f32(at));
                 assert_eq!(wide[k], stream.uniform_f64(at));
                 assert_eq!(normal[k], stream.normal(at));
-                assert_eq!(whole[k], (50.0 * stream.uniform_f64(at) - 3.0) as i32);
+                assert_eq!(whole[k], (50.0 * stream.uniform_f64(at)) as i32 - 3);
             }
         });
         assert_eq!(done.unwrap().len(), 2);

@@ -380,14 +380,14 @@ impl Mesh {
         self.random(&shape.into(), &placements.into(), Distribution::Unit)
     }
 
-    /// Uniform random numbers in a range; of integers, each as often, without the end.
+    /// Uniform random numbers in a range, without its end; of integers those in the range, each as often.
     ///
     /// # Collective
     /// As [`rand`](Self::rand).
     ///
     /// # Errors
     /// As [`Placements::layout`]; [`Argument`](Error::Argument) for a range that ends before it starts, is not finite, or
-    /// leaves the type's.
+    /// leaves the type's; of integers for one that has none, more than 2^53, or such that are as far from 0.
     #[track_caller]
     pub fn uniform(
         &self,
@@ -396,31 +396,48 @@ impl Mesh {
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
         let _call = Calling::of("uniform");
-        let (start, width) = (range.start, range.end - range.start);
+        self.uniform_as("uniform", &shape.into(), range, &placements.into())
+    }
+
+    /// [`uniform`](Self::uniform), by another name.
+    #[track_caller]
+    pub(crate) fn uniform_as(
+        &self,
+        op: &'static str,
+        shape: &Shape,
+        range: Range<f64>,
+        placements: &Placements,
+    ) -> Result<ShardTensor> {
+        let (start, end) = match self.dtype.is_float() {
+            true => (range.start, range.end),
+            // From the first integer of the range to behind the last.
+            false => (range.start.ceil(), range.end.ceil()),
+        };
+        let width = end - start;
         if !(width.is_finite() && width >= 0.0) {
             return Err(Error::argument(
-                "uniform",
+                op,
                 "a finite range that does not end before it starts",
                 format!("{range:?}"),
                 "swap its ends",
             ));
         }
-        // Integers are cut from what is drawn, whose greatest is below the end.
         let last = match self.dtype.is_float() {
-            true => range.end,
-            false => (range.end.ceil() - 1.0).max(start.trunc()),
+            true => end,
+            false => {
+                check_tells_apart(op, &range, start..end)?;
+                end - 1.0
+            }
         };
-        self.check_holds(
-            "uniform",
-            if self.dtype.is_float() {
-                start
-            } else {
-                start.trunc()
-            },
-        )?;
-        self.check_holds("uniform", last)?;
-        let how = Distribution::Uniform { start, width };
-        self.random(&shape.into(), &placements.into(), how)
+        self.check_holds(op, start)?;
+        self.check_holds(op, last)?;
+        // Rounded, it may lead beyond the end.
+        let width = if start + width > end {
+            width.next_down()
+        } else {
+            width
+        };
+        self.random(shape, placements, Distribution::Uniform { start, width })
     }
 
     /// Standard normal random numbers: the same tensor under any placements and on any number of ranks.
@@ -480,6 +497,23 @@ impl Mesh {
         let number = self.cx.record(call.constant().of(self.dtype, &layout));
         let drawn = random(&self.cx, &layout, self.dtype, &stream, how)?;
         self.wrap(drawn.with_number(number))
+    }
+}
+
+/// Refuses a range without integers, which are those from the first to behind the last, and one whose integers `f64` does not tell apart.
+#[track_caller]
+fn check_tells_apart(op: &'static str, range: &Range<f64>, integers: Range<f64>) -> Result<()> {
+    const LIMIT: f64 = 9_007_199_254_740_992.0;
+    let ends = [integers.start, integers.end];
+    let width = integers.end - integers.start;
+    match width > 0.0 && width <= LIMIT && ends.iter().all(|end| end.abs() < LIMIT) {
+        true => Ok(()),
+        false => Err(Error::argument(
+            op,
+            "a range of 1 to 2^53 integers, all of them nearer to 0 than 2^53",
+            format!("{range:?}"),
+            "give a range whose integers f64 tells apart",
+        )),
     }
 }
 

@@ -31,7 +31,7 @@ impl Mesh {
         let _call = Calling::of("randint");
         let range = range.start as f64..range.end as f64;
         self.with_dtype(DType::I64)
-            .uniform(shape, range, placements)
+            .uniform_as("randint", &shape.into(), range, &placements.into())
     }
 
     /// The numbers 0, 1, ... `n - 1` in random order, each order as likely, as `i64`.

@@ -93,6 +93,111 @@ fn noise_is_what_it_says() {
     }
 }
 
+#[test]
+fn integers_of_a_range_are_each_as_likely() {
+    const N: usize = 24_000;
+    let told = Launch::new(3).run(|ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        let rows = || Placements::from(shard(0));
+        let far = (1_i64 << 52) - 1;
+        for range in [
+            -3..9,
+            -12..0,
+            -1..1,
+            0..2,
+            7..8,
+            far..far + 3,
+            -far..3 - far,
+        ] {
+            let drawn = mesh.randint([N], range.clone(), rows())?;
+            let all = drawn.to_array::<i64>()?;
+            let count = range.end - range.start;
+            let share = N as f64 / count as f64;
+            for number in range.start - 1..=range.end {
+                let found = all.iter().filter(|&&n| n == number).count() as f64;
+                let expected = if range.contains(&number) { share } else { 0.0 };
+                let apart = (found - expected).abs();
+                assert!(
+                    apart <= 5.0 * expected.sqrt(),
+                    "{range:?}: {found} of {number}"
+                );
+            }
+        }
+        let whole = mesh
+            .with_dtype(DType::I32)
+            .uniform([N], -1.5..1.5, rows())?;
+        let yes = mesh
+            .with_dtype(DType::Bool)
+            .uniform([N], 0.0..2.0, rows())?;
+        let shares = [-1.0, 0.0, 1.0].map(|n| whole.eq_scalar(n)?.sum_all()?.item());
+        Ok((
+            shares.into_iter().collect::<Result<Vec<_>>>()?,
+            yes.sum_all()?.item()?,
+        ))
+    });
+    let (shares, yes) = told.unwrap().swap_remove(0);
+    assert!(
+        shares.iter().all(|n| (n - 8000.0).abs() < 400.0),
+        "{shares:?}"
+    );
+    assert!((yes - 12_000.0).abs() < 500.0, "{yes}");
+}
+
+#[test]
+fn no_number_is_rounded_to_the_end_of_its_range() {
+    let told = Launch::new(2).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+            for range in [0.0..1.0, -3.0..-2.0, -1.0..0.0, 1024.0..1040.1] {
+                let drawn = mesh
+                    .with_dtype(dtype)
+                    .uniform([20_000], range.clone(), shard(0))?;
+                let all = numbers(&drawn)?;
+                let inside = all.iter().all(|x| range.contains(x));
+                assert!(inside, "{dtype} {range:?}");
+            }
+        }
+        Ok(())
+    });
+    told.unwrap();
+}
+
+#[test]
+fn ranges_without_integers_that_f64_tells_apart_are_refused() {
+    let told = Launch::new(2).run(|ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let beyond = 1_i64 << 53;
+        let ends = [
+            (5, 5),
+            (5, 3),
+            (0, i64::MAX),
+            (beyond + 1, beyond + 3),
+            (-beyond, 0),
+        ];
+        for (start, end) in ends {
+            let range = start..end;
+            let text = mesh
+                .randint([4], range.clone(), shard(0))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                text.starts_with("randint: expected a "),
+                "{range:?}: {text}"
+            );
+        }
+        let bytes = mesh.with_dtype(DType::U8);
+        for range in [0.25..0.75, 0.0..257.0, -1.0..3.0] {
+            let text = bytes
+                .uniform([4], range.clone(), shard(0))
+                .unwrap_err()
+                .to_string();
+            assert!(text.starts_with("uniform: expected "), "{range:?}: {text}");
+        }
+        Ok(())
+    });
+    told.unwrap();
+}
+
 /// In 16 bits there are no numbers between 0 and 1/256 to compare a probability with, or 1/2048.
 #[test]
 fn probabilities_are_those_that_are_given_in_sixteen_bits_too() {

@@ -33,6 +33,7 @@ struct Draw {
     stream: [u32; 4],
     start: f64,
     width: f64,
+    most: f64,
 }
 
 /// The elements of a box of a random array of a type: the stream's numbers at these positions of the whole array. `None` if
@@ -76,7 +77,11 @@ pub(super) fn draw(
         Distribution::Unit => "UNITS",
         Distribution::Uniform { start, width } => {
             (params.start, params.width) = (start, width);
-            "RANGE"
+            params.most = super::most(how, dtype);
+            match dtype.is_float() {
+                true => "RANGE",
+                false => "WHOLE",
+            }
         }
         Distribution::Normal => "NORMAL",
     };

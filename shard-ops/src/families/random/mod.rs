@@ -18,7 +18,8 @@ use std::rc::Rc;
 pub enum Distribution {
     /// Uniform in `[0, 1)`, with as many bits as the element type holds.
     Unit,
-    /// `start + width u`, with `u` uniform in `[0, 1)` with 53 bits; integers are truncated towards zero.
+    /// `start + width u`, with `u` uniform in `[0, 1)` with 53 bits, and what would be rounded to the upper bound is the number before it. Of
+    /// integers `start` and the whole part of `width u`, so that each is as likely on either side of zero.
     Uniform {
         /// The lower bound.
         start: f64,
@@ -103,10 +104,13 @@ fn draw_run(
         let scale = f64::from(1 << bits);
         move |words| (f64::from(Stream::single_of(words)) * scale).floor() / scale
     };
+    let most = most(how, dtype);
     match (how, dtype) {
         (Distribution::Normal, _) => stream.fill(first, step, numbers, Stream::normal_of),
         (Distribution::Uniform { start, width }, _) => stream.fill(first, step, numbers, |words| {
-            start + width * Stream::wide_of(words)
+            let way = width * Stream::wide_of(words);
+            // Cut before it is added: towards zero 0 would be there twice, and rounded up the end.
+            most.min(start + if dtype.is_float() { way } else { way.floor() })
         }),
         (Distribution::Unit, DType::F64) => stream.fill(first, step, numbers, Stream::wide_of),
         (Distribution::Unit, DType::F16) => stream.fill(first, step, numbers, cut(11)),
@@ -115,6 +119,37 @@ fn draw_run(
             f64::from(Stream::single_of(words))
         }),
     }
+}
+
+/// The greatest that a type has of uniform numbers, or at least their lower bound; integers need none.
+fn most(how: Distribution, dtype: DType) -> f64 {
+    let Distribution::Uniform { start, width } = how else {
+        return f64::INFINITY;
+    };
+    let end = start + width;
+    // The one before, by the bits of a sign and a size.
+    let before = |bits: u16| match bits & 0x7fff {
+        0 => 0x8001,
+        size if size == bits => bits - 1,
+        _ => bits + 1,
+    };
+    let (nearest, before) = match dtype {
+        DType::F64 => (end, end.next_down()),
+        DType::F32 => (f64::from(end as f32), f64::from((end as f32).next_down())),
+        DType::F16 => {
+            let nearest = f16::from_f64(end);
+            let before = f16::from_bits(before(nearest.to_bits()));
+            (nearest.to_f64(), before.to_f64())
+        }
+        DType::BF16 => {
+            let nearest = bf16::from_f64(end);
+            let before = bf16::from_bits(before(nearest.to_bits()));
+            (nearest.to_f64(), before.to_f64())
+        }
+        _ => return f64::INFINITY,
+    };
+    let below = if nearest < end { nearest } else { before };
+    below.max(start)
 }
 
 /// How many numbers are drawn before they are converted: they stay in the first cache.

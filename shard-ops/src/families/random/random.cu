@@ -1,4 +1,4 @@
-// Random numbers by global index. T: f32 or f64; UNIT, UNITS (of so many BITS), RANGE or NORMAL. As in rng.rs, operation by operation.
+// Random numbers by global index. T: f32 or f64; UNIT, UNITS (of so many BITS), RANGE, WHOLE (of integers) or NORMAL. As in rng.rs, operation by operation.
 struct Draw {
     u64 to;
     i64 count, ndim;
@@ -6,7 +6,7 @@ struct Draw {
     i64 strides[AXES]; // of the whole
     Positions at[AXES];
     Stream stream;
-    f64 start, width;
+    f64 start, width, most;
 };
 
 // 53 bits, in [0, 1).
@@ -21,7 +21,10 @@ DEVICE f64 number(const Draw& p, const Words& w) {
     const f64 radius = sqrt(-2.0 * log(1.0 - unit(w.at[0], w.at[1])));
     return radius * cos(6.283185307179586 * unit(w.at[2], w.at[3]));
 #elif defined(RANGE)
-    return p.start + p.width * unit(w.at[0], w.at[1]);
+    const f64 x = p.start + p.width * unit(w.at[0], w.at[1]);
+    return x < p.most ? x : p.most;
+#elif defined(WHOLE)
+    return p.start + floor(p.width * unit(w.at[0], w.at[1]));
 #else
     return unit(w.at[0], w.at[1]);
 #endif
