@@ -156,7 +156,7 @@ macro_rules! operators {
 
 operators! {
     Add add add_to AddAssign add_assign |a, x| x.add_scalar(a);
-    Sub sub subtract_from SubAssign sub_assign |a, x| x.neg()?.add_scalar(a);
+    Sub sub subtract_from SubAssign sub_assign |a, x| x.rsub_scalar(a);
     Mul mul multiply MulAssign mul_assign |a, x| x.mul_scalar(a);
     Div div divide DivAssign div_assign |a, x| ShardTensor::div(&x.number(a)?, x);
 }

@@ -91,7 +91,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn rsub_scalar(&self, value: f64) -> Result<Self> {
         let _call = Calling::of("rsub_scalar");
-        self.run(|exec, x| ops::sub(exec, &ops::number("rsub_scalar", x, value)?, x))
+        self.run(|exec, x| ops::rsub_scalar(exec, x, value))
     }
 
     /// [`floor_div`](Self::floor_div) by a number.

@@ -186,6 +186,21 @@ fn maps_and_pools_of_16_bits_are_rounded_once() {
 }
 
 #[test]
+fn numbers_beside_16_bits_are_not_rounded_to_them() {
+    // Between two numbers that `f16` or `bf16` has, beyond those of `f16`, and nearer to 0.
+    for value in [0.3, 257.0, 2049.0, 1e5, 1e-9] {
+        for number in [large, signed] {
+            check("add_scalar", &[number], &|x| x[0].add_scalar(value));
+            check("rsub_scalar", &[number], &|x| x[0].rsub_scalar(value));
+            check("a number less", &[number], &|x| Ok(value - &x[0]));
+            check("mul_scalar", &[number], &|x| x[0].mul_scalar(value));
+            check("div_scalar", &[number], &|x| x[0].div_scalar(value));
+        }
+        check("none by a number", &[|_| 0.0], &|x| x[0].div_scalar(value));
+    }
+}
+
+#[test]
 fn gradients_of_maps_of_two_numbers_are_rounded_once() {
     type Pair = fn(&ShardTensor, &ShardTensor) -> Result<ShardTensor>;
     let maps: [(&str, Pair, Numbers, Numbers); 10] = [

@@ -151,6 +151,43 @@ pub fn addcdiv(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> 
     with_number(exec, "addcdiv", formulas, &[x, a, b], value)
 }
 
+/// `value - x`
+///
+/// # Collective
+/// As [`add`]; a partial operand is reduced first.
+///
+/// # Errors
+/// As [`add`]; a number that the type cannot hold.
+pub fn rsub_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
+    const NAME: &str = "rsub_scalar";
+    let formulas = numbered!("rsub_scalar", [x], value, value - x);
+    match is_rounded(x.dtype(), value) {
+        true => with_number(exec, NAME, formulas, &[x], value),
+        false => sub(exec, &number(NAME, x, value)?, x),
+    }
+}
+
+/// `x / value` by a number that [`is_rounded`].
+pub(super) fn divided(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
+    let formulas = numbered!("div_scalar", [x], value, x / value);
+    with_number(exec, "div_scalar", formulas, &[x], value)
+}
+
+/// The nearest number of a type of 16 bits, if it is one.
+fn nearest_of_16_bits(dtype: DType) -> Option<fn(f64) -> f64> {
+    match dtype {
+        DType::BF16 => Some(|x| bf16::from_f64(x).to_f64()),
+        DType::F16 => Some(|x| f16::from_f64(x).to_f64()),
+        _ => None,
+    }
+}
+
+/// Whether a type of 16 bits holds another number in place of one that `f32` holds.
+pub(super) fn is_rounded(dtype: DType, value: f64) -> bool {
+    let value = f64::from(value as f32);
+    nearest_of_16_bits(dtype).is_some_and(|nearest| value.is_finite() && nearest(value) != value)
+}
+
 /// A formula of operands and a number behind them, which is not rounded to 16 bits as they are: there it comes in parts, if it has to.
 fn with_number(
     exec: &dyn Exec,
@@ -165,10 +202,8 @@ fn with_number(
         let all: Vec<&Value> = operands.iter().copied().chain(&numbers).collect();
         formula.apply1(exec, &all)
     };
-    let round = match operands[0].dtype() {
-        DType::BF16 => |x: f64| bf16::from_f64(x).to_f64(),
-        DType::F16 => |x: f64| f16::from_f64(x).to_f64(),
-        _ => return apply(whole, operands, &[value]),
+    let Some(round) = nearest_of_16_bits(operands[0].dtype()) else {
+        return apply(whole, operands, &[value]);
     };
     let mut left = f64::from(value as f32);
     let parts = [(); 3].map(|()| {

@@ -11,7 +11,7 @@ mod number;
 
 pub use self::combined::{
     add_scaled, addcdiv, addcmul, cross, diff, glu, isfinite, isinf, isnan, leaky, lerp, lerp_by,
-    prelu,
+    prelu, rsub_scalar,
 };
 pub use self::compare::{
     eq, ge, gt, le, logical_and, logical_not, logical_or, logical_xor, lt, ne,
@@ -194,6 +194,14 @@ pub fn mul_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
 pub fn div_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
     if is_whole(x.dtype()) {
         return div_scalar(exec, &cast(exec, x, DType::F32)?, value);
+    }
+    if combined::is_rounded(x.dtype(), value) {
+        // Terms pass; each of them is rounded in any case.
+        let passes = x.layout().is_partial() && is_linear(value.recip(), DType::F32);
+        return match passes {
+            true => mul_scalar(exec, x, value.recip()),
+            false => combined::divided(exec, x, value),
+        };
     }
     let op = Arithmetic {
         kind: Binary::Div,

@@ -4,7 +4,7 @@ use super::{bincount_within, embedding, segment_max, segment_sum};
 use crate::error::InOp;
 use crate::families::decided::within;
 use crate::families::elementwise::{
-    add_scalar, cast, div, div_scalar, eq, masked_fill, maximum, mul, neg, number, sub,
+    add_scalar, cast, div, div_scalar, eq, masked_fill, maximum, mul, number, rsub_scalar, sub,
 };
 use crate::families::full::in_full_with;
 use crate::families::index::{pad, slice};
@@ -127,7 +127,7 @@ fn combined(
     let counted = match padding {
         Some(padding) => {
             let padding = cast(exec, padding, rows.dtype())?;
-            Some(add_scalar(exec, &neg(exec, &padding)?, 1.0)?)
+            Some(rsub_scalar(exec, &padding, 1.0)?)
         }
         None => None,
     };

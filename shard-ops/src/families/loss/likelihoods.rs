@@ -2,8 +2,8 @@
 
 use super::{LossReduction, reduced};
 use crate::families::elementwise::{
-    add, add_scalar, gt, logical_not, lt, masked, masked_fill, mul, mul_scalar, neg, number, sub,
-    unary, where_,
+    add, add_scalar, gt, logical_not, lt, masked, masked_fill, mul, mul_scalar, neg, number,
+    rsub_scalar, sub, unary, where_,
 };
 use crate::families::full::{in_full, in_full_with, sums};
 use crate::families::fused::Fused;
@@ -214,7 +214,7 @@ fn of_count(
 
 /// `1 - x`
 fn complement(exec: &dyn Exec, x: &Value) -> Result<Value> {
-    add_scalar(exec, &neg(exec, x)?, 1.0)
+    rsub_scalar(exec, x, 1.0)
 }
 
 /// `max(x, min)`, of which the slope is 1 throughout.

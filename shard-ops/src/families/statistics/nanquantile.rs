@@ -2,7 +2,7 @@
 
 use super::quantile::{Interpolation, check, joined};
 use crate::families::elementwise::{
-    add, add_scalar, cast, eq, mul, mul_scalar, ne, neg, sub, unary, where_,
+    add, cast, eq, mul, mul_scalar, ne, rsub_scalar, sub, unary, where_,
 };
 use crate::families::full::in_full;
 use crate::families::indexing::gather;
@@ -38,7 +38,7 @@ pub fn nanquantile(
     let lost = cast(exec, &sum(exec, &nan, &[dim], true)?, DType::F64)?;
     let last = unary(
         exec,
-        &add_scalar(exec, &neg(exec, &lost)?, n as f64 - 1.0)?,
+        &rsub_scalar(exec, &lost, n as f64 - 1.0)?,
         Unary::Clamp {
             min: 0.0,
             max: f64::INFINITY,
@@ -83,7 +83,7 @@ pub fn nanquantile(
 fn between(exec: &dyn Exec, low: &Value, high: &Value, part: &Value) -> Result<Value> {
     let way = mul(exec, &sub(exec, high, low)?, part)?;
     let found = add(exec, low, &way)?;
-    let rest = add_scalar(exec, &neg(exec, part)?, 1.0)?;
+    let rest = rsub_scalar(exec, part, 1.0)?;
     let shares = add(exec, &mul(exec, low, &rest)?, &mul(exec, high, part)?)?;
     let lost = ne(exec, &found.detach(), &found.detach())?;
     let found = where_(exec, &lost, &shares, &found)?;
