@@ -59,19 +59,32 @@ impl Dim {
         if self.0 >= 0 {
             return Ok(self.0.unsigned_abs());
         }
-        ndim.checked_sub(self.0.unsigned_abs()).ok_or_else(|| {
-            let (expected, fix) = match ndim {
-                0 => (
-                    "a tensor with dims".to_owned(),
-                    "give it one: `unsqueeze(0)`",
-                ),
-                _ => (
-                    format!("a dim of {ndim}, from -{ndim} on"),
-                    "count dims from 0, or from the end with -1 for the last",
-                ),
-            };
-            Error::argument(op, expected, format!("dim {}", self.0), fix)
-        })
+        ndim.checked_sub(self.0.unsigned_abs())
+            .ok_or_else(|| self.none_of(op, ndim))
+    }
+
+    /// [As `of`](Self::of), for what looks at the extent by itself: what is beyond the last is refused here.
+    #[track_caller]
+    pub(crate) fn within(self, op: &'static str, ndim: usize) -> Result<usize> {
+        match self.of(op, ndim)? {
+            dim if dim < ndim => Ok(dim),
+            _ => Err(self.none_of(op, ndim)),
+        }
+    }
+
+    #[track_caller]
+    fn none_of(self, op: &'static str, ndim: usize) -> Error {
+        let (expected, fix) = match ndim {
+            0 => (
+                "a tensor with dims".to_owned(),
+                "give it one: `unsqueeze(0)`",
+            ),
+            _ => (
+                format!("a dim of {ndim}, from -{ndim} on"),
+                "count dims from 0, or from the end with -1 for the last",
+            ),
+        };
+        Error::argument(op, expected, format!("dim {}", self.0), fix)
     }
 }
 

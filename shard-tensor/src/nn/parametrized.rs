@@ -175,7 +175,7 @@ impl WeightNorm {
     #[track_caller]
     pub fn new(weight: &ShardTensor, dim: impl Into<Dim>) -> Result<Self> {
         let _call = Calling::of("WeightNorm::new");
-        let dim = dim.into().of("WeightNorm::new", weight.ndim())?;
+        let dim = dim.into().within("WeightNorm::new", weight.ndim())?;
         let length = lengths(&weight.detach(), dim)?.reduced()?;
         Ok(Self {
             dim,
@@ -258,7 +258,7 @@ impl SpectralNorm {
     #[track_caller]
     pub fn new(weight: &ShardTensor, dim: impl Into<Dim>) -> Result<Self> {
         let _call = Calling::of("SpectralNorm::new");
-        let dim = dim.into().of("SpectralNorm::new", weight.ndim())?;
+        let dim = dim.into().within("SpectralNorm::new", weight.ndim())?;
         let matrix = matrix(&weight.detach(), dim)?;
         let mesh = weight.mesh().with_dtype(weight.dtype());
         let vector = |n: usize| unit(&mesh.randn([n], Placements::replicated())?);

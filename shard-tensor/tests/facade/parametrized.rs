@@ -277,3 +277,25 @@ fn a_program_has_parametrisations_of_its_own() {
         Ok(())
     });
 }
+
+#[test]
+fn dims_that_no_weight_has_are_refused() {
+    on(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        for dim in [2, 5, -3] {
+            let refused = [
+                Parametrized::new(linear(&mesh)?, "weight", |w| WeightNorm::new(w, dim)).map(drop),
+                Parametrized::new(linear(&mesh)?, "weight", |w| SpectralNorm::new(w, dim))
+                    .map(drop),
+            ];
+            for refused in refused {
+                let error = refused.unwrap_err();
+                assert_eq!(error.class(), ErrorClass::Uniform);
+                let told = error.to_string();
+                let expected = format!("expected a dim of 2, from -2 on, got dim {dim}");
+                assert!(told.contains(&expected), "{told}");
+            }
+        }
+        Ok(())
+    });
+}
