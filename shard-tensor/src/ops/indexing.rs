@@ -37,8 +37,7 @@ impl ShardTensor {
     /// For a dim or an index out of range, or an index that is not `i64` or `i32`; what the communicator reports.
     #[track_caller]
     pub fn index_select(&self, dim: impl Into<Dim>, index: &Self) -> Result<Self> {
-        let _call = Calling::of("index_select");
-        self.index_select_by(dim, index, RouteBy::Auto)
+        self.picked("index_select", dim.into(), index, RouteBy::Auto)
     }
 
     /// [`index_select`](Self::index_select), saying how rows come; the result is the same.
@@ -50,11 +49,16 @@ impl ShardTensor {
     /// As [`index_select`](Self::index_select).
     #[track_caller]
     pub fn index_select_by(&self, dim: impl Into<Dim>, index: &Self, by: RouteBy) -> Result<Self> {
-        let _call = Calling::of("index_select_by");
-        let (x, dim) = self.line("index_select", dim)?;
+        self.picked("index_select_by", dim.into(), index, by)
+    }
+
+    #[track_caller]
+    fn picked(&self, op: &'static str, dim: Dim, index: &Self, by: RouteBy) -> Result<Self> {
+        let _call = Calling::of(op);
+        let (x, dim) = self.line(op, dim)?;
         if self.ndim() == 0 && index.numel() != 1 {
             return Err(crate::Error::argument(
-                "index_select",
+                op,
                 "one index of a tensor without dims",
                 format!("{}", index.numel()),
                 "give the tensor a dim: `unsqueeze(0)`",

@@ -5,6 +5,7 @@ mod everyday;
 #[cfg(feature = "linalg")]
 mod factors;
 mod more;
+mod others;
 
 use shard_tensor::ndarray::SliceInfoElem;
 use shard_tensor::nn::{self, Module};
@@ -672,6 +673,7 @@ fn each_call(seeds: std::ops::Range<u64>, mut visit: impl FnMut(&str, Call, &[u6
     let mut all = [MOVES, FOLDS, PICKS, LAYERS].concat();
     all.extend([more::MOVES, more::FOLDS, more::PICKS, more::LAYERS].concat());
     all.extend(everyday::ALL);
+    all.extend(others::ALL);
     #[cfg(feature = "linalg")]
     all.extend(factors::ALL);
     for (number, (name, call)) in all.into_iter().enumerate() {
@@ -726,9 +728,12 @@ fn sizes_beyond_all_memory_are_refused() {
 /// Where moves are explicit, an op lets the terms of a sum pass or refuses them: it does not take the sum by itself.
 #[test]
 fn no_sum_is_taken_where_moves_are_explicit() {
-    // A move that is asked for is not implicit, as gradients' to their parameters, and what is counted without weights has no sums.
+    // A move that is asked for is not implicit, as gradients' to their parameters and tokens' to their experts, and what is counted without
+    // weights has no sums.
     let others = [
         "redistribute",
+        "redistribute_axis",
+        "MixtureOfExperts",
         "factors",
         "backward_to",
         "Lbfgs",
@@ -785,15 +790,21 @@ fn takes_a_sum(call: Call, state: u64, mesh: &Mesh) -> bool {
 fn errors_name_what_was_called() {
     // Of several ops, or of what is made for one.
     let others = [
+        "MixtureOfExperts",
         "arrays",
         "backward_to",
         "bce",
+        "computed",
         "constructors",
+        "densities",
         "dilated",
+        "distributions",
         "dropouts",
         "factors",
         "layers",
         "more",
+        "redistribute_axis",
+        "reductions",
         "windows",
     ];
     let mut refused = 0;
