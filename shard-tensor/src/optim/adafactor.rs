@@ -1,10 +1,10 @@
 //! Steps by rows and columns of squares.
 
 use super::options::optimizer;
-use super::slots::{Formula, Named, Slots, apply};
+use super::slots::{Formula, Named, Slots, apply, straight};
 use crate::{Result, ShardTensor};
 use shard_comm::{Calling, DType};
-use shard_ops::optimize::{self, Update};
+use shard_ops::optimize::Update;
 use shard_ops::{Exec as _, Value};
 use shard_spec::Layout;
 
@@ -114,15 +114,7 @@ impl Formula for AdafactorOptions {
 
     /// Along what stands in the gradient's place, which has its length already.
     fn update(&self, _step: u64) -> Update {
-        let step = optimize::Sgd {
-            rate: 1.0,
-            momentum: 0.0,
-            dampening: 0.0,
-            decay: self.rate * self.decay,
-            nesterov: false,
-            first: false,
-        };
-        step.into()
+        straight(1.0, self.rate * self.decay)
     }
 
     #[track_caller]

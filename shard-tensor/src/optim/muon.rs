@@ -1,10 +1,10 @@
 //! Steps along a matrix whose singular values are all about one.
 
 use super::options::optimizer;
-use super::slots::{Formula, Named, Slots, apply};
+use super::slots::{Formula, Named, Slots, apply, straight};
 use crate::{Result, ShardTensor};
 use shard_comm::{Calling, DType};
-use shard_ops::optimize::{self, Update};
+use shard_ops::optimize::Update;
 use shard_ops::{Exec as _, Value};
 use shard_spec::Placement;
 
@@ -138,15 +138,7 @@ impl Formula for MuonOptions {
 
     /// Along what stands in the gradient's place.
     fn update(&self, _step: u64) -> Update {
-        let step = optimize::Sgd {
-            rate: self.rate,
-            momentum: 0.0,
-            dampening: 0.0,
-            decay: self.decay,
-            nesterov: false,
-            first: false,
-        };
-        step.into()
+        straight(self.rate, self.decay)
     }
 
     #[track_caller]

@@ -4,7 +4,7 @@ use crate::nn::Parameters;
 use crate::{Error, Gradients, Result, ShardTensor, State, StateNumber};
 use shard_comm::{Call, Calling, DType, Scalar, Strided};
 use shard_ops::Value;
-use shard_ops::optimize::{Update, update};
+use shard_ops::optimize::{Sgd, Update, update};
 use shard_redistribute::Array;
 use shard_spec::Layout;
 use std::collections::BTreeSet;
@@ -78,6 +78,19 @@ pub(super) fn decayed(rate: f64, decay: f64, is_decoupled: bool) -> [f64; 2] {
         true => [1.0 - rate * decay, 0.0],
         false => [1.0, decay],
     }
+}
+
+/// A step straight along what stands in the gradient's place, with a decay of its own; nothing is remembered for it.
+pub(super) fn straight(rate: f64, decay: f64) -> Update {
+    let step = Sgd {
+        rate,
+        momentum: 0.0,
+        dampening: 0.0,
+        decay,
+        nesterov: false,
+        first: false,
+    };
+    step.into()
 }
 
 /// Parameters, each with its options and what is remembered of it. What is not about the options' type is below, once for all
