@@ -111,3 +111,24 @@ pub(crate) fn table(shape: &[usize], f: impl Fn(&[usize]) -> f64) -> Vec<f64> {
     }
     out
 }
+
+/// Meshes, and layouts on them: even, uneven, empty, replicated, partial, nested.
+pub(crate) const LAYOUTS: &[(&[usize], &str)] = &[
+    (&[1], "S(0)"),
+    (&[1], "R"),
+    (&[3], "R"),
+    (&[3], "S(0)"),
+    (&[3], "S(0)[4,0,1]"),
+    (&[3], "S(1)[0,0,3]"),
+    (&[3], "P(sum)"),
+    (&[7], "S(0)"),
+    (&[2, 2], "S(0)[4,1] S(1)[1,2]"),
+    (&[2, 2], "S(1)[0,3] R"),
+    (&[2, 2], "P(sum) S(0)[0,5]"),
+    (&[2, 2], "P(sum) R"),
+    (&[2, 2], "P(sum) P(sum)"),
+    (&[2, 2], "S(0)[2,0,3,0] S(0)"),
+];
+
+/// The shape of what has those layouts.
+pub(crate) const SHAPE: &[usize] = &[5, 3];

@@ -1,6 +1,6 @@
 //! The gradient law: which layout gradients have, and how often they are summed.
 
-use crate::common::{Bench, on, on_mesh, small, table};
+use crate::common::{Bench, LAYOUTS, SHAPE, on, on_mesh, small, table};
 use shard_autograd::{AutogradError, Recorder, gradient_layout};
 use shard_ops::elementwise::{add, maximum, mul, mul_scalar};
 use shard_ops::matmul::matmul;
@@ -13,24 +13,6 @@ use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout, ReduceOp};
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Meshes, a shape, and layouts of it: even, uneven, empty, replicated, partial, nested.
-const LAYOUTS: &[(&[usize], &str)] = &[
-    (&[1], "S(0)"),
-    (&[1], "R"),
-    (&[3], "R"),
-    (&[3], "S(0)"),
-    (&[3], "S(0)[4,0,1]"),
-    (&[3], "S(1)[0,0,3]"),
-    (&[3], "P(sum)"),
-    (&[7], "S(0)"),
-    (&[2, 2], "S(0)[4,1] S(1)[1,2]"),
-    (&[2, 2], "S(1)[0,3] R"),
-    (&[2, 2], "P(sum) S(0)[0,5]"),
-    (&[2, 2], "P(sum) P(sum)"),
-    (&[2, 2], "S(0)[2,0,3,0] S(0)"),
-];
-const SHAPE: &[usize] = &[5, 3];
 
 fn all(b: &Bench, x: &Value) -> Value {
     sum(&b.rec, x, &[0, 1], false).unwrap()

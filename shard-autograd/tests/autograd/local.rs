@@ -1,6 +1,6 @@
 //! Pieces on the tape: to_local, from_local, map_local.
 
-use crate::common::{Bench, on, on_mesh, small, table};
+use crate::common::{Bench, LAYOUTS, SHAPE, on, on_mesh, small, table};
 use shard_autograd::{
     AutogradError, GradAs, GradCheck, Recorder, Result, gradcheck, gradgradcheck, gradient_layout,
     recompute,
@@ -11,23 +11,6 @@ use shard_ops::reduce::sum;
 use shard_ops::{Exec, OpError, Value};
 use shard_redistribute::{Array, RedistributeError};
 use shard_spec::{DeviceMesh, Layout};
-
-/// Meshes and layouts: even, uneven, empty, replicated, partial, nested.
-const LAYOUTS: &[(&[usize], &str)] = &[
-    (&[1], "S(0)"),
-    (&[1], "R"),
-    (&[3], "R"),
-    (&[3], "S(0)[4,0,1]"),
-    (&[3], "S(1)[0,0,3]"),
-    (&[3], "P(sum)"),
-    (&[7], "S(0)"),
-    (&[2, 2], "S(0)[4,1] S(1)[1,2]"),
-    (&[2, 2], "S(1)[0,3] R"),
-    (&[2, 2], "P(sum) S(0)[0,5]"),
-    (&[2, 2], "P(sum) R"),
-    (&[2, 2], "S(0)[2,0,3,0] S(0)"),
-];
-const SHAPE: &[usize] = &[5, 3];
 
 fn all(b: &Bench, x: &Value) -> Value {
     let dims: Vec<usize> = (0..x.ndim()).collect();

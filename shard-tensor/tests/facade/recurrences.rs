@@ -1,5 +1,6 @@
 //! Linear recurrences along sharded dims.
 
+use crate::scans::{self, OnMesh};
 use ndarray::{arr1, arr2};
 use shard_autograd::{Recorder, gradgradcheck};
 use shard_ops::{Value, scan};
@@ -7,21 +8,11 @@ use shard_tensor::{
     DType, GradCheck, Launch, Placements, ReduceOp, Result, ShardTensor, launch, replicate, shard,
 };
 
-/// The shape of a mesh, and placements on it.
-type OnMesh = (Vec<usize>, fn() -> Placements);
-
-/// Layouts of a tensor of nine rows: whole, even, uneven, with empty parts, with fewer rows than ranks, and divided twice.
+/// Layouts of a tensor of nine rows, in segments too.
 fn layouts() -> Vec<OnMesh> {
-    vec![
-        (vec![1], || [shard(0)].into()),
-        (vec![3], || [shard(0).sizes([4, 0, 5])].into()),
-        (vec![4], || [shard(0).sizes([0, 0, 9, 0])].into()),
-        (vec![11], || [shard(0)].into()),
-        (vec![2, 2], || [shard(0), shard(0)].into()),
-        (vec![2, 2], || [shard(1), shard(0)].into()),
-        (vec![2], || [shard(0).zigzag()].into()),
-        (vec![3], || [replicate()].into()),
-    ]
+    let mut all = scans::layouts();
+    all.push((vec![2], || [shard(0).zigzag()].into()));
+    all
 }
 
 fn factor(i: &[usize]) -> f64 {

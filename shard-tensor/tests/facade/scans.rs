@@ -8,9 +8,10 @@ use shard_tensor::{
 };
 
 /// The shape of a mesh, and placements on it.
-type OnMesh = (Vec<usize>, fn() -> Placements);
+pub(crate) type OnMesh = (Vec<usize>, fn() -> Placements);
 
-fn layouts() -> Vec<OnMesh> {
+/// Layouts of a tensor of nine rows: whole, even, uneven, with empty parts, with fewer rows than ranks, and divided twice.
+pub(crate) fn layouts() -> Vec<OnMesh> {
     vec![
         (vec![1], || [shard(0)].into()),
         (vec![3], || [shard(0).sizes([4, 0, 5])].into()),
