@@ -2,7 +2,8 @@
 
 use shard_tensor::{
     ClassLoss, ConvTransposeOptions, DType, Interpolation, Launch, LossReduction, Placements,
-    PoolOptions, Result, SampleEdge, SampleMode, Sampling, ScatterReduce, ShardTensor, shard,
+    PoolOptions, ReduceOp, Result, SampleEdge, SampleMode, Sampling, ScatterReduce, ShardTensor,
+    partial, shard,
 };
 
 const SHAPE: [usize; 2] = [4, 6];
@@ -197,6 +198,24 @@ fn numbers_beside_16_bits_are_not_rounded_to_them() {
             check("div_scalar", &[number], &|x| x[0].div_scalar(value));
         }
         check("none by a number", &[|_| 0.0], &|x| x[0].div_scalar(value));
+    }
+}
+
+#[test]
+fn terms_of_16_bits_are_summed_before_a_number_that_f32_does_not_hold() {
+    for dtype in [DType::F16, DType::BF16] {
+        let found = Launch::new(2).run(|ctx| {
+            let mesh = ctx.mesh_of(2)?;
+            // Terms 1 and 0: by infinity, the second would be none.
+            let x = mesh.with_dtype(dtype).ones([1], Placements::replicated())?;
+            let x = x.redistribute(partial(ReduceOp::Sum))?;
+            assert!(x.layout().is_partial());
+            Ok([
+                x.mul_scalar(1e300)?.to(DType::F64)?.item()?,
+                x.div_scalar(1e-300)?.to(DType::F64)?.item()?,
+            ])
+        });
+        assert_eq!(found.unwrap(), [[f64::INFINITY; 2]; 2], "{dtype}");
     }
 }
 

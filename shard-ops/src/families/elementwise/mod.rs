@@ -679,10 +679,12 @@ pub(super) fn flag(exec: &dyn Exec, mask: &Value, like: &Value) -> Result<Value>
     cast(exec, mask, like.dtype())
 }
 
-/// Whether products with a number, or quotients by it, are finite for finite elements but for overflow.
+/// Whether products with a number, or quotients by it, are finite for finite elements but for overflow. Those of 16 bits are computed in `f32`.
 fn is_linear(value: f64, dtype: DType) -> bool {
     match dtype {
-        DType::F32 => (value as f32).is_finite() && (value == 0.0 || value as f32 != 0.0),
+        DType::F32 | DType::F16 | DType::BF16 => {
+            (value as f32).is_finite() && (value == 0.0 || value as f32 != 0.0)
+        }
         _ => value.is_finite(),
     }
 }
