@@ -539,6 +539,7 @@ fn whole_products<T: Integer>(bits: impl Fn(u64) -> T) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes, and nothing of it is unsafe")]
 fn products_of_integers_are_exact() {
     whole_products(|bits| bits as i64);
     whole_products(|bits| bits as i32);
