@@ -6,6 +6,7 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::any::Any;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
@@ -72,8 +73,32 @@ static LIBRARIES: LazyLock<Mutex<HashMap<u64, Place>>> = LazyLock::new(Mutex::de
 /// Where a library will be.
 type Place = Arc<Mutex<Option<&'static Library>>>;
 
-/// The signature that kernels are called by: blocks, threads of a block, parameters.
-type Launch = unsafe extern "C" fn(*const u32, *const u32, *const u8);
+/// The signature that kernels are called by: blocks, threads of a block, parameters, and where threads of a block get memory.
+type Launch = unsafe extern "C" fn(*const u32, *const u32, *const u8, Room);
+/// Memory of at least as many bytes. It is the calling thread's until its next launch.
+type Room = extern "C" fn(usize) -> *mut u128;
+
+thread_local! {
+    /// What launches of this thread had: stacks, whose pages cost nothing until they are used.
+    static ROOM: RefCell<Vec<u128>> = const { RefCell::new(Vec::new()) };
+}
+
+extern "C" fn room(bytes: usize) -> *mut u128 {
+    ROOM.with_borrow_mut(|room| {
+        let count = bytes.div_ceil(size_of::<u128>());
+        if room.len() < count {
+            *room = vec![0; count];
+        }
+        room.as_mut_ptr()
+    })
+}
+
+/// What kernels are linked with: functions of numbers. To look for names in the library of C++, which no GPU has, takes longer than
+/// most kernels take to compile. A name that is missing is an error of the linker's.
+const LINKED_WITH: &[&str] = match cfg!(target_os = "linux") {
+    true => &["-nodefaultlibs", "-Wl,-z,defs", "-lm", "-lc", "-lgcc"],
+    false => &[],
+};
 
 /// Whether a compiler is there.
 pub(super) fn is_available() -> bool {
@@ -210,8 +235,9 @@ impl Driver for Emulated {
         }
         // SAFETY: the address is one of `kernel`, a function of a library that stays loaded.
         let launch = unsafe { std::mem::transmute::<usize, Launch>(launch) };
+        let (blocks, threads, params) = (blocks.as_ptr(), threads.as_ptr(), aligned.as_ptr());
         // SAFETY: the caller promises that the parameters fit.
-        unsafe { launch(blocks.as_ptr(), threads.as_ptr(), aligned.as_ptr().cast()) };
+        unsafe { launch(blocks, threads, params.cast(), room) };
         Ok(())
     }
 
@@ -312,6 +338,8 @@ fn compile(path: &Path, text: &str, exact: bool) -> Answer<()> {
             "-fPIC",
             "-w",
             "-fwrapv",
+            "-fno-exceptions",
+            "-fno-rtti",
         ])
         .arg(if exact {
             "-ffp-contract=off"
@@ -319,6 +347,7 @@ fn compile(path: &Path, text: &str, exact: bool) -> Answer<()> {
             "-ffp-contract=fast"
         })
         .args(["-o".as_ref(), own.as_os_str(), "-".as_ref()])
+        .args(LINKED_WITH)
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

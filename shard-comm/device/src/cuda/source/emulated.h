@@ -45,31 +45,22 @@ inline float erfinv(float x) { return (float)erfinv((double)x); }
 namespace emulated {
 static const size_t STACK = 1 << 16;
 
+// Of one launch after the other. Their memory is the host's, which gives it back when its thread ends.
 struct Fibers {
     ucontext_t home;
-    // Of as many threads as there is room for, each with a stack.
-    unsigned room = 0;
-    ucontext_t* threads = nullptr;
-    char* done = nullptr;
-    char* stacks = nullptr;
-    unsigned now = 0;
-    void (*body)(const void*) = nullptr;
-    const void* params = nullptr;
+    // Of each thread of a block, which has a stack.
+    ucontext_t* threads;
+    char* done;
+    char* stacks;
+    unsigned now;
+    void (*body)(const void*);
+    const void* params;
 
-    void make_room(unsigned count) {
-        if (count <= room) return;
-        give_back();
-        room = count;
-        threads = new ucontext_t[count];
-        done = new char[count];
-        stacks = new char[count * STACK];
+    void place_in(void* room, unsigned count) {
+        stacks = (char*)room;
+        threads = (ucontext_t*)(stacks + count * STACK);
+        done = (char*)(threads + count);
     }
-    void give_back() {
-        delete[] threads;
-        delete[] done;
-        delete[] stacks;
-    }
-    ~Fibers() { give_back(); }
 };
 static thread_local Fibers fibers;
 
@@ -83,12 +74,17 @@ inline void enter() {
 }
 inline void sync() { swapcontext(&fibers.threads[fibers.now], &fibers.home); }
 
-inline void run(const unsigned* grid, const unsigned* block, const void* params, bool waits, void (*body)(const void*)) {
+// Memory of this thread's, of as many bytes at least.
+typedef void* (*Room)(size_t);
+
+inline void run(
+    const unsigned* grid, const unsigned* block, const void* params, Room room, bool waits, void (*body)(const void*)
+) {
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {block[0], block[1], block[2]};
     unsigned count = block[0] * block[1] * block[2];
     if (waits) {
-        fibers.make_room(count);
+        fibers.place_in(room(count * (STACK + sizeof(ucontext_t) + 1)), count);
         fibers.body = body;
         fibers.params = params;
     }
@@ -122,11 +118,14 @@ inline void run(const unsigned* grid, const unsigned* block, const void* params,
 }  // namespace emulated
 
 #define SYNC() emulated::sync()
-#define EMULATED_KERNEL(name, Params, waits)                                                              \
+#define EMULATED_KERNEL(name, Params, waits)                                                             \
     static void name##_body(const Params& p);                                                            \
     extern "C" size_t size_##name() { return sizeof(Params); }                                           \
-    extern "C" void launch_##name(const unsigned* grid, const unsigned* block, const void* params) {     \
-        emulated::run(grid, block, params, waits, [](const void* p) { name##_body(*(const Params*)p); }); \
+    extern "C" void launch_##name(                                                                       \
+        const unsigned* grid, const unsigned* block, const void* params, emulated::Room room             \
+    ) {                                                                                                  \
+        auto body = [](const void* p) { name##_body(*(const Params*)p); };                               \
+        emulated::run(grid, block, params, room, waits, body);                                           \
     }                                                                                                    \
     static void name##_body(const Params& p)
 #define KERNEL(name, Params) EMULATED_KERNEL(name, Params, false)
