@@ -62,7 +62,7 @@ build() {
         cargo build --release -p shard-tensor --features "$feature,nccl" --example downscale &&
         memory=$(test_program shard-device "$feature") &&
         devices=$(test_program shard-device "$feature" --test it) &&
-        moves=$(test_program shard-comm "$feature,nccl") &&
+        moves=$(test_program shard-comm-tests "$feature,nccl" --test it) &&
         kernels=$(test_program shard-ops-tests "$feature" --test it) &&
         cp "$target/conformance" "$target/bench" "$target/examples/downscale" "$1/" &&
         cp "$memory" "$1/shard-device-tests" &&
@@ -180,7 +180,7 @@ main_job() {
 try "conformance, 2 ranks on one GPU" 120 "$binaries/conformance" --device "$device" --ranks 2 --budget "$budget"
 beside "memory, copies and folds, libraries" 240 "$binaries/shard-device-it" cuda
 beside "transfers, compilers, descriptions for libraries" 240 "$binaries/shard-device-tests" cuda
-beside "communicator contract" 240 "$binaries/shard-comm-tests" cuda
+beside "communicator contract" 240 "$binaries/shard-comm-tests" cuda::
 beside "kernels: sources compile, ops on the device" 240 "$binaries/shard-ops-tests" cuda
 for ranks in "${many[@]}"; do
     beside "conformance, $ranks ranks on one GPU" 120 \
@@ -200,7 +200,7 @@ for ranks in 1 2; do
 done
 # NCCL: one rank for each GPU; several on one where the library lets them, which it is new to (what it lacks, it hangs on), with
 # few blocks each.
-beside "NCCL: contract with one rank per GPU" 120 "$binaries/shard-comm-tests" nccl
+beside "NCCL: contract with one rank per GPU" 120 "$binaries/shard-comm-tests" nccl::
 beside "conformance over NCCL, 1 rank" 120 \
     "$binaries/conformance" --device "$device" --backend nccl --ranks 1 --budget "$budget"
 main_job "main job over NCCL, 1 rank" 1 "$binaries/downscale" --device "$device" --backend nccl

@@ -2,11 +2,15 @@
 
 mod checked;
 mod contract;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod endurance;
 mod faults;
 mod interleavings;
 mod ledger;
 mod local;
+#[cfg(feature = "nccl")]
+mod nccl;
 mod plans;
 mod simulated;
 mod staged;

@@ -61,9 +61,11 @@
 //!
 //! `member.rs` has the communicator, `progress.rs` the operations in flight, `op.rs` one operation, `course.rs` its exchanges
 //! as they are queued, `landing.rs` one exchange, and `wire.rs` plans as calls. `library.rs` is the interface to NCCL,
-//! `nvidia.rs` has the calls to it, `functions.rs` its functions, `group.rs` the groups of calls, and `emulated.rs` the
-//! emulation.
+//! `nvidia.rs` has the calls to it, `functions.rs` its functions, `group.rs` the groups of calls, `emulated.rs` the
+//! emulation, and `breaking.rs` one that fails.
 
+#[cfg(feature = "cuda-emulated")]
+mod breaking;
 mod course;
 #[cfg(feature = "cuda-emulated")]
 mod emulated;
@@ -221,7 +223,18 @@ fn run_each(
         .map_err(LaunchError::Failed)
 }
 
+/// What the tests of this crate look at beside what is public.
+#[cfg(feature = "cuda-emulated")]
+#[doc(hidden)]
+pub mod inside {
+    pub use super::breaking::{Break, over_breaking};
+    use crate::Handle;
+
+    /// See [`Pending::rest`](crate::Pending::rest).
+    pub fn rest(handle: &mut Handle) {
+        handle.rest();
+    }
+}
+
 #[cfg(test)]
-mod on_gpus;
-#[cfg(all(test, feature = "cuda-emulated"))]
-mod tests;
+mod found;

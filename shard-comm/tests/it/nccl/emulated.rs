@@ -1,16 +1,18 @@
 //! The communicator over the emulated library.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::library::{Batch, Clique, Patience, Ticket, failed};
-use super::*;
-use crate::Communicator;
-use crate::cuda::Cuda;
-use crate::{Buffer, Checks, DType, ExchangePlan, Monoid, Piece, checked, contract};
+use shard_comm::cuda::Cuda;
+use shard_comm::local;
+use shard_comm::nccl::inside::{Break, over_breaking, rest};
+use shard_comm::nccl::{NcclComm, NcclOptions, Order, run};
+use shard_comm::{
+    Buffer, Checks, CommError, Communicator, DType, DeviceKind, DeviceRef, ExchangePlan, Monoid,
+    Piece, Result, checked, contract,
+};
 
 fn options(order: Order) -> NcclOptions {
     NcclOptions {
@@ -390,7 +392,7 @@ fn a_rank_does_not_rest_while_something_is_done_unseen() {
             let mut other = comm.start_recv(1, DType::F64, 1)?;
             assert!(until(&joined));
             assert!(!other.is_done());
-            other.rest();
+            rest(&mut other);
             rested.store(true, Ordering::Release);
             other.wait()?;
         } else {
@@ -401,108 +403,6 @@ fn a_rank_does_not_rest_while_something_is_done_unseen() {
         Ok(sum.wait()?.to_vec::<f64>()?[0])
     });
     assert_eq!(sums.unwrap(), [Ok(2.0), Ok(2.0)]);
-}
-
-/// A library that fails at one rank after a number of groups of calls, or loses them, so that nothing arrives.
-#[derive(Debug)]
-struct Breaking {
-    rank: Option<usize>,
-    after: usize,
-    fault: Break,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Break {
-    Refuse,
-    AsyncError,
-    Lose,
-    /// A call is never done.
-    Stall,
-}
-
-#[derive(Debug)]
-struct Broken {
-    clique: Box<dyn Clique>,
-    left: Rc<Cell<usize>>,
-    fault: Break,
-    /// Whether a call is under way that will never be done.
-    stuck: Cell<bool>,
-}
-
-impl Library for Breaking {
-    fn version(&self) -> Version {
-        Version::SHARES_GPUS
-    }
-
-    fn ticket(&self) -> Result<Ticket> {
-        emulated::Emulated.ticket()
-    }
-
-    fn gpu(&self, stream: &Cuda) -> Result<[u8; 16]> {
-        emulated::Emulated.gpu(stream)
-    }
-
-    fn join(
-        &self,
-        ticket: &Ticket,
-        rank: usize,
-        size: usize,
-        stream: &Cuda,
-        patience: Patience<'_>,
-    ) -> Result<Box<dyn Clique>> {
-        let clique = emulated::Emulated.join(ticket, rank, size, stream, patience)?;
-        let mine = self.rank.is_none_or(|broken| broken == rank);
-        Ok(Box::new(Broken {
-            clique,
-            left: Rc::new(Cell::new(if mine { self.after } else { usize::MAX })),
-            fault: self.fault,
-            stuck: Cell::new(false),
-        }))
-    }
-}
-
-impl Clique for Broken {
-    fn begin(&self, batch: &mut Batch, stream: &Cuda) -> Result<()> {
-        if let Some(left) = self.left.get().checked_sub(1) {
-            self.left.set(left);
-            return self.clique.begin(batch, stream);
-        }
-        self.stuck.set(self.fault == Break::Stall);
-        match self.fault {
-            Break::Refuse => Err(failed("ncclGroupEnd", "refused")),
-            Break::Stall => Ok(()),
-            // Somebody has to wait for the result.
-            Break::AsyncError | Break::Lose => {
-                batch.calls.clear();
-                Ok(stream.queue_emulated(|| std::thread::sleep(Duration::from_millis(600)))?)
-            }
-        }
-    }
-
-    fn is_queued(&self, stream: &Cuda) -> Result<bool> {
-        Ok(!self.stuck.get() && self.clique.is_queued(stream)?)
-    }
-
-    fn split(
-        &self,
-        color: Option<usize>,
-        key: usize,
-        stream: &Cuda,
-        patience: Patience<'_>,
-    ) -> Result<Option<Box<dyn Clique>>> {
-        self.clique.split(color, key, stream, patience)
-    }
-
-    fn check(&self) -> Result<()> {
-        match (self.left.get(), self.fault) {
-            (0, Break::AsyncError) => Err(failed("ncclCommGetAsyncError", "the network failed")),
-            _ => self.clique.check(),
-        }
-    }
-
-    fn abort(&self) {
-        self.clique.abort();
-    }
 }
 
 /// Runs ranks over a library that fails in its third group of calls.
@@ -518,13 +418,8 @@ fn over_broken<T: Send>(
         ..options(Order::Rank)
     };
     local::run(ranks, |control| {
-        let library = Rc::new(Breaking {
-            rank,
-            after: 2,
-            fault,
-        });
         let device = Cuda::emulated().unwrap();
-        f(&NcclComm::with_library(Rc::new(control), &device, &options, Ok(library)).unwrap())
+        f(&over_breaking(Rc::new(control), &device, &options, rank, fault).unwrap())
     })
     .unwrap()
 }
@@ -624,7 +519,7 @@ fn who_rests_for_a_message_behind_others_hears_of_a_failure() {
         let mut rests = 0;
         while !last.is_done() {
             assert!(rests < 1000, "it goes on resting");
-            last.rest();
+            rest(&mut last);
             rests += 1;
         }
         last.wait().unwrap_err().to_string()

@@ -1,33 +1,7 @@
-//! The communicator over NCCL itself, where there are GPUs, and its errors where there are none.
+//! Where the library is found.
 
-use super::*;
-use crate::{LaunchError, contract};
-
-/// One rank per GPU, as many as there are.
-#[test]
-fn the_contract_holds_on_gpus() {
-    if let NcclAvailability::Ready { devices, version } = availability() {
-        println!("NCCL {version}");
-        for ranks in 1..=devices.min(4) {
-            run(ranks, &NcclOptions::default(), |comm| contract::all(&comm)).unwrap();
-        }
-    }
-}
-
-#[test]
-fn where_there_is_no_gpu_or_no_library_asking_for_it_is_a_typed_error() {
-    if !matches!(availability(), NcclAvailability::Ready { .. }) {
-        let error = run(2, &NcclOptions::default(), |_| ()).unwrap_err();
-        assert!(matches!(error, LaunchError::Device(_)), "{error}");
-    }
-    // The library cannot use memory of the host: all ranks get the error.
-    let options = NcclOptions {
-        device: DeviceKind::Host,
-        ..NcclOptions::default()
-    };
-    let error = run(2, &options, |_| ()).unwrap_err();
-    assert!(error.to_string().contains("Cuda"), "{error}");
-}
+use super::library::{Library, Version};
+use super::nvidia;
 
 /// NVIDIA's packages put a number into the name of the library's file, and the library is found by that name: the test makes such
 /// a file, with all functions and version 2.28.7, and starts a process that looks for it there.
@@ -35,7 +9,7 @@ fn where_there_is_no_gpu_or_no_library_asking_for_it_is_a_typed_error() {
 fn the_library_is_found_by_the_name_it_has() {
     use std::process::Command;
     const CHILD: &str = "SHARD_TEST_NCCL";
-    const NAME: &str = "backend::nccl::on_gpus::the_library_is_found_by_the_name_it_has";
+    const NAME: &str = "backend::nccl::found::the_library_is_found_by_the_name_it_has";
     if std::env::var_os(CHILD).is_some() {
         let library = nvidia::Nccl::load().map(|library| library.version());
         assert_eq!(library, Ok(Version(22807)));
