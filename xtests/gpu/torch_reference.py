@@ -126,7 +126,7 @@ def cases(torch, device, quick):
         cotangent = torch.rand_like(forward())
         return lambda: torch.autograd.grad(forward(), [x, w, b], cotangent)
 
-    side, depth = size(512, 48), size(96, 12)
+    side, depth = size(512, 24), size(96, 12)
     grids = [
         (f"conv2d/1x32x{side}x{side}/32->32/k3p1/shardH", (1, 32, side, side), (32, 32, 3, 3), 1, 1, 1),
         (f"conv3d/1x8x{depth}x{depth}x{depth}/8->16/k3p1/shardD", (1, 8, depth, depth, depth), (16, 8, 3, 3, 3), 1, 1, 1),
@@ -220,7 +220,7 @@ def cases(torch, device, quick):
         x, y = tensor(1, 4, height, width), tensor(1, 3, height, width)
         return torch_models.training(model, lambda: functional.mse_loss(model(x), y))
 
-    height, width = size(204, 48), size(187, 44)
+    height, width = size(204, 24), size(187, 22)
     yield f"train/U-Net {height}x{width} step, shardH", lambda: training(height, width)
     yield from torch_models.cases(device, quick)
 

@@ -90,7 +90,7 @@ impl Case {
 
 pub(super) fn add(suite: &mut Suite<'_>) {
     let split = suite.options.split;
-    let (side, depth) = (suite.size(512, 48), suite.size(96, 12));
+    let (side, depth) = (suite.size(512, 24), suite.size(96, 12));
     let mut cases = vec![
         Case::same(&[1, 32, side, side], 32, 2),
         Case::same(&[1, 8, depth, depth, depth], 16, 2),

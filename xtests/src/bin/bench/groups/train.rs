@@ -15,7 +15,7 @@ use shard_tensor::{Result, ShardTensor};
 const CHANNELS: [usize; 3] = [4, 3, 16];
 
 pub(super) fn add(suite: &mut Suite<'_>) {
-    let [rows, cols] = [suite.size(204, 48), suite.size(187, 44)];
+    let [rows, cols] = [suite.size(204, 24), suite.size(187, 22)];
     let split = suite.options.split;
     for &ranks in &suite.options.ranks {
         suite.add(
