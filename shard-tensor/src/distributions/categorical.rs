@@ -101,6 +101,22 @@ impl Categorical {
         })
     }
 
+    /// The same for each distribution of a batch, with which its own broadcasts.
+    #[track_caller]
+    pub(super) fn expanded(&self, batch: &[usize]) -> Result<Self> {
+        let whole = [batch, &[self.classes()]].concat();
+        let expanded = |of: &ShardTensor| repeated(of, &Shape::default(), &whole);
+        Ok(Self {
+            logits: expanded(&self.logits)?,
+            probs: self.probs.as_ref().map(expanded).transpose()?,
+        })
+    }
+
+    /// How many classes there are.
+    pub(super) fn classes(&self) -> usize {
+        self.logits.shape().last().copied().unwrap_or_default()
+    }
+
     /// Classes have no moments.
     #[track_caller]
     fn none(&self) -> Result<ShardTensor> {

@@ -1,6 +1,6 @@
 //! Numbers whose distances from their mean are exponential.
 
-use super::{Batch, Distribution, Divergence, Reparametrized, fine, pair};
+use super::{Batch, Distribution, Divergence, Reparametrized, open_uniform, pair};
 use crate::{Branch, Fused, Result, Shape, ShardTensor};
 use shard_comm::Calling;
 use std::f64::consts::LN_2;
@@ -101,13 +101,9 @@ impl Reparametrized for Laplace {
         });
         let _call = Calling::of("Laplace::rsample");
         let (largest, dtype) = (self.0.largest(&shape.into())?, self.loc().dtype());
-        // Whole multiples of a power of two, without -1.
-        let (open, wide) = match dtype {
-            crate::DType::F64 => (2_f64.powi(-53), fine(dtype)),
-            _ => (2_f64.powi(-24), fine(dtype)),
-        };
-        let u = largest.to(wide)?.rand_like()?;
-        let u = u.clamp_min(open)?.mul_scalar(2.0)?.sub_scalar(1.0)?;
+        let u = open_uniform(&largest)?;
+        let wide = u.dtype();
+        let u = u.mul_scalar(2.0)?.sub_scalar(1.0)?;
         let [loc, scale] = self.0.each().map(|of| of.to(wide));
         let [found] = SAMPLE.of([&loc?, &scale?, &u])?;
         found.to(dtype)

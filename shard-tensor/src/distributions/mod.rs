@@ -34,55 +34,65 @@
 //! 0 is NaN, and so is what is made of it. Two checks are made: what classes and truth values are drawn by has to be probabilities, and a
 //! class has to be one of those that there are.
 //!
-//! Of a transformed distribution the density is a line more, here of a normal number that `tanh` bounds, as the actions of soft actor-critic
-//! are:
-//!
-//! ```
-//! use shard_tensor::distributions::{Distribution, Independent, Normal, Reparametrized};
-//! use shard_tensor::prelude::*;
-//!
-//! launch(2, |ctx| {
-//!     let mean = ctx.mesh_of(2)?.randn([5, 3], shard(0))?;
-//!     let normal = Independent::new(Normal::new(&mean, 0.5)?, 1)?;
-//!     let x = normal.rsample([])?;
-//!     let action = x.tanh()?;
-//!     // ln (1 - tanh² x), without a difference that cancels.
-//!     let slope = x.mul_scalar(-2.0)?.softplus(1.0, 20.0)?.add(&x)?.rsub_scalar(std::f64::consts::LN_2)?.mul_scalar(2.0)?;
-//!     let log_prob = normal.log_prob(&x)?.sub(&slope.sum(-1, false)?)?;
-//!     let direct = action.square()?.rsub_scalar(1.0)?.log()?.sum(-1, false)?;
-//!     assert!(slope.sum(-1, false)?.allclose(&direct, 1e-3, 1e-3, false)?);
-//!     assert_eq!(log_prob.shape(), [5]);
-//!     Ok(())
-//! })?;
-//! # Ok::<(), shard_tensor::Error>(())
-//! ```
+//! Distributions are put together: [`Independent`] makes dims of a batch one event, [`MixtureSameFamily`] draws one of several, and
+//! [`Transformed`] is one of what a function makes of samples, as the actions of soft actor-critic, which `tanh` bounds. [`Cumulative`] tells
+//! the share below a value. What has no closed form, as the entropy of a mixture, is an error that says what to take instead.
+
+/// What a formula makes of operands; it is recorded once.
+macro_rules! formula {
+    ($name:literal, |[$($operand:ident),+]| $body:block of $operands:expr) => {{
+        static FORMULA: std::sync::LazyLock<crate::Fused<{ [$(stringify!($operand)),+].len() }, 1>> =
+            std::sync::LazyLock::new(|| crate::Fused::new($name, |[$($operand),+]| [$body]));
+        FORMULA.of($operands).map(|[found]| found)
+    }};
+}
 
 mod bernoulli;
 mod categorical;
+mod cauchy;
+mod counts;
+mod cumulative;
 mod dirichlet;
 mod divergence;
+mod extremes;
 mod gamma;
+mod half_normal;
 mod independent;
 mod laplace;
+mod mixture;
 #[cfg(feature = "linalg")]
 mod multivariate;
 mod normal;
+mod one_hot;
+mod student;
+mod transformed;
 mod uniform;
 
 pub use bernoulli::Bernoulli;
 pub use categorical::Categorical;
+pub use cauchy::{Cauchy, HalfCauchy};
+pub use counts::{Binomial, Geometric, NegativeBinomial, Poisson};
+pub use cumulative::Cumulative;
 pub use dirichlet::{Beta, Dirichlet};
 pub use divergence::{Divergence, kl_divergence};
+pub use extremes::{Gumbel, Weibull};
 pub use gamma::Gamma;
+pub use half_normal::HalfNormal;
 pub use independent::Independent;
 pub use laplace::Laplace;
+pub use mixture::MixtureSameFamily;
 #[cfg(feature = "linalg")]
 pub use multivariate::MultivariateNormal;
 pub use normal::{LogNormal, Normal};
+pub use one_hot::{OneHotCategorical, RelaxedOneHotCategorical};
+pub use student::StudentT;
+pub use transformed::{
+    AffineTransform, ExpTransform, SigmoidTransform, TanhTransform, Transformation, Transformed,
+};
 pub use uniform::{Exponential, Uniform};
 
 use crate::ops::fine;
-use crate::{Branch, Error, Result, Shape, ShardTensor, Symbol};
+use crate::{Branch, DType, Error, Result, Shape, ShardTensor, Symbol};
 use shard_ops::elementwise::broadcast_shape;
 
 /// What all distributions have.
@@ -119,8 +129,11 @@ pub trait Distribution {
     /// All members of the mesh. Communicates to align parameters that do not lie alike.
     ///
     /// # Errors
-    /// What the communicator or the device reports.
-    fn entropy(&self) -> Result<ShardTensor>;
+    /// [`Argument`](Error::Argument) for a distribution of which no closed form is known; what the communicator or the device reports.
+    #[track_caller]
+    fn entropy(&self) -> Result<ShardTensor> {
+        Err(unknown("entropy"))
+    }
 
     /// The means, `[batch.., event..]`.
     ///
@@ -129,7 +142,10 @@ pub trait Distribution {
     ///
     /// # Errors
     /// As [`entropy`](Self::entropy).
-    fn mean(&self) -> Result<ShardTensor>;
+    #[track_caller]
+    fn mean(&self) -> Result<ShardTensor> {
+        Err(unknown("mean"))
+    }
 
     /// The variances, `[batch.., event..]`.
     ///
@@ -138,7 +154,10 @@ pub trait Distribution {
     ///
     /// # Errors
     /// As [`entropy`](Self::entropy).
-    fn variance(&self) -> Result<ShardTensor>;
+    #[track_caller]
+    fn variance(&self) -> Result<ShardTensor> {
+        Err(unknown("variance"))
+    }
 
     /// The square roots of the variances.
     ///
@@ -162,6 +181,17 @@ pub trait Reparametrized: Distribution {
     /// # Errors
     /// As [`sample`](Distribution::sample).
     fn rsample(&self, shape: impl Into<Shape>) -> Result<ShardTensor>;
+}
+
+/// That no formula gives this of a distribution.
+#[track_caller]
+fn unknown(op: &'static str) -> Error {
+    Error::argument(
+        op,
+        "a distribution of which a closed form is known",
+        "another one",
+        "take the mean over samples: of `-log_prob` for an entropy, of values and squares for moments",
+    )
 }
 
 /// The parameters of a batch of distributions, whose shapes broadcast to that of the batch.
@@ -234,6 +264,18 @@ fn repeated(of: &ShardTensor, shape: &Shape, batch: &[usize]) -> Result<ShardTen
         true => Ok(of.clone()),
         false => of.expand(whole),
     }
+}
+
+/// Uniform numbers between 0 and 1, neither of which is among them, as a tensor lies: in its type, or `f32` for 16 bits.
+#[track_caller]
+fn open_uniform(like: &ShardTensor) -> Result<ShardTensor> {
+    let wide = fine(like.dtype());
+    // Whole multiples of a power of two, without 0.
+    let least = match wide {
+        DType::F64 => 2_f64.powi(-53),
+        _ => 2_f64.powi(-24),
+    };
+    like.to(wide)?.rand_like()?.clamp_min(least)
 }
 
 /// Two parameters, of which the second may be a number, which takes the type and the mesh of the first.

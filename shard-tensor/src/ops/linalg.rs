@@ -1,6 +1,6 @@
 //! Linear algebra of batches of matrices.
 
-use crate::{Result, ShardTensor};
+use crate::{Error, Result, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::linalg::{self as ops, MatrixNorm};
 use shard_ops::{Exec, OpError, Value};
@@ -37,7 +37,22 @@ impl ShardTensor {
         Ok(inverse)
     }
 
-    /// The matrices `X` with `A X = B`, for this tensor as `A`, `[.., n, n]`, and `B` `[.., n, k]`, or `[.., n]`, with equal batch dims.
+    /// The matrices `X` with `A X = B`, for this tensor as `A`, `[.., n, n]`, and `B` `[.., n, k]`, whose batch dims broadcast; or `[.., n]`,
+    /// a vector for each matrix, or one for all. One matrix is factored once, for however many right sides.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, replicate, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let a = mesh.distribute(&array![[2.0_f64, 0.0], [1.0, 4.0]], replicate())?;
+    ///     let sides = mesh.from_fn([3, 2, 1], shard(0), |i| i[0] as f64)?.to(a.dtype())?;
+    ///     let x = a.solve(&sides)?;
+    ///     assert_eq!(x.shape(), [3, 2, 1]);
+    ///     x.to_array::<f64>()
+    /// })?;
+    /// assert_eq!((found[0][[2, 0, 0]], found[0][[2, 1, 0]]), (1.0, 0.25));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// # Collective
     /// All members of the mesh. Communicates only to align batch dims, and as [`inv`](Self::inv) for matrices in pieces. The columns of `B`
@@ -48,7 +63,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn solve(&self, b: &Self) -> Result<Self> {
         let _call = Calling::of("solve");
-        self.run2(b, ops::solve)
+        self.beside("solve", b, |a, b| a.run2(b, ops::solve))
     }
 
     /// The lower triangular `L` with `L Lᵀ = A`, of symmetric positive definite matrices, whose lower triangles are read.
@@ -205,8 +220,10 @@ impl ShardTensor {
     #[track_caller]
     pub fn solve_triangular(&self, b: &Self, upper: bool, unit: bool) -> Result<Self> {
         let _call = Calling::of("solve_triangular");
-        self.run2(b, |exec, a, b| {
-            ops::solve_triangular(exec, a, b, upper, unit)
+        self.beside("solve_triangular", b, |a, b| {
+            a.run2(b, |exec, a, b| {
+                ops::solve_triangular(exec, a, b, upper, unit)
+            })
         })
     }
 
@@ -234,7 +251,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn lstsq(&self, b: &Self) -> Result<Self> {
         let _call = Calling::of("lstsq");
-        self.run2(b, ops::lstsq)
+        self.beside("lstsq", b, |a, b| a.run2(b, ops::lstsq))
     }
 
     /// The pseudo-inverses of matrices of any extents, `[.., n, m]` of `[.., m, n]`. Singular values up to `rtol` times the greatest are taken
@@ -348,4 +365,58 @@ impl ShardTensor {
         <[Self; N]>::try_from(made)
             .map_err(|_| OpError::arity(name, format!("{N} results"), count).into())
     }
+}
+
+/// Right sides.
+impl ShardTensor {
+    /// What `f` finds for matrices and right sides of the same batch dims, of those that broadcast. Whether right sides are vectors is
+    /// decided as in PyTorch: where they have the shape of the matrices without columns, or one dim.
+    #[track_caller]
+    fn beside(
+        &self,
+        op: &'static str,
+        b: &Self,
+        f: impl Fn(&Self, &Self) -> Result<Self>,
+    ) -> Result<Self> {
+        let [Some(own), Some(others)] = [self, b].map(|x| x.ndim().checked_sub(2)) else {
+            return match (self.ndim(), b.ndim()) {
+                (3.., 1) => f(self, &b.expand(&self.shape()[..self.ndim() - 1])?),
+                _ => f(self, b),
+            };
+        };
+        let (own_batch, other_batch) = (&self.shape()[..own], &b.shape()[..others]);
+        if b.shape() == &self.shape()[..=own] || own_batch == other_batch {
+            return f(self, b);
+        }
+        if own == 0 {
+            // Right sides are columns.
+            let rows_first = b.movedim(-2, 0)?;
+            let shape = rows_first.shape();
+            let columns = shape[1..].iter().product();
+            let found = f(self, &rows_first.reshape([shape[0], columns])?)?;
+            let whole = [&found.shape()[..1], &shape[1..]].concat();
+            return found.reshape(whole)?.movedim(0, -2);
+        }
+        let Some(batch) = together(own_batch, other_batch) else {
+            return Err(Error::argument(
+                op,
+                format!("right sides whose batch dims broadcast with {own_batch:?}"),
+                format!("shape {:?}", b.shape()),
+                "give each matrix its own, or one for all",
+            ));
+        };
+        let whole = |x: &Self, own: usize| x.expand([&batch[..], &x.shape()[own..]].concat());
+        f(&whole(self, own)?, &whole(b, others)?)
+    }
+}
+
+/// The batch dims that two tensors have together, if they broadcast.
+fn together(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
+    let (longer, shorter) = if a.len() < b.len() { (b, a) } else { (a, b) };
+    let (first, last) = longer.split_at(longer.len() - shorter.len());
+    let both = last.iter().zip(shorter).map(|(&n, &m)| match (n, m) {
+        (1, n) | (n, 1) => Some(n),
+        _ => (n == m).then_some(n),
+    });
+    first.iter().map(|&n| Some(n)).chain(both).collect()
 }

@@ -22,6 +22,7 @@ mod products;
 mod reduce;
 mod scans;
 mod signal;
+mod slopes;
 mod softmax;
 mod spatial;
 mod statistics;

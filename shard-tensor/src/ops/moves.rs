@@ -381,16 +381,30 @@ impl ShardTensor {
         self.apart("unbind", |exec, x| index::unbind(exec, x, dim))
     }
 
-    /// A dim in reverse; a tensor without dims, along 0 or -1, as it is.
+    /// Dims in reverse, one or several; a tensor without dims, along 0 or -1, as it is.
     ///
     /// # Collective
-    /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
+    /// All members of the mesh. Communicates what crosses the boundaries of parts, for each dim that is sharded.
     ///
     /// # Errors
-    /// For a dim out of range.
+    /// For a dim out of range, or named twice.
     #[track_caller]
-    pub fn flip(&self, dim: impl Into<Dim>) -> Result<Self> {
-        self.along("flip", dim, index::flip)
+    pub fn flip(&self, dims: impl Into<DimList>) -> Result<Self> {
+        let _call = Calling::of("flip");
+        let dims = dims.into();
+        if self.ndim() == 0 && dims.is_first() {
+            return Ok(self.clone());
+        }
+        let dims = dims.of("flip", self.ndim())?;
+        if let Some(twice) = (1..dims.len()).find(|&i| dims[..i].contains(&dims[i])) {
+            return Err(crate::Error::argument(
+                "flip",
+                "different dims",
+                format!("dim {} twice", dims[twice]),
+                "name each once",
+            ));
+        }
+        self.run(|exec, x| (dims.iter()).try_fold(x.clone(), |x, &dim| index::flip(exec, &x, dim)))
     }
 
     /// Dims shifted by some places, around the end: one, or each of several by its own shift. Shifts of a dim that is named twice add up.

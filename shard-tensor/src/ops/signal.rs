@@ -181,7 +181,13 @@ macro_rules! windows {
                 placements: impl Into<Placements>,
             ) -> Result<ShardTensor> {
                 let _call = Calling::of(stringify!($name));
-                self.window(stringify!($name), $parts, n, periodic, &placements.into())
+                let [a, b, c]: [f64; 3] = $parts;
+                let waves = |share: f64| {
+                    let angle = TAU * share;
+                    a - b * angle.cos() + c * (2.0 * angle).cos()
+                };
+                let call = Call::new(stringify!($name));
+                self.window(call, n, periodic, &placements.into(), waves)
             }
         )*}
     };
@@ -203,25 +209,97 @@ windows! {
     blackman_window: [0.42, 0.5, 0.08];
 }
 
+/// Windows that are no sums of waves.
 impl Mesh {
-    /// `a - b cos + c cos` of once and of twice the angle.
+    /// Bartlett's window: a triangle.
+    ///
+    /// # Collective
+    /// As [`hann_window`](Self::hann_window).
+    ///
+    /// # Errors
+    /// As [`hann_window`](Self::hann_window).
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let window = launch(2, |ctx| ctx.mesh_of(2)?.bartlett_window(5, false, shard(0))?.to_array::<f32>())?;
+    /// assert_eq!(window[0].as_slice(), Some(&[0.0, 0.5, 1.0, 0.5, 0.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn bartlett_window(
+        &self,
+        n: usize,
+        periodic: bool,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        const OP: &str = "bartlett_window";
+        let _call = Calling::of(OP);
+        let triangle = |share: f64| 1.0 - (2.0 * share - 1.0).abs();
+        self.window(Call::new(OP), n, periodic, &placements.into(), triangle)
+    }
+
+    /// Kaiser's window, the narrower the larger `beta` is: PyTorch's is 12.
+    ///
+    /// # Collective
+    /// As [`hann_window`](Self::hann_window).
+    ///
+    /// # Errors
+    /// As [`hann_window`](Self::hann_window).
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// let window = launch(2, |ctx| ctx.mesh_of(2)?.kaiser_window(5, false, 12.0, shard(0))?.to_array::<f32>())?;
+    /// assert!((window[0][[1]] - 0.215_698).abs() < 1e-6 && window[0][[2]] == 1.0);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn kaiser_window(
+        &self,
+        n: usize,
+        periodic: bool,
+        beta: f64,
+        placements: impl Into<Placements>,
+    ) -> Result<ShardTensor> {
+        const OP: &str = "kaiser_window";
+        let _call = Calling::of(OP);
+        let whole = bessel(beta);
+        let share = |share: f64| {
+            let high = (1.0 - (2.0 * share - 1.0).powi(2)).max(0.0);
+            bessel(beta * high.sqrt()) / whole
+        };
+        let call = Call::new(OP).with(beta.to_bits().into());
+        self.window(call, n, periodic, &placements.into(), share)
+    }
+
+    /// What a function gives of the shares of the way from the first to the last number, or to the first of another window.
     #[track_caller]
     fn window(
         &self,
-        name: &'static str,
-        [a, b, c]: [f64; 3],
+        call: Call<'_>,
         n: usize,
         periodic: bool,
         placements: &Placements,
+        f: impl Fn(f64) -> f64,
     ) -> Result<ShardTensor> {
-        let turn = TAU / (if periodic { n } else { n.saturating_sub(1) }).max(1) as f64;
-        let call = Call::new(name).constant().with(periodic.into());
+        let step = 1.0 / (if periodic { n } else { n.saturating_sub(1) }).max(1) as f64;
+        let call = call.constant().with(periodic.into());
         self.filled(&call, &n.into(), placements, &|i| match n {
             1 => 1.0,
-            _ => {
-                let angle = turn * i[0] as f64;
-                a - b * angle.cos() + c * (2.0 * angle).cos()
-            }
+            _ => f(step * i[0] as f64),
         })
     }
+}
+
+/// The modified Bessel function of the first kind of order 0: its series, whose terms are all above 0.
+fn bessel(x: f64) -> f64 {
+    let square = 0.25 * x * x;
+    let (mut sum, mut term) = (1.0, 1.0);
+    for k in 1..=1000 {
+        term *= square / f64::from(k).powi(2);
+        sum += term;
+        if term <= f64::EPSILON * 0.5 * sum {
+            break;
+        }
+    }
+    sum
 }

@@ -13,16 +13,16 @@ use shard_tensor::{
 use std::f64::consts::{LN_2, LN_10};
 
 /// What PyTorch says of a distribution in `f64`.
-struct Golden {
-    log_prob: &'static [f64],
-    entropy: &'static [f64],
-    mean: &'static [f64],
-    variance: &'static [f64],
-    divergence: &'static [f64],
+pub(crate) struct Golden {
+    pub(crate) log_prob: &'static [f64],
+    pub(crate) entropy: &'static [f64],
+    pub(crate) mean: &'static [f64],
+    pub(crate) variance: &'static [f64],
+    pub(crate) divergence: &'static [f64],
 }
 
 /// Ten digits are as expected, or the same infinity, or NaN.
-fn is(what: &str, found: &ShardTensor, expected: &[f64]) -> Result<()> {
+pub(crate) fn is(what: &str, found: &ShardTensor, expected: &[f64]) -> Result<()> {
     let found = found.to_array::<f64>()?;
     assert_eq!(found.len(), expected.len(), "{what}: {found:?}");
     for (&found, &expected) in found.iter().zip(expected) {
@@ -58,12 +58,12 @@ impl Golden {
 }
 
 /// Three numbers, in pieces of sizes that differ.
-fn three(mesh: &Mesh, numbers: [f64; 3]) -> Result<ShardTensor> {
+pub(crate) fn three(mesh: &Mesh, numbers: [f64; 3]) -> Result<ShardTensor> {
     mesh.distribute(&array![numbers[0], numbers[1], numbers[2]], pieces(mesh, 0))
 }
 
 /// A dim in pieces over all axes, of which one has most.
-fn pieces(mesh: &Mesh, dim: usize) -> Placements {
+pub(crate) fn pieces(mesh: &Mesh, dim: usize) -> Placements {
     match mesh.shape() {
         [1] => shard(dim).into(),
         _ => [shard(dim), shard(dim)].into(),
@@ -71,18 +71,18 @@ fn pieces(mesh: &Mesh, dim: usize) -> Placements {
 }
 
 /// A program on one rank and on a mesh of two by two, whose last ranks have nothing of three.
-fn everywhere(program: impl Fn(&Mesh) -> Result<()> + Sync) {
+pub(crate) fn everywhere(program: impl Fn(&Mesh) -> Result<()> + Sync) {
     on(1, |ctx| program(&ctx.mesh_of(1)?));
     on(4, |ctx| program(&ctx.mesh_of([2, 2])?));
 }
 
-const LOC: [f64; 3] = [0.5, -1.0, 2.0];
-const SCALE: [f64; 3] = [1.5, 0.25, 3.0];
-const LOC_2: [f64; 3] = [0.0, -0.5, 1.0];
-const SCALE_2: [f64; 3] = [1.0, 0.5, 2.0];
+pub(crate) const LOC: [f64; 3] = [0.5, -1.0, 2.0];
+pub(crate) const SCALE: [f64; 3] = [1.5, 0.25, 3.0];
+pub(crate) const LOC_2: [f64; 3] = [0.0, -0.5, 1.0];
+pub(crate) const SCALE_2: [f64; 3] = [1.0, 0.5, 2.0];
 
 /// Two values for each of three distributions.
-fn values(mesh: &Mesh) -> Result<ShardTensor> {
+pub(crate) fn values(mesh: &Mesh) -> Result<ShardTensor> {
     mesh.distribute(&array![[0.3, -0.9, 4.0], [1.7, 0.2, 0.5]], replicate())
 }
 

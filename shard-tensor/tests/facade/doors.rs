@@ -110,6 +110,8 @@ fn dims_count_from_either_end_and_come_as_arrays() {
         same(x.slice(-3, 1, -1, 2)?, x.slice(0, 1, -1, 2)?)?;
         same(x.select(-2, 2)?, x.select(1, 2)?)?;
         same(x.flip(-1)?, x.flip(2)?)?;
+        same(x.flip([0, -1])?, x.flip(2)?.flip(0)?)?;
+        same(x.flip(..)?, x.flip([2, 1, 0])?)?;
         same(x.roll(-1, 1)?, x.roll(2, 1)?)?;
         same(x.repeat(-3, 2)?, x.repeat(0, 2)?)?;
         same(x.transpose(0, -1)?, x.transpose(0, 2)?)?;
@@ -129,6 +131,7 @@ fn dims_count_from_either_end_and_come_as_arrays() {
             x.sum(-4, false),
             x.sum(3, false),
             x.flip(-4),
+            x.flip([1, -2]),
             x.unsqueeze(-5),
         ]
         .map(|e| e.unwrap_err().to_string()))

@@ -50,11 +50,14 @@ mod reference;
 mod scans;
 mod shapes;
 mod shared_factors;
+#[cfg(feature = "linalg")]
+mod sides;
 mod simulating;
 mod spectral;
 mod stages;
 mod state_space;
 mod statistics;
+mod tails;
 mod tensor_parallel;
 mod training;
 mod trajectories;

@@ -263,3 +263,101 @@ fn a_scan_of_a_zigzag_is_that_of_the_row() {
     let sums = [0.0, 1.0, 3.0, 6.0, 10.0, 15.0, 21.0, 28.0, 36.0];
     assert_eq!(found.unwrap()[1], arr1(&sums).into_dyn());
 }
+
+#[test]
+fn slopes_along_a_sharded_dim_are_pytorchs() {
+    const COLUMN: [f64; 9] = [3.0, -1.0, 0.0, 2.0, 3.0, -4.0, 3.0, 0.5, 1.0];
+    const PLACES: [f64; 9] = [0.0, 0.5, 1.5, 2.0, 4.0, 4.25, 5.0, 7.0, 8.0];
+    let middle = [-3.0, 3.0, 3.0, -6.0, 0.0, 4.5, -2.0];
+    let middle_at = [
+        -5.0,
+        3.0,
+        3.3,
+        -24.833333333333332,
+        -18.666666666666664,
+        6.446969696969697,
+        -0.08333333333333337,
+    ];
+    let ends = [
+        [[-8.0, 1.0], [-8.0, 0.5]],
+        [[-13.0, 4.0], [-11.0, 1.0833333333333333]],
+    ];
+    for (shape, placements) in layouts() {
+        let launched = Launch::new(shape.iter().product()).dtype(DType::F64);
+        let run = launched.run(|ctx| {
+            let mesh = ctx.mesh_of(shape.clone())?;
+            let x = mesh.from_fn([9, 2], placements(), |i| match i[1] {
+                0 => (i[0] * i[0]) as f64,
+                _ => COLUMN[i[0]],
+            })?;
+            let at = mesh.from_fn(9, replicate(), |i| PLACES[i[0]])?;
+            for (order, ends) in (1..).zip(&ends) {
+                let found = [x.gradient(0.5, 0, order)?, x.gradient_at(&at, -2, order)?];
+                let middles = [&middle, &middle_at];
+                for ((found, middle), [first, last]) in found.iter().zip(middles).zip(ends) {
+                    found.expect_layout(x.layout())?;
+                    let found = found.select(1, 1)?.to_array::<f64>()?;
+                    let expected = [&[*first][..], middle, &[*last]].concat();
+                    let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
+                    assert!(found.iter().zip(&expected).all(near), "{found}");
+                }
+            }
+            // Of squares the slope is exact with three places at the ends, wherever places are.
+            let squares = at.square()?.redistribute(x.select(1, 0)?.layout())?;
+            let slope = squares.gradient_at(&at, 0, 2)?;
+            assert!(slope.allclose(&at.mul_scalar(2.0)?, 1e-12, 1e-12, false)?);
+            let tracked = [x.requires_grad()?, at.requires_grad()?];
+            let found = ctx.gradcheck(
+                |t: &[ShardTensor]| {
+                    Ok(vec![
+                        t[0].gradient(0.5, 0, 2)?,
+                        t[0].gradient_at(&t[1], 0, 1)?,
+                    ])
+                },
+                &tracked.each_ref(),
+                GradCheck::default(),
+            );
+            assert!(found.is_ok(), "{found:?}");
+            Ok(())
+        });
+        run.unwrap();
+    }
+}
+
+#[test]
+fn slopes_of_too_few_places_or_of_others_are_refused() {
+    launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.arange(2, shard(0))?;
+        assert_eq!(
+            x.gradient(1.0, 0, 1)?.to_array::<f32>()?.as_slice(),
+            Some(&[1.0; 2][..])
+        );
+        let at = mesh.arange(3, shard(0))?;
+        let refused = [
+            x.gradient(1.0, 0, 2),
+            x.gradient(1.0, 0, 0),
+            x.gradient(1.0, 1, 1),
+            x.gradient(1.0, usize::MAX, 1),
+            x.gradient_at(&at, 0, 1),
+            x.gradient_at(&at, 1, 1),
+            x.to(DType::I64)?.gradient(1.0, 0, 1),
+            mesh.ones([0, 3], shard(1))?.gradient(1.0, 0, 1),
+        ];
+        for refused in refused {
+            let refused = refused.unwrap_err();
+            assert_eq!(
+                refused.class(),
+                shard_tensor::ErrorClass::Uniform,
+                "{refused}"
+            );
+        }
+        // A sum that waits goes on; 16 bits are subtracted in 32.
+        let halves = mesh.with_dtype(DType::BF16).arange(5, shard(0))?;
+        assert_eq!(halves.gradient(0.5, 0, 1)?.dtype(), DType::BF16);
+        let terms = mesh.ones([3, 4], shard(0))?.sum(0, false)?;
+        assert_eq!(terms.gradient(1.0, 0, 1)?.layout().to_string(), "P(sum)");
+        Ok(())
+    })
+    .unwrap();
+}

@@ -91,6 +91,14 @@ pub(super) const ALL: &[(&str, Call)] = &[
         let [x, y] = pair(c, m, 2)?;
         one(x.trapezoid_at(&y, c.dim()))
     }),
+    ("gradient", |c, m| {
+        one(c.any(m)?.gradient(c.number(), c.dim(), c.size()))
+    }),
+    ("gradient_at", |c, m| {
+        let x = c.any(m)?;
+        let at = c.of(m, 1)?;
+        one(x.gradient_at(&at, c.dim(), c.size()))
+    }),
     ("cumulative_trapezoid", |c, m| {
         one(c.any(m)?.cumulative_trapezoid(c.number(), c.dim()))
     }),
@@ -165,10 +173,12 @@ pub(super) const ALL: &[(&str, Call)] = &[
     ("windows", |c, m| {
         let m = &m.with_dtype(DType::F64);
         let all = vec![replicate(); m.shape().len()];
-        one(match c.below(4) {
+        one(match c.below(6) {
             0 => m.hann_window(c.size(), c.flag(), all),
             1 => m.hamming_window(c.size(), c.flag(), all),
             2 => m.blackman_window(c.size(), c.flag(), all),
+            3 => m.bartlett_window(c.size(), c.flag(), all),
+            4 => m.kaiser_window(c.size(), c.flag(), c.number(), all),
             _ => m.logspace(c.number(), c.number(), c.size(), c.number(), all),
         })
     }),

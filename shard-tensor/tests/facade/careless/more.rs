@@ -48,7 +48,7 @@ pub(super) const MOVES: &[(&str, Call)] = &[
         let y = c.like(m, &x)?;
         one(x.slice_assign(c.dim(), c.size(), c.offset(), &y))
     }),
-    ("flip", |c, m| one(c.any(m)?.flip(c.dim()))),
+    ("flip", |c, m| one(c.any(m)?.flip([c.dim(), c.dim()]))),
     ("movedim", |c, m| one(c.any(m)?.movedim(c.dim(), c.dim()))),
     ("unflatten", |c, m| {
         one(c.any(m)?.unflatten(c.dim(), [c.size(), c.size()]))
