@@ -198,3 +198,45 @@ fn what_no_window_covers_is_an_error() {
         assert!(told[0][2..].iter().all(names), "{told:?}");
     }
 }
+
+#[test]
+fn windows_without_waves_are_pytorchs() {
+    let edge = 5.277_344_132_009_766_5e-5;
+    let near = 0.215_672_744_758_967_1;
+    for ranks in [1, 3, 7] {
+        let launched = Launch::new(ranks).dtype(DType::F64);
+        let run = launched.run(|ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let cases = [
+                (
+                    mesh.kaiser_window(5, false, 12.0, shard(0))?,
+                    vec![edge, near, 1.0, near, edge],
+                ),
+                (
+                    mesh.kaiser_window(4, true, 2.5, shard(0))?,
+                    vec![
+                        0.3039662294153687,
+                        0.779166974770787,
+                        1.0,
+                        0.779166974770787,
+                    ],
+                ),
+                (
+                    mesh.bartlett_window(5, true, shard(0))?,
+                    vec![0.0, 0.4, 0.8, 0.8, 0.4],
+                ),
+                (mesh.kaiser_window(1, true, 12.0, shard(0))?, vec![1.0]),
+                (mesh.bartlett_window(1, false, shard(0))?, vec![1.0]),
+                (mesh.bartlett_window(0, false, shard(0))?, vec![]),
+            ];
+            for (window, expected) in cases {
+                let found = window.to_array::<f64>()?;
+                assert_eq!(found.len(), expected.len());
+                let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-14;
+                assert!(found.iter().zip(&expected).all(near), "{found}");
+            }
+            Ok(())
+        });
+        run.unwrap();
+    }
+}
