@@ -30,7 +30,7 @@ impl<D: Distribution> MixtureSameFamily<D> {
     ///     let mesh = ctx.mesh_of(2)?;
     ///     let logits = mesh.randn([7, 3], shard(0))?.requires_grad()?;
     ///     let points = Normal::new(&mesh.randn([7, 3, 2], shard(0))?, 0.5)?;
-    ///     let mixture = MixtureSameFamily::new(Categorical::from_logits(&logits)?, Independent::new(points, 1)?)?;
+    ///     let mixture = MixtureSameFamily::new(&Categorical::from_logits(&logits)?, Independent::new(points, 1)?)?;
     ///     assert_eq!((mixture.batch_shape(), mixture.event_shape()), (&[7][..], &[2][..]));
     ///     let target = mixture.sample([])?;
     ///     mixture.log_prob(&target)?.mean_all()?.neg()?.backward()?;
@@ -39,7 +39,7 @@ impl<D: Distribution> MixtureSameFamily<D> {
     /// # Ok::<(), shard_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn new(weights: Categorical, parts: D) -> Result<Self> {
+    pub fn new(weights: &Categorical, parts: D) -> Result<Self> {
         const OP: &str = "MixtureSameFamily::new";
         let _call = Calling::of(OP);
         let of_parts = parts.batch_shape();

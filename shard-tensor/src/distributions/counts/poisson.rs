@@ -63,7 +63,7 @@ pub(super) fn counts(rate: &ShardTensor) -> Result<ShardTensor> {
     let few = one_by_one([&rate.neg()?.exp()?, &rate.zeros_like()?, rate])?;
     let many = by_candidates(rate, |u, v| CANDIDATE.of([rate, u, v]))?;
     formula!("poisson_sample", |[rate, few, many]| {
-        rate.below(MANY, few, many) + (rate - rate)
+        rate.below(MANY, few, many) + rate * 0.0
     } of [rate, &few, &many])
 }
 

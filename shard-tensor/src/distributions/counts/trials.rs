@@ -102,7 +102,7 @@ fn successes(trials: &ShardTensor, p: &ShardTensor) -> Result<ShardTensor> {
     formula!("binomial_sample", |[n, p, few, many]| {
         // What rounding leaves of the last probabilities is no further success.
         let few = n.below(few, n, few);
-        (n * p).below(MANY, few, many) + (p - p)
+        (n * p).below(MANY, few, many) + p * 0.0
     } of [trials, p, &few, &many])
 }
 
