@@ -693,3 +693,53 @@ fn classes_that_are_not_there_and_logits_that_are_no_numbers_are_refused() {
         Ok(())
     });
 }
+
+#[test]
+fn parts_shapes_and_temperatures_that_do_not_fit_are_refused() {
+    use shard_tensor::distributions::{
+        AffineTransform, MixtureSameFamily, OneHotCategorical, Poisson, RelaxedOneHotCategorical,
+        StudentT, Transformed,
+    };
+    on(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let normal = Normal::new(&mesh.zeros([4, 3], shard(0))?, 1.0)?;
+        let two = Categorical::from_logits(&mesh.zeros([4, 2], shard(0))?)?;
+        let refused = MixtureSameFamily::new(&two, normal.clone())
+            .err()
+            .map(|e| e.to_string());
+        assert!(refused.is_some_and(|e| e.contains("weights of 3 parts")));
+        let number = Normal::new(&mesh.zeros((), replicate())?, 1.0)?;
+        let one = Categorical::from_logits(&mesh.zeros([1], shard(0))?)?;
+        assert!(MixtureSameFamily::new(&one, number).is_err());
+        let wide = AffineTransform::new(&mesh.zeros([5, 4, 3], shard(0))?, 2.0)?;
+        let refused = Transformed::new(normal, wide)
+            .sample([])
+            .err()
+            .map(|e| (e.class(), e.to_string()));
+        assert!(refused.is_some_and(
+            |(class, e)| class == ErrorClass::Uniform && e.contains("[4, 3] that it was given")
+        ));
+        let logits = mesh.zeros([4, 3], shard(0))?;
+        assert!(RelaxedOneHotCategorical::from_logits(0.0, &logits).is_err());
+        let rows = OneHotCategorical::from_logits(&logits)?;
+        assert!(rows.log_prob(&mesh.zeros([4, 2], shard(0))?).is_err());
+        // Rates that are none are no counts; none are nothing; and 16 bits are drawn finely.
+        let lost = Poisson::new(&mesh.full([2], f64::NAN, shard(0))?)?.sample([])?;
+        is("NaN", &lost, &[f64::NAN; 2])?;
+        assert_eq!(
+            Poisson::new(&mesh.zeros([0, 3], shard(0))?)?
+                .sample([2])?
+                .shape(),
+            [2, 0, 3]
+        );
+        let halves = mesh.with_dtype(DType::BF16).ones([3], shard(0))?;
+        let p = StudentT::new(&halves, 0.0, 1.0)?;
+        let sample = p.sample([2])?;
+        assert_eq!(
+            (sample.dtype(), p.log_prob(&sample)?.dtype()),
+            (DType::BF16, DType::BF16)
+        );
+        assert_eq!(Poisson::new(&halves)?.sample([])?.dtype(), DType::BF16);
+        Ok(())
+    });
+}
