@@ -165,6 +165,13 @@ fn losses_of_16_bits_are_rounded_once() {
 #[test]
 fn maps_and_pools_of_16_bits_are_rounded_once() {
     check("lerp", &[large, other, share], &|x| x[0].lerp(&x[1], &x[2]));
+    check("lerp by a number", &[large, other], &|x| {
+        x[0].lerp(&x[1], 0.3)
+    });
+    // Seven terms are rounded once, not one by one.
+    check_of("lerp of a row", &[7, 6], &[large, other], &|x| {
+        x[0].lerp(&x[1].select(0, 0)?, 0.3)
+    });
     check("addcmul", &[large, other, large], &|x| {
         x[0].addcmul(&x[1], &x[2], -0.01)
     });

@@ -506,16 +506,12 @@ impl Op for Pass {
         };
         let metas: Vec<Meta> = saved.inputs.iter().map(Meta::of).collect();
         let shape = self.shape(&metas)?;
-        let is_whole = |(input, &parts): (&Value, &usize)| {
-            input.shape() == &self.with_parts(&shape, parts)[..]
+        let operands_and_parts = saved.inputs.iter().zip(self.fused.formula.operands());
+        // What is summed over is rounded behind the sum; numbers beside the operands have no cotangent.
+        let is_summed = |((input, &parts), of): ((&Value, &usize), &Option<usize>)| {
+            of.is_some() && input.shape() != &self.with_parts(&shape, parts)[..]
         };
-        // What is summed over is rounded behind the sum.
-        match saved
-            .inputs
-            .iter()
-            .zip(self.fused.formula.operands())
-            .all(is_whole)
-        {
+        match !operands_and_parts.zip(&gradient.of).any(is_summed) {
             true => back(&operands),
             false => each_of_all_rounded_once(exec, &operands, back),
         }
