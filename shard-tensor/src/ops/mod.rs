@@ -21,6 +21,7 @@ mod pointwise;
 mod products;
 mod reduce;
 mod scans;
+mod shapes;
 mod signal;
 mod slopes;
 mod softmax;

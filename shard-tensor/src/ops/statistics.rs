@@ -3,7 +3,7 @@
 use crate::{Dim, DimList, Result, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::statistics::{self as ops, Interpolation, NormOrder};
-use shard_ops::{Exec, OpError, Value, pairwise, shape};
+use shard_ops::{Exec, OpError, Value, pairwise};
 
 /// Statistics over dims. Where a dim is sharded, ranks merge a few numbers per cell, at once; the elements stay where they are.
 impl ShardTensor {
@@ -469,19 +469,6 @@ impl ShardTensor {
         let _call = Calling::of("quantile");
         let (x, dim) = self.line("quantile", dim)?;
         x.run(|exec, x| ops::quantile(exec, x, q, dim, interpolation))
-    }
-
-    /// Every element as one dim: what statistics of all of a tensor's elements are taken of.
-    ///
-    /// # Collective
-    /// As [`reshape`](Self::reshape).
-    ///
-    /// # Errors
-    /// As [`reshape`](Self::reshape).
-    #[track_caller]
-    pub fn flatten(&self) -> Result<Self> {
-        let _call = Calling::of("flatten");
-        self.run(|exec, x| shape::reshape(exec, x, &[x.shape().iter().product()]))
     }
 
     #[track_caller]
