@@ -749,7 +749,7 @@ impl<A: Real> Made<'_, '_, A> {
         let formula = self.formula;
         // What the next block reads and writes is asked for bit by bit: all at once would be waited for.
         let (mut elements, mut share) = (len, 0);
-        if self.ahead_lines > 0 {
+        if !self.ahead.is_empty() {
             let bits = (self.ahead_lines * self.ahead.len()).div_ceil(AT_ONCE * formula.made);
             elements = len.div_ceil(bits).next_multiple_of(LINE);
             share = self.ahead_lines.div_ceil(bits * formula.made);

@@ -249,7 +249,7 @@ fn operands_may_be_repeated() {
 #[test]
 fn operands_may_be_far_away() {
     use FormulaStep::Input;
-    let n = 100_003;
+    let n = 400_003;
     let steps = vec![
         Input(0),
         Input(1),
@@ -271,6 +271,39 @@ fn operands_may_be_far_away() {
         let [x, y, w] = [&of[0], &of[1], &of[2]].map(|x| x[k]);
         let got = [out[k], apart[k], b[k + 5]];
         assert_eq!(got, [x + (y - x) * w, y - x, y], "{k}");
+    }
+}
+
+/// Nothing is asked for where no part lies side by side.
+#[test]
+fn operands_may_be_far_away_and_apart() {
+    use FormulaStep::Input;
+    let n = 600_001;
+    let steps = vec![
+        Input(0),
+        Input(1),
+        Input(2),
+        binary(Binary::Mul, 0, 1),
+        binary(Binary::Sub, 3, 2),
+    ];
+    let formula = Formula::new(steps, vec![1; 3], vec![vec![4]]);
+    let numbers = |i: usize| {
+        (0..2 * n)
+            .map(|k| ((k * (2 * i + 7)) % 61) as f32)
+            .collect()
+    };
+    let of: Vec<Vec<f32>> = (0..3).map(numbers).collect();
+    let inputs: Vec<_> = of.iter().map(|x| View::new(x, 1, &[n], &[2])).collect();
+    let mut out = vec![-1.0; 2 * n];
+    fused(
+        &formula,
+        0,
+        &inputs,
+        &mut [ViewMut::new(&mut out, 0, &[n], &[2])],
+    );
+    for k in 0..n {
+        let [x, y, z] = [&of[0], &of[1], &of[2]].map(|x| x[2 * k + 1]);
+        assert_eq!(out[2 * k..2 * k + 2], [x * y - z, -1.0], "{k}");
     }
 }
 
