@@ -240,12 +240,17 @@ fn merge_far(state: [f64; 3], [count, mean, m2]: [f64; 3]) -> [f64; 3] {
 /// (count, mean, M2) of elements side by side.
 #[inline(always)]
 pub(crate) fn of_run<T: Real, S: Simd>(simd: S, x: &[T]) -> [f64; 3] {
-    let mut blocks = x.chunks(BLOCK).map(|block| {
+    let (first, rest) = x.split_at(x.len().min(BLOCK));
+    let (mean, m2) = match first.is_empty() {
+        true => (0.0, 0.0),
+        false => of_block(simd, first),
+    };
+    let mut state = [first.len() as f64, mean, m2];
+    // Not a closure, which would have to be told to be compiled for these vectors.
+    for block in rest.chunks(BLOCK) {
         let (mean, m2) = of_block(simd, block);
-        [block.len() as f64, mean, m2]
-    });
-    let mut state = blocks.next().unwrap_or([0.0; 3]);
-    blocks.for_each(|block| merge(&mut state, block));
+        merge(&mut state, [block.len() as f64, mean, m2]);
+    }
     state
 }
 

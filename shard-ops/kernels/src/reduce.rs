@@ -509,8 +509,6 @@ impl<T: Real, F: Fold> WithSimd for MiddlingRows<'_, T, F> {
     fn with_simd<S: Simd>(self, simd: S) {
         let n = self.n;
         let in_lanes = n - n % SIDE;
-        let join = |a, b| F::join_vec::<T, S>(simd, a, b);
-        let term = |x| F::term_vec::<T, S>(simd, x);
         let blocks = self.rows.chunks(SIDE * n);
         for (rows, out) in blocks.zip(self.out.chunks_mut(SIDE)) {
             if out.len() < SIDE / 4 {
@@ -524,22 +522,26 @@ impl<T: Real, F: Fold> WithSimd for MiddlingRows<'_, T, F> {
                 join_lanes::<T, F, S>(simd, row, lanes);
             }
             let mut joined = [F::start::<T>(); SIDE];
-            let mut add = |column: &[T; SIDE], by: &dyn Fn(T::Vec<S>) -> T::Vec<S>| {
-                let column = T::vectors::<S>(column).iter();
-                for (joined, x) in T::vectors_mut::<S>(&mut joined).iter_mut().zip(column) {
-                    *joined = join(*joined, by(*x));
-                }
-            };
-            let lane = |i: usize| core::array::from_fn(|row| lanes[row][i]);
             for i in 0..SIDE.min(in_lanes) {
-                add(&lane(i), &|x| x);
+                let mut column = [T::zero(); SIDE];
+                for (x, lanes) in column.iter_mut().zip(&lanes) {
+                    *x = lanes[i];
+                }
+                let column = T::vectors::<S>(&column).iter();
+                for (joined, x) in T::vectors_mut::<S>(&mut joined).iter_mut().zip(column) {
+                    *joined = F::join_vec::<T, S>(simd, *joined, *x);
+                }
             }
             for i in in_lanes..n {
                 let mut column = [T::zero(); SIDE];
                 for (x, row) in column.iter_mut().zip(rows.chunks_exact(n)) {
                     *x = row[i];
                 }
-                add(&column, &term);
+                let column = T::vectors::<S>(&column).iter();
+                for (joined, x) in T::vectors_mut::<S>(&mut joined).iter_mut().zip(column) {
+                    let term = F::term_vec::<T, S>(simd, *x);
+                    *joined = F::join_vec::<T, S>(simd, *joined, term);
+                }
             }
             out.copy_from_slice(&joined[..out.len()]);
         }
@@ -733,11 +735,16 @@ pub(crate) fn halve<T: Copy, const N: usize>(mut lanes: [T; N], join: impl Fn(T,
 pub(crate) fn largest<T: Real, S: Simd>(simd: S, x: &[T]) -> T {
     const CHAINS: usize = 4;
     let mut most = [T::splat(simd, T::neg_infinity()); CHAINS];
-    by_lanes(x, T::neg_infinity(), |block: &[T; LANES]| {
-        for (i, x) in T::vectors::<S>(block).iter().enumerate() {
-            most[i % CHAINS] = T::larger_vec(simd, most[i % CHAINS], *x);
-        }
-    });
+    by_lanes(
+        x,
+        T::neg_infinity(),
+        #[inline(always)]
+        |block: &[T; LANES]| {
+            for (i, x) in T::vectors::<S>(block).iter().enumerate() {
+                most[i % CHAINS] = T::larger_vec(simd, most[i % CHAINS], *x);
+            }
+        },
+    );
     let mut lanes = [T::neg_infinity(); LANES];
     for (to, most) in T::vectors_mut::<S>(&mut lanes).iter_mut().zip(most) {
         *to = most;

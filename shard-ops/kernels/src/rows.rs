@@ -60,6 +60,14 @@ impl RowDim {
     }
 }
 
+/// Where a row is that has another on the other side.
+#[derive(Clone, Copy)]
+enum Here {
+    Nowhere,
+    Table,
+    Ghosts,
+}
+
 impl Rows {
     /// Rows of a table whose keyed dims have these `(extent, step)`, picked by a list of keys of these `(extent, step on the other
     /// side)`; `row` lists the dims of a row, in which ghosts are row-major.
@@ -216,17 +224,21 @@ impl Rows {
         }
     }
 
-    /// Calls `f` with where the runs of a row begin: here, by the steps that `here` names, and on the other side.
-    #[inline]
-    fn runs(
-        &self,
-        here: impl Fn(&RowDim) -> usize,
-        (a, b): (usize, usize),
-        f: &mut impl FnMut(usize, usize),
-    ) {
+    /// Calls `f` with where the runs of a row begin: here, and on the other side.
+    #[inline(always)]
+    fn runs(&self, here: Here, (a, b): (usize, usize), mut f: impl FnMut(usize, usize)) {
+        let step = |d: &RowDim| match here {
+            Here::Nowhere => 0,
+            Here::Table => d.table,
+            Here::Ghosts => d.ghost,
+        };
         match &self.outer[..] {
             [] => f(a, b),
-            [d] => (0..d.extent).for_each(|i| f(a + i * here(d), b + i * d.other)),
+            [d] => {
+                for i in 0..d.extent {
+                    f(a + i * step(d), b + i * d.other);
+                }
+            }
             dims => {
                 let count: usize = dims.iter().map(|d| d.extent).product();
                 for number in 0..count {
@@ -234,7 +246,7 @@ impl Rows {
                     for d in dims.iter().rev() {
                         let i = rest % d.extent;
                         rest /= d.extent;
-                        (a, b) = (a + i * here(d), b + i * d.other);
+                        (a, b) = (a + i * step(d), b + i * d.other);
                     }
                     f(a, b);
                 }
@@ -289,17 +301,17 @@ pub fn pick<T: Copy + Default>(
             prefetch(table, at, run.min(MOST));
         }
         match usize::try_from(key) {
-            Err(_) => rows.runs(|_| 0, (0, to), &mut |_, b| {
+            Err(_) => rows.runs(Here::Nowhere, (0, to), |_, b| {
                 out[b..b + run].fill(T::default());
             }),
             Ok(key) if key < rows.keys => {
-                rows.runs(|d| d.table, (rows.at(key), to), &mut |a, b| {
+                rows.runs(Here::Table, (rows.at(key), to), |a, b| {
                     move_run(&mut out[b..b + run], &table[a..a + run]);
                 });
             }
             Ok(key) => {
                 let from = (key - rows.keys) * rows.row_len;
-                rows.runs(|d| d.ghost, (from, to), &mut |a, b| {
+                rows.runs(Here::Ghosts, (from, to), |a, b| {
                     move_run(&mut out[b..b + run], &ghosts[a..a + run]);
                 });
             }
@@ -494,13 +506,13 @@ fn fold_with<T: Foldable>(
         match usize::try_from(key) {
             Err(_) => {}
             Ok(key) if key < rows.keys => {
-                rows.runs(|d| d.table, (rows.at(key), from), &mut |a, b| {
+                rows.runs(Here::Table, (rows.at(key), from), |a, b| {
                     into(&mut table[a..a + run], &src[b..b + run]);
                 });
             }
             Ok(key) => {
                 let to = (key - rows.keys) * rows.row_len;
-                rows.runs(|d| d.ghost, (to, from), &mut |a, b| {
+                rows.runs(Here::Ghosts, (to, from), |a, b| {
                     into(&mut ghosts[a..a + run], &src[b..b + run]);
                 });
             }

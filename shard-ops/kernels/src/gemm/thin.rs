@@ -137,19 +137,22 @@ fn by_column<S: Simd, const R: usize>(
     sums: &mut [f32],
 ) {
     let across = sums.len() / R;
-    let mut put = |column: usize, dots: [f32; R]| {
-        for (row, dot) in dots.into_iter().enumerate() {
-            sums[row * across + column] = dot;
-        }
-    };
     for column in (0..n / 2 * 2).step_by(2) {
         let [x, y] = dots::<S, R, 2>(simd, left, [0, 1].map(|i| line(b, column + i, k)));
-        put(column, x);
-        put(column + 1, y);
+        put(x, sums, across, column);
+        put(y, sums, across, column + 1);
     }
     if n % 2 == 1 {
         let [x] = dots::<S, R, 1>(simd, left, [line(b, n - 1, k)]);
-        put(n - 1, x);
+        put(x, sums, across, n - 1);
+    }
+}
+
+/// Writes a column of rows that are so long.
+#[inline(always)]
+fn put<const R: usize>(dots: [f32; R], sums: &mut [f32], across: usize, column: usize) {
+    for (row, dot) in dots.into_iter().enumerate() {
+        sums[row * across + column] = dot;
     }
 }
 

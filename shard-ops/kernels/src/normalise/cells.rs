@@ -6,8 +6,7 @@ use crate::Real;
 use crate::compiled::compiled;
 use crate::moments::{about_zero, of_run};
 use crate::pointwise::vectorized;
-use crate::prefetch::{AHEAD, prefetch};
-use crate::reduce::BLOCK;
+use crate::prefetch::{AHEAD, next_rows};
 use pulp::{Simd, WithSimd};
 
 /// Rows whose sums of weights are taken in the element type before they join those in double precision.
@@ -128,14 +127,14 @@ impl<T: Real> Forward<'_, T> {
             .zip(self.out.chunks_exact_mut(cell))
             .zip(pulp::as_arrays_mut::<3, f64>(self.stats).0);
         for (c, ((x, out), to)) in all.enumerate() {
-            prefetch(x, AHEAD, cell.min(BLOCK));
+            next_rows(x, AHEAD, cell);
             let found = of_run(simd, x);
             let has_nan = || x.iter().any(|x| x.is_nan());
             *to = match cells.about_zero {
                 true => [found[0], 0.0, about_zero(found, has_nan)],
                 false => found,
             };
-            prefetch(&*out, AHEAD, cell.min(BLOCK));
+            next_rows(&*out, AHEAD, cell);
             let scale = Scale::of(*to, cells.eps);
             let runs = x.chunks_exact(len).zip(out.chunks_exact_mut(len));
             for (r, (x, out)) in runs.enumerate() {
@@ -257,7 +256,7 @@ impl<T: Real> Backward<'_, T> {
             .zip(pulp::as_arrays::<3, f64>(self.stats).0);
         let mut pending = 0;
         for (c, (((x, dy), dx), state)) in all.enumerate() {
-            prefetch(x, AHEAD, cell.min(BLOCK));
+            next_rows(x, AHEAD, cell);
             let first = c * cells.runs;
             let scale = Scale::of(*state, cells.eps);
             let mut found = [0.0; 2];
@@ -284,7 +283,7 @@ impl<T: Real> Backward<'_, T> {
                 found[0] += if cells.about_zero { 0.0 } else { a };
                 found[1] += b;
             }
-            prefetch(dy, AHEAD, cell.min(BLOCK));
+            next_rows(dy, AHEAD, cell);
             // The last run first: a cache may hold it still.
             for ((r, (x, dy)), out) in runs().zip(dx.chunks_exact_mut(len)).rev() {
                 let ([a, b], count) = (found, state[0]);
@@ -298,7 +297,7 @@ impl<T: Real> Backward<'_, T> {
                 }
                 .with_simd(simd);
             }
-            prefetch(&*dx, AHEAD, cell.min(BLOCK));
+            next_rows(&*dx, AHEAD, cell);
             if cells.by_element && !sums.is_empty() {
                 let (along, plain) = partial.split_at_mut(len);
                 for (_, (x, dy)) in runs() {

@@ -1,7 +1,7 @@
 //! Sums of rows with weights: several keys, one after the other, name the rows of one place on the other side, whose list has a last dim
 //! with a step of 0 for them.
 
-use super::Rows;
+use super::{Here, Rows};
 use crate::Real;
 use crate::compiled::compiled;
 use crate::pointwise::vectorized;
@@ -162,10 +162,15 @@ impl<V: Visit> WithSimd for ByKey<'_, V> {
                         visit.run(first + i, is_ghost, at, other, run);
                         continue;
                     }
+                    let here = match is_ghost {
+                        true => Here::Ghosts,
+                        false => Here::Table,
+                    };
                     rows.runs(
-                        |d| if is_ghost { d.ghost } else { d.table },
+                        here,
                         (at, other),
-                        &mut |at, other| visit.run(first + i, is_ghost, at, other, run),
+                        #[inline(always)]
+                        |at, other| visit.run(first + i, is_ghost, at, other, run),
                     );
                 }
                 first += line.len();

@@ -6,7 +6,7 @@ use crate::Real;
 use crate::compiled::compiled;
 use crate::exp::exp_in;
 use crate::pointwise::vectorized;
-use crate::prefetch::{AHEAD, prefetch};
+use crate::prefetch::{AHEAD, next_rows};
 use crate::reduce::{BLOCK, LANES, by_lanes, largest, sum_of_lanes};
 use pulp::{Simd, WithSimd};
 
@@ -106,9 +106,9 @@ impl<T: Real> Values<'_, T> {
             if let Some(row) = before.take() {
                 row.finish(self.log);
             }
-            prefetch(x, SOON, n.min(BLOCK));
+            next_rows(x, SOON, n);
             let total = exponentials::<T, S>(simd, x, max, out);
-            prefetch(&*out, SOON, n.min(BLOCK));
+            next_rows(&*out, SOON, n);
             before = Some(Begun { x, out, max, total });
             if let Some(next) = rows.peek() {
                 max = largest(simd, next);
@@ -202,10 +202,10 @@ impl<T: Real> Gradients<'_, T> {
         let n = self.n;
         let rows = self.y.chunks_exact(n).zip(self.dy.chunks_exact(n));
         for ((y, dy), out) in rows.zip(self.out.chunks_exact_mut(n)) {
-            prefetch(y, AHEAD, n.min(BLOCK));
+            next_rows(y, AHEAD, n);
             let total = T::of(cell_sum(simd, self.log, y, dy));
             for array in [dy, &*out] {
-                prefetch(array, AHEAD, n.min(BLOCK));
+                next_rows(array, AHEAD, n);
             }
             let of = out.iter_mut().zip(y.iter().zip(dy));
             if self.log {
