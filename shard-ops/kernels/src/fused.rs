@@ -1,18 +1,18 @@
 //! Several maps in one pass: a block of elements goes through all of them while it is in the nearest cache, and what lies between
 //! them is never written to memory.
 
+mod strips;
+
+use self::strips::{Made, Program};
 use super::attention::{Stored, gather};
 use super::compiled::compiled;
-use super::pointwise::{Binary, assert_shapes, binary_lines, vectorized};
-use super::prefetch::line;
+use super::pointwise::{Binary, assert_shapes};
 use super::scratch::{Room, Scratch};
 use super::unary::Unary;
 use super::view::{for_each_joined, is_row_major, join_dims};
-use super::{Dims, Real, Strides, View, ViewMut};
+use super::{Dims, Strides, View, ViewMut};
 use half::{bf16, f16};
-use pulp::{Simd, WithSimd};
 use smallvec::{SmallVec, smallvec};
-use std::ops::Range;
 
 /// A step of a [`Formula`]. Steps name earlier ones by their number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,11 +53,6 @@ impl FormulaStep {
         read.into_iter()
     }
 
-    /// Whether it is there before any step is made.
-    fn is_early(&self) -> bool {
-        matches!(self, Self::Input(_) | Self::Number(_))
-    }
-
     /// The step with other numbers for those that it reads.
     #[must_use]
     pub fn renumbered(self, number: impl Fn(usize) -> usize) -> Self {
@@ -86,16 +81,7 @@ pub struct Formula {
     steps: Vec<FormulaStep>,
     operands: Vec<usize>,
     results: Vec<Vec<usize>>,
-    /// Whether a step is a part of an operand. A derivative has all operands, and needs few of them.
-    are_read: SmallVec<[bool; 16]>,
-    /// In which block of room each step writes. Steps that nobody reads any more leave theirs to later ones.
-    blocks: SmallVec<[usize; 8]>,
-    /// How many blocks there are.
-    room: usize,
-    /// How many steps are neither operands nor numbers, but one at least.
-    made: usize,
-    /// The result that each step is, if it is one of a single part, is made, and is neither read nor another result.
-    alone: SmallVec<[Option<usize>; 8]>,
+    program: Program,
 }
 
 impl Formula {
@@ -104,59 +90,20 @@ impl Formula {
     /// # Panics
     /// When a step reads one that does not come before it, or a part that no operand has; when a part of a result is none of the steps.
     pub fn new(steps: Vec<FormulaStep>, operands: Vec<usize>, results: Vec<Vec<usize>>) -> Self {
-        let parts = operands.iter().sum();
-        let mut are_read = SmallVec::from_elem(false, parts);
-        let mut last: SmallVec<[usize; 8]> = (0..steps.len()).collect();
+        let parts: usize = operands.iter().sum();
         for (at, step) in steps.iter().enumerate() {
             for read in step.reads() {
                 assert!(read < at, "fused: step {at} reads step {read}");
-                last[read] = at;
             }
-            // Operands and numbers are there from the beginning.
-            match *step {
-                FormulaStep::Input(part) => {
-                    assert!(part < parts, "fused: part {part} of {parts}");
-                    are_read[part] = true;
-                }
-                FormulaStep::Number(_) => {}
-                _ => continue,
-            }
-            last[at] = steps.len();
-        }
-        for (at, step) in steps.iter().enumerate() {
-            // And results until the end.
-            if step.is_early() || results.iter().flatten().any(|&result| result == at) {
-                last[at] = steps.len();
+            if let FormulaStep::Input(part) = *step {
+                assert!(part < parts, "fused: part {part} of {parts}");
             }
         }
-        let mut room = 0;
-        let (mut free, mut blocks) = (SmallVec::<[usize; 8]>::new(), SmallVec::new());
-        for (at, step) in steps.iter().enumerate() {
-            // What there is from the beginning is written there before any step is.
-            let reused = match step.is_early() {
-                true => None,
-                false => free.pop(),
-            };
-            blocks.push(reused.unwrap_or_else(|| {
-                room += 1;
-                room - 1
-            }));
-            let mut done: SmallVec<[usize; 4]> = step.reads().filter(|&r| last[r] == at).collect();
-            done.sort_unstable();
-            done.dedup();
-            free.extend(done.into_iter().map(|read| blocks[read]));
-        }
-        let made = steps.iter().filter(|step| !step.is_early()).count().max(1);
-        let alone = alone(&steps, &results);
         Self {
+            program: Program::new(&steps, &results),
             steps,
             operands,
             results,
-            are_read,
-            blocks,
-            room,
-            made,
-            alone,
         }
     }
 
@@ -174,27 +121,6 @@ impl Formula {
     pub fn results(&self) -> &[Vec<usize>] {
         &self.results
     }
-}
-
-/// [`Formula::alone`]: such results are written where they belong, and not copied there.
-fn alone(steps: &[FormulaStep], results: &[Vec<usize>]) -> SmallVec<[Option<usize>; 8]> {
-    let mut uses: SmallVec<[usize; 8]> = SmallVec::from_elem(0, steps.len());
-    let mut alone = SmallVec::from_elem(None, steps.len());
-    for (result, parts) in results.iter().enumerate() {
-        for &part in parts {
-            uses[part] += 1;
-            alone[part] = (parts.len() == 1).then_some(result);
-        }
-    }
-    for read in steps.iter().flat_map(FormulaStep::reads) {
-        uses[read] += 1;
-    }
-    for ((alone, step), uses) in alone.iter_mut().zip(steps).zip(uses) {
-        if uses > 1 || step.is_early() {
-            *alone = None;
-        }
-    }
-    alone
 }
 
 compiled! { trait Compiled for Stored: f32 f64 f16 bf16; {
@@ -225,20 +151,8 @@ compiled! { trait Compiled for Stored: f32 f64 f16 bf16; {
 /// How many parts operands and results may have together.
 pub const MOST: usize = 256;
 
-/// Bytes of a line of the cache.
-const LINE: usize = 64;
-
-/// Elements of a block: enough that going to it does not count, few enough that what some steps make of it is in the nearest cache.
+/// Elements that are brought and stored at a time, where they do not lie side by side in the type that is computed in.
 const BLOCK: usize = 1024;
-
-/// Elements of a tile that needs no room but for what is between its steps, so that its blocks follow each other at once.
-const LONG: usize = 8 * BLOCK;
-
-/// Bytes of operands and results that are taken to be in a cache, be it the last one: what comes from there is not worth asking for (Zen 4).
-const NEAR: usize = 8 << 20;
-
-/// Lines of the cache that are asked for at a time, at most: for more a core waits (Zen 4).
-const AT_ONCE: usize = 24;
 
 /// Where tiles are of fewer elements, they are brought together.
 const SHORT: usize = 64;
@@ -354,35 +268,22 @@ fn by_rows<T: Stored, const N: usize>(
         .map_or([1; N], |last| strides[last]);
     let along = *strides.last().unwrap_or(&[1; N]);
     let mut memory = Room::new();
-    let memory = memory.numbers(formula.room * BLOCK);
+    let memory = memory.numbers(formula.program.room());
     let steps = Apart {
         rows: apart,
         elements: along,
     };
     let mut blocks = Blocks::new(formula, inputs, steps, memory);
-    // What a cache holds is not asked for, nor what the processor sees coming: few parts, read in few loops.
-    let used = places.len() - formula.are_read.iter().filter(|is_read| !**is_read).count();
-    let is_asked = elements * used * size_of::<T>() > NEAR && used >= 3 && used + formula.made >= 5;
     // Both ways bring operands to the same room, so that all tiles go one of them.
-    // The tile whose elements have been asked for is the next block.
-    let most = match !is_asked && blocks.take_all_where_it_is(&along) {
-        true => LONG,
+    let most = match blocks.take_all_where_it_is(&along) {
+        true => n,
         false => BLOCK,
     };
     let together = n * outer.last().unwrap_or(&1);
     let are_few = together < SHORT && together < elements;
-    // The tile whose elements have been asked for while the one before is computed.
-    let mut next: Option<Tile<N>> = None;
-    let mut visit = |tile: Tile<N>| {
-        if are_few {
-            return blocks.append(tile, data);
-        }
-        if is_asked {
-            blocks.ask_for(&tile, data);
-        }
-        if let Some(tile) = next.replace(tile) {
-            blocks.whole(&tile, data);
-        }
+    let mut visit = |tile: Tile<N>| match are_few {
+        true => blocks.append(tile, data),
+        false => blocks.whole(&tile, data),
     };
     for_each_joined(
         outer,
@@ -414,13 +315,10 @@ fn by_rows<T: Stored, const N: usize>(
             }
         },
     );
-    if let Some(tile) = next {
-        blocks.whole(&tile, data);
-    }
     blocks.settle(data);
 }
 
-/// Rows of elements, as many as a block has room for, or a run of some blocks.
+/// Rows of elements, as many as a block has room for, or one of as many as there are.
 #[derive(Clone, Copy)]
 struct Tile<const N: usize> {
     /// Where the first is in each part.
@@ -471,6 +369,7 @@ impl<const N: usize> Apart<N> {
 
 /// Operands and results, and what is made of a block of them.
 struct Blocks<'a, 'r, T: Stored, const N: usize> {
+    formula: &'a Formula,
     /// The memory of each operand's part.
     data: SmallVec<[&'a [T]; 16]>,
     made: Made<'a, 'r, T::Acc>,
@@ -483,44 +382,20 @@ struct Blocks<'a, 'r, T: Stored, const N: usize> {
     filled: usize,
 }
 
-/// What the steps make of a block.
-struct Made<'a, 'r, A> {
-    formula: &'a Formula,
-    /// Room for a block of each step.
-    room: SmallVec<[&'r mut [A]; 32]>,
-    /// Parts of operands whose elements of this block lie side by side where they are, in the type that is computed in.
-    direct: SmallVec<[Option<&'a [A]>; 16]>,
-    /// Where the lines of the cache are that the next block has elements in: each part's first one, and how many there are.
-    ahead: SmallVec<[*const u8; 16]>,
-    ahead_lines: usize,
-}
-
 impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
     fn new(
         formula: &'a Formula,
         inputs: &[View<'a, T>],
         steps: Apart<N>,
-        mut room: Scratch<'r, T::Acc>,
+        room: Scratch<'r, T::Acc>,
     ) -> Self {
-        let mut room: SmallVec<[&'r mut [T::Acc]; 32]> =
-            (0..formula.room).map(|_| room.take(BLOCK)).collect();
-        for (step, &block) in formula.steps.iter().zip(&formula.blocks) {
-            if let FormulaStep::Number(value) = *step {
-                room[block].fill(T::Acc::of(value));
-            }
-        }
         let parts = inputs.iter().zip(&formula.operands);
         let data: SmallVec<[&'a [T]; 16]> = parts
             .flat_map(|(x, &parts)| std::iter::repeat_n(x.data(), parts))
             .collect();
         Self {
-            made: Made {
-                formula,
-                room,
-                direct: SmallVec::from_elem(None, data.len()),
-                ahead: SmallVec::new(),
-                ahead_lines: 0,
-            },
+            formula,
+            made: Made::new(&formula.program, room),
             repeated: SmallVec::from_elem((0, 0), data.len()),
             data,
             steps,
@@ -531,9 +406,9 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
 
     /// Whether elements that are so far apart along a row are read and written where they are, but for those that are one number.
     fn take_all_where_it_is(&self, along: &[isize; N]) -> bool {
-        let formula = self.made.formula;
+        let formula = self.formula;
         let is_alone =
-            |parts: &Vec<usize>| matches!(parts[..], [step] if formula.alone[step].is_some());
+            |parts: &Vec<usize>| matches!(parts[..], [step] if formula.program.is_alone(step));
         let (operands, results) = along.split_at(self.data.len());
         T::as_acc(&[]).is_some()
             && operands.iter().all(|step| matches!(step, 0 | 1))
@@ -543,28 +418,12 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
                 .all(|(&step, parts)| step == 1 && is_alone(parts))
     }
 
-    /// Notes the places of a tile that is next, of operands and results, which are asked for while another is computed.
-    fn ask_for(&mut self, tile: &Tile<N>, outs: &[&mut [T]]) {
-        let results = self.made.formula.results.iter().zip(outs);
-        let results = results.flat_map(|(parts, out)| std::iter::repeat_n(&**out, parts.len()));
-        let of = self.data.iter().copied().chain(results);
-        self.made.ahead.clear();
-        self.made.ahead_lines = (tile.elements() * size_of::<T>()).div_ceil(LINE);
-        let are_read = self.made.formula.are_read.iter().copied();
-        let are_used = are_read.chain(std::iter::repeat(true));
-        for ((part, data), is_used) in of.enumerate().zip(are_used) {
-            if is_used && self.steps.is_dense(tile, part) {
-                self.made.ahead.push(data[tile.at[part]..].as_ptr().cast());
-            }
-        }
-    }
-
     /// Computes a tile by itself.
     fn whole(&mut self, tile: &Tile<N>, outs: &mut [&mut [T]]) {
-        let (formula, len) = (self.made.formula, tile.elements());
-        for (part, data) in self.data.iter().enumerate() {
-            self.made.direct[part] = match self.steps.is_dense(tile, part) {
-                true => T::as_acc(&data[tile.at[part]..][..len]),
+        let (formula, len) = (self.formula, tile.elements());
+        for input in self.made.inputs() {
+            input.direct = match self.steps.is_dense(tile, input.part) {
+                true => T::as_acc(&self.data[input.part][tile.at[input.part]..][..len]),
                 false => None,
             };
         }
@@ -573,7 +432,7 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
         let mut kept: SmallVec<[Option<&mut [T::Acc]>; 4]> = SmallVec::new();
         for (parts, out) in formula.results.iter().zip(outs.iter_mut()) {
             kept.push(match parts[..] {
-                [step] if formula.alone[step].is_some() && self.steps.is_dense(tile, part) => {
+                [step] if formula.program.is_alone(step) && self.steps.is_dense(tile, part) => {
                     T::as_acc_mut(&mut out[tile.at[part]..][..len])
                 }
                 _ => None,
@@ -581,12 +440,7 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
             part += parts.len();
         }
         let written: SmallVec<[bool; 4]> = kept.iter().map(Option::is_some).collect();
-        let (made, kept_here) = (&mut self.made, &mut kept);
-        vectorized(Run {
-            made,
-            kept: kept_here,
-            len,
-        });
+        self.made.run(len, &mut kept);
         drop(kept);
         self.store(tile, 0, &written, outs);
     }
@@ -596,7 +450,6 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
         if self.filled + tile.elements() > BLOCK {
             self.settle(outs);
         }
-        self.made.direct.fill(None);
         self.bring(&tile, self.filled);
         self.waiting.push((self.filled, tile));
         self.filled += tile.elements();
@@ -604,18 +457,20 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
 
     /// Brings operands that are not taken from where they are to places of the block.
     fn bring(&mut self, tile: &Tile<N>, first: usize) {
-        let formula = self.made.formula;
-        for (step, &block) in formula.steps.iter().zip(&formula.blocks) {
-            let FormulaStep::Input(part) = *step else {
+        for input in self.made.inputs() {
+            let part = input.part;
+            if input.direct.is_some() {
+                // Its end may be written over what was there.
+                self.repeated[part] = (0, 0);
                 continue;
-            };
-            if self.made.direct[part].is_some() || self.has(part, tile, first) {
+            }
+            if has(&mut self.repeated[part], &self.steps, part, tile, first) {
                 continue;
             }
             let from = self.data[part];
-            // Of a tile of several blocks one number alone, which is the same in all of them.
+            // Of a tile of more than a block one number alone, as often as a block has it.
             let len = tile.len.min(BLOCK);
-            let to = &mut self.made.room[block][first..][..tile.rows * len];
+            let to = &mut input.block()[first..][..tile.rows * len];
             if self.steps.is_dense(tile, part) {
                 T::widen_slice(&from[tile.at[part]..][..to.len()], to);
                 continue;
@@ -629,34 +484,16 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
         }
     }
 
-    /// Whether there is the row or the number of an operand already, as often as a tile needs it, since one before needed it too; now there
-    /// will be.
-    fn has(&mut self, part: usize, tile: &Tile<N>, first: usize) -> bool {
-        if !self.steps.is_repeated(tile, part) {
-            self.repeated[part] = (0, 0);
-            return false;
-        }
-        let (of, filled) = self.repeated[part];
-        let (at, end) = (tile.at[part], first + tile.elements());
-        let goes_on = of == at && filled >= first;
-        if goes_on && end <= filled {
-            return true;
-        }
-        let filled = if goes_on || first == 0 { end } else { 0 };
-        self.repeated[part] = (at, filled);
-        false
-    }
-
     /// Writes the results of a tile, which begins at a place of the block, but those that are written.
     fn store(&self, tile: &Tile<N>, first: usize, written: &[bool], outs: &mut [&mut [T]]) {
         let mut part = self.data.len();
-        for (i, (parts, out)) in self.made.formula.results.iter().zip(outs).enumerate() {
+        for (i, (parts, out)) in self.formula.results.iter().zip(outs).enumerate() {
             if written.get(i) == Some(&true) {
                 part += parts.len();
                 continue;
             }
             for &result in parts {
-                let found = &self.made.of(result, first + tile.elements())[first..];
+                let found = self.made.found(result, first..first + tile.elements());
                 if self.steps.is_dense(tile, part) {
                     T::narrow_slice(found, &mut out[tile.at[part]..][..found.len()]);
                 } else {
@@ -676,11 +513,7 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
     /// Computes the tiles that have been brought together.
     fn settle(&mut self, outs: &mut [&mut [T]]) {
         if self.filled > 0 {
-            vectorized(Run {
-                made: &mut self.made,
-                kept: &mut [],
-                len: self.filled,
-            });
+            self.made.run(self.filled, &mut []);
         }
         let waiting = std::mem::take(&mut self.waiting);
         for (first, tile) in &waiting {
@@ -692,6 +525,29 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
     }
 }
 
+/// Whether there is the row or the number of an operand already, as often as a tile needs it, since one before needed it too; now there
+/// will be.
+fn has<const N: usize>(
+    repeated: &mut (usize, usize),
+    steps: &Apart<N>,
+    part: usize,
+    tile: &Tile<N>,
+    first: usize,
+) -> bool {
+    if !steps.is_repeated(tile, part) {
+        *repeated = (0, 0);
+        return false;
+    }
+    let (of, filled) = *repeated;
+    let (at, end) = (tile.at[part], first + tile.elements());
+    let goes_on = of == at && filled >= first;
+    if goes_on && end <= filled {
+        return true;
+    }
+    *repeated = (at, if goes_on || first == 0 { end } else { 0 });
+    false
+}
+
 /// Rounds numbers to position `at` on, `step` apart.
 fn scatter<T: Stored>(found: &[T::Acc], to: &mut [T], at: usize, step: isize) {
     if step == 1 {
@@ -699,126 +555,5 @@ fn scatter<T: Stored>(found: &[T::Acc], to: &mut [T], at: usize, step: isize) {
     }
     for (k, &found) in found.iter().enumerate() {
         to[at.wrapping_add_signed(k as isize * step)] = T::narrow(found);
-    }
-}
-
-impl<A: Real> Made<'_, '_, A> {
-    /// The first elements of a step's block.
-    fn of(&self, step: usize, len: usize) -> &[A] {
-        self.among(step, 0, len)
-    }
-
-    /// The elements of a step's block that begins at one of the tile.
-    #[inline(always)]
-    fn among(&self, step: usize, first: usize, len: usize) -> &[A] {
-        let direct = match self.formula.steps[step] {
-            FormulaStep::Input(i) => self.direct[i],
-            _ => None,
-        };
-        match direct {
-            Some(elements) => &elements[first..][..len],
-            None => &self.room[self.formula.blocks[step]][..len],
-        }
-    }
-}
-
-/// Goes through the steps for a tile: one call for all of them that are short.
-struct Run<'b, 'o, 'a, 'r, A> {
-    made: &'b mut Made<'a, 'r, A>,
-    /// Of each result the elements, if they are written where they belong.
-    kept: &'b mut [Option<&'o mut [A]>],
-    len: usize,
-}
-
-impl<A: Real> WithSimd for Run<'_, '_, '_, '_, A> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { made, kept, len } = self;
-        for first in (0..len).step_by(BLOCK) {
-            made.go_through(first, BLOCK.min(len - first), kept);
-        }
-    }
-}
-
-impl<A: Real> Made<'_, '_, A> {
-    /// Goes through the steps for the block that begins at an element of the tile.
-    #[inline(always)]
-    fn go_through(&mut self, first: usize, len: usize, kept: &mut [Option<&mut [A]>]) {
-        let formula = self.formula;
-        // What the next block reads and writes is asked for bit by bit: all at once would be waited for.
-        let (mut elements, mut share) = (len, 0);
-        if !self.ahead.is_empty() {
-            let bits = (self.ahead_lines * self.ahead.len()).div_ceil(AT_ONCE * formula.made);
-            elements = len.div_ceil(bits).next_multiple_of(LINE);
-            share = self.ahead_lines.div_ceil(bits * formula.made);
-        }
-        let mut asked = 0;
-        let steps = formula.steps.iter().zip(&formula.blocks);
-        for ((step, &block), alone) in steps.zip(&formula.alone) {
-            if step.is_early() {
-                continue;
-            }
-            // No step reads the block that it writes.
-            let whole = std::mem::take(&mut self.room[block]);
-            let out = match alone.and_then(|result| kept.get_mut(result)) {
-                Some(Some(out)) => &mut out[first..][..len],
-                _ => &mut whole[..len],
-            };
-            for (i, out) in out.chunks_mut(elements).enumerate() {
-                self.ask(asked..self.ahead_lines.min(asked + share));
-                asked += share;
-                let bit = i * elements..i * elements + out.len();
-                step.run(|of| &self.among(of, first, len)[bit.clone()], out);
-            }
-            self.room[block] = whole;
-        }
-    }
-
-    /// Asks for some of the lines that the next block has in each part.
-    #[inline(always)]
-    fn ask(&self, lines: Range<usize>) {
-        for at in lines {
-            for of in &self.ahead {
-                line(of.wrapping_add(at * LINE));
-            }
-        }
-    }
-}
-
-impl FormulaStep {
-    /// Makes some elements of those of the steps that it reads.
-    #[inline(always)]
-    fn run<'x, A: Real>(self, of: impl Fn(usize) -> &'x [A], out: &mut [A]) {
-        match self {
-            Self::Input(_) | Self::Number(_) => {}
-            Self::Map { map, order, of: x } => map.eval(order, of(x), out),
-            Self::Binary { kind, of: read } => {
-                let (a, b) = (of(read[0]), of(read[1]));
-                match kind {
-                    Binary::Add => each(a, b, out, A::add),
-                    Binary::Sub => each(a, b, out, A::sub),
-                    Binary::Mul => each(a, b, out, A::mul),
-                    Binary::Div => each(a, b, out, A::div),
-                    kind => binary_lines(kind, a, b, out),
-                }
-            }
-            Self::Below(read) => {
-                let [a, b, x, y] = read.map(of);
-                let of = a.iter().zip(b).zip(x.iter().zip(y));
-                for (out, ((&a, &b), (&x, &y))) in out.iter_mut().zip(of) {
-                    // Both are there before one is taken: of two places, it would be gathered.
-                    *out = if a < b { x } else { y };
-                }
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn each<T: Real>(a: &[T], b: &[T], out: &mut [T], f: impl Fn(T, T) -> T) {
-    for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
-        *out = f(a, b);
     }
 }

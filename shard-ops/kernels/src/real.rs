@@ -72,8 +72,17 @@ pub trait Real:
     /// `a + b` per lane.
     fn add_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
 
+    /// `a - b` per lane.
+    fn sub_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
+
     /// `a * b` per lane.
     fn mul_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
+
+    /// `a / b` per lane.
+    fn div_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
+
+    /// The third where the first is below the second, and the fourth elsewhere, per lane.
+    fn where_below_vec<S: Simd>(simd: S, of: [Self::Vec<S>; 4]) -> Self::Vec<S>;
 
     /// `b` where it is greater than `a` or no number, `a` elsewhere, per lane.
     fn larger_or_nan_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S>;
@@ -96,7 +105,7 @@ pub trait Real:
 }
 
 macro_rules! real {
-    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident, $add:ident, $mul:ident, $equal:ident, $greater:ident, $select:ident, $sum:ident, $split:ident, $product:ident) => {
+    ($t:ty, $vec:ident, $lanes:ident, $as:ident, $as_mut:ident, $splat:ident, $fma:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $equal:ident, $greater:ident, $select:ident, $sum:ident, $split:ident, $product:ident) => {
         impl Real for $t {
             type Vec<S: Simd> = S::$vec;
 
@@ -143,6 +152,21 @@ macro_rules! real {
             #[inline(always)]
             fn add_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S> {
                 simd.$add(a, b)
+            }
+
+            #[inline(always)]
+            fn sub_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S> {
+                simd.$sub(a, b)
+            }
+
+            #[inline(always)]
+            fn div_vec<S: Simd>(simd: S, a: Self::Vec<S>, b: Self::Vec<S>) -> Self::Vec<S> {
+                simd.$div(a, b)
+            }
+
+            #[inline(always)]
+            fn where_below_vec<S: Simd>(simd: S, [a, b, x, y]: [Self::Vec<S>; 4]) -> Self::Vec<S> {
+                simd.$select(simd.$greater(b, a), x, y)
             }
 
             #[inline(always)]
@@ -204,7 +228,9 @@ real!(
     splat_f32s,
     mul_add_e_f32s,
     add_f32s,
+    sub_f32s,
     mul_f32s,
+    div_f32s,
     equal_f32s,
     greater_than_f32s,
     select_f32s,
@@ -221,7 +247,9 @@ real!(
     splat_f64s,
     mul_add_e_f64s,
     add_f64s,
+    sub_f64s,
     mul_f64s,
+    div_f64s,
     equal_f64s,
     greater_than_f64s,
     select_f64s,

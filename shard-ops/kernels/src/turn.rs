@@ -2,6 +2,7 @@
 
 use crate::arrays::{each, numbered};
 use bytemuck::Pod;
+use pulp::Simd;
 
 /// Numbers of a block along either side.
 pub(crate) const SIDE: usize = 4;
@@ -24,11 +25,15 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Asks the processor, outside of loops. Those must be compiled for vectors, or each instruction is a call.
-    pub(crate) fn new() -> Self {
+    /// Asks the processor, outside of loops. Where those are not compiled for vectors, each instruction would be a call.
+    #[inline(always)]
+    pub(crate) fn new<S: Simd>() -> Self {
         Self {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            avx: pulp::core_arch::x86::Avx::try_new(),
+            avx: match const { S::F64_LANES >= SIDE } {
+                true => pulp::core_arch::x86::Avx::try_new(),
+                false => None,
+            },
         }
     }
 

@@ -182,7 +182,7 @@ impl<S: Pod> WithSimd for Gather<'_, S> {
         for run in neighbours(self.starts) {
             let (here, rest) = lines.split_at_mut(run.len() * width);
             let row = |j: usize| run[0].wrapping_add_signed(j as isize * self.step);
-            exchange(
+            exchange::<V, S>(
                 (self.from, row, count),
                 (here, |line| line * width, run.len()),
             );
@@ -221,7 +221,7 @@ impl<S: Pod> WithSimd for Scatter<'_, S> {
         for run in neighbours(self.starts) {
             let (here, rest) = lines.split_at(run.len() * width);
             let row = |j: usize| run[0].wrapping_add_signed(j as isize * self.step);
-            exchange(
+            exchange::<V, S>(
                 (here, |line| line * width, run.len()),
                 (self.to, row, count),
             );
@@ -241,11 +241,11 @@ const TILE: usize = 2 * SIDE;
 /// Exchanges rows and columns: `to[to_row(k) + i] = from[from_row(i) + k]`, for `i < n` and `k < m`. It goes by tiles, so that each
 /// cache line is read and written once.
 #[inline(always)]
-fn exchange<S: Pod>(
+fn exchange<V: Simd, S: Pod>(
     (from, from_row, n): (&[S], impl Fn(usize) -> usize, usize),
     (to, to_row, m): (&mut [S], impl Fn(usize) -> usize, usize),
 ) {
-    let turn = Turn::new();
+    let turn = Turn::new::<V>();
     for i in (0..n).step_by(TILE) {
         for k in (0..m).step_by(TILE) {
             if i + TILE <= n && k + TILE <= m {
