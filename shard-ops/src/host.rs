@@ -39,6 +39,36 @@ macro_rules! with_stored {
     };
 }
 
+/// Runs an expression where the first operand of a call is stored in 16 bits: with `$T` bound to its type, and `$U` to that of the first result,
+/// which may be `f32`.
+macro_rules! with_half {
+    ($call:ident, $T:ident, $U:ident => $body:expr) => {
+        match ($call.inputs[0].dtype(), $call.dtype()) {
+            (shard_comm::DType::F16, shard_comm::DType::F32) => {
+                type $T = half::f16;
+                type $U = f32;
+                $body
+            }
+            (shard_comm::DType::F16, _) => {
+                type $T = half::f16;
+                type $U = half::f16;
+                $body
+            }
+            (shard_comm::DType::BF16, shard_comm::DType::F32) => {
+                type $T = half::bf16;
+                type $U = f32;
+                $body
+            }
+            (shard_comm::DType::BF16, _) => {
+                type $T = half::bf16;
+                type $U = half::bf16;
+                $body
+            }
+            _ => {}
+        }
+    };
+}
+
 /// Runs an expression with `$T` bound to the integer type that `$dtype` names.
 macro_rules! with_integer {
     ($dtype:expr, $T:ident => $body:expr) => {
@@ -125,7 +155,9 @@ macro_rules! with_element {
     };
 }
 
-pub(crate) use {with_element, with_float, with_integer, with_number, with_stored, with_whole};
+pub(crate) use {
+    with_element, with_float, with_half, with_integer, with_number, with_stored, with_whole,
+};
 
 /// All elements of a view without gaps.
 pub(crate) fn flat<'a, T: Element>(view: &View<'a, T>) -> Cow<'a, [T]> {

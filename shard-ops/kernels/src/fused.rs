@@ -7,6 +7,7 @@ use self::strips::{Made, Program};
 use super::attention::{Stored, gather};
 use super::compiled::compiled;
 use super::pointwise::{Binary, assert_shapes};
+use super::prefetch::prefetch;
 use super::scratch::{Room, Scratch};
 use super::unary::Unary;
 use super::view::{for_each_joined, is_row_major, join_dims};
@@ -154,6 +155,10 @@ pub const MOST: usize = 256;
 /// Elements that are brought and stored at a time, where they do not lie side by side in the type that is computed in.
 const BLOCK: usize = 1024;
 
+/// Bytes of operands and results that no cache is taken to hold. Of three arrays and more that are not read where they are, fewer elements are brought
+/// at a time then, and those of the next tile are asked for: so many at once a Zen 4 does not see coming.
+const FAR: usize = 8 << 20;
+
 /// Where tiles are of fewer elements, they are brought together.
 const SHORT: usize = 64;
 
@@ -275,9 +280,11 @@ fn by_rows<T: Stored, const N: usize>(
     };
     let mut blocks = Blocks::new(formula, inputs, steps, memory);
     // Both ways bring operands to the same room, so that all tiles go one of them.
-    let most = match blocks.take_all_where_it_is(&along) {
-        true => n,
-        false => BLOCK,
+    blocks.is_far = places.len() >= 3 && elements * places.len() * size_of::<T>() > FAR;
+    let most = match (blocks.take_all_where_it_is(&along), blocks.is_far) {
+        (true, _) => n,
+        (false, true) => BLOCK / 2,
+        (false, false) => BLOCK,
     };
     let together = n * outer.last().unwrap_or(&1);
     let are_few = together < SHORT && together < elements;
@@ -380,6 +387,8 @@ struct Blocks<'a, 'r, T: Stored, const N: usize> {
     waiting: Vec<(usize, Tile<N>)>,
     /// How many elements they have.
     filled: usize,
+    /// [`FAR`].
+    is_far: bool,
 }
 
 impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
@@ -401,6 +410,7 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
             steps,
             waiting: Vec::new(),
             filled: 0,
+            is_far: false,
         }
     }
 
@@ -473,6 +483,9 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
             let to = &mut input.block()[first..][..tile.rows * len];
             if self.steps.is_dense(tile, part) {
                 T::widen_slice(&from[tile.at[part]..][..to.len()], to);
+                if self.is_far {
+                    prefetch(from, tile.at[part] + to.len(), to.len());
+                }
                 continue;
             }
             for (to, at) in to.chunks_exact_mut(len).zip(self.steps.rows(tile, part)) {
@@ -496,6 +509,9 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
                 let found = self.made.found(result, first..first + tile.elements());
                 if self.steps.is_dense(tile, part) {
                     T::narrow_slice(found, &mut out[tile.at[part]..][..found.len()]);
+                    if self.is_far {
+                        prefetch(out, tile.at[part] + found.len(), found.len());
+                    }
                 } else {
                     let step = self.steps.elements[part];
                     for (found, at) in found

@@ -63,6 +63,7 @@ pub mod search;
 pub mod softmax;
 pub mod sort;
 pub mod tally;
+pub mod together;
 pub mod triangle;
 mod turn;
 pub mod unary;

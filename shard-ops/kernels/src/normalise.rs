@@ -3,7 +3,9 @@
 mod cells;
 mod columns;
 
-pub use self::cells::{CellGrad, WholeCells, cell_grad, normalise_cells};
+pub use self::cells::{
+    CellGrad, WeightGrads, WholeCells, add_cell_grad, cell_grad, normalise_cells,
+};
 pub(crate) use self::cells::{CompiledCells, CompiledForward};
 pub(crate) use self::columns::CompiledColumns;
 pub use self::columns::{add_column_sums, input_grad_rows, normalise_rows};

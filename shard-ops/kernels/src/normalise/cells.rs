@@ -15,6 +15,8 @@ const ROWS: usize = 16;
 /// Cells one after another, each of as many runs of consecutive elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WholeCells {
+    /// Cells that come before these, whose runs have had weights in turn.
+    pub before: usize,
     /// Runs of a cell.
     pub runs: usize,
     /// Elements of a run.
@@ -126,7 +128,7 @@ impl<T: Real> Forward<'_, T> {
         let all = (self.x.chunks_exact(cell))
             .zip(self.out.chunks_exact_mut(cell))
             .zip(pulp::as_arrays_mut::<3, f64>(self.stats).0);
-        for (c, ((x, out), to)) in all.enumerate() {
+        for (c, ((x, out), to)) in (cells.before..).zip(all) {
             next_rows(x, AHEAD, cell);
             let found = of_run(simd, x);
             let has_nan = || x.iter().any(|x| x.is_nan());
@@ -169,6 +171,50 @@ pub struct CellGrad<'a, T> {
     pub weights: Option<[&'a mut [T]; 2]>,
 }
 
+/// Sums of weights' cotangents over cells, of which some come after others.
+#[derive(Debug)]
+pub struct WeightGrads<T> {
+    /// Of weights of elements: those along the normalised elements and plain ones, over few rows.
+    partial: Vec<T>,
+    /// How many those are.
+    pending: usize,
+    /// Along the normalised elements, and plain.
+    totals: [Vec<f64>; 2],
+}
+
+impl<T: Real> WeightGrads<T> {
+    /// Of no cells so far, for so many weights; with none no sums are taken.
+    pub fn new(cells: WholeCells, weights: usize) -> Self {
+        let partial = if cells.by_element { 2 * weights } else { 0 };
+        Self {
+            partial: vec![T::zero(); partial],
+            pending: 0,
+            totals: [(); 2].map(|()| vec![0.0; weights]),
+        }
+    }
+
+    /// The sums along the normalised elements, and plain ones.
+    pub fn totals(mut self) -> [Vec<f64>; 2] {
+        self.join();
+        self.totals
+    }
+
+    /// Adds what few rows came to, which start anew.
+    #[inline(always)]
+    fn join(&mut self) {
+        if self.pending > 0 {
+            let parts = self.partial.chunks_mut(self.totals[0].len());
+            for (totals, parts) in self.totals.iter_mut().zip(parts) {
+                for (total, part) in totals.iter_mut().zip(parts) {
+                    *total += part.wide();
+                    *part = T::zero();
+                }
+            }
+            self.pending = 0;
+        }
+    }
+}
+
 compiled! { trait CompiledCells for Real: f32 f64; {
     /// `rstd * (gain * dy - a - x̂ * b)` with the means `a` and `b` of `gain * dy` and `gain * dy * x̂` over a cell, `a` being 0 about
     /// zero; and the sums of `dy * x̂` and `dy` of every weight.
@@ -176,52 +222,71 @@ compiled! { trait CompiledCells for Real: f32 f64; {
     /// # Panics
     /// As [`normalise_cells`].
     pub fn cell_grad<T>(cells: WholeCells, grad: CellGrad<'_, T>) = cell_grad_here;
+
+    /// [`cell_grad`] of some cells, whose sums of weights join those of others; `weights` of `grad` are none.
+    ///
+    /// # Panics
+    /// As [`normalise_cells`].
+    pub fn add_cell_grad<T>(
+        cells: WholeCells,
+        grad: CellGrad<'_, T>,
+        sums: &mut WeightGrads<T>,
+    ) = add_cell_grad_here;
 } }
 
-fn cell_grad_here<T: Real>(cells: WholeCells, grad: CellGrad<'_, T>) {
+fn cell_grad_here<T: Real>(cells: WholeCells, mut grad: CellGrad<'_, T>) {
+    let weights = grad.weights.take();
+    let lens = weights
+        .as_ref()
+        .map(|[units, sums]| [units.len(), sums.len()]);
+    let [units, sums] = lens.unwrap_or([0; 2]);
+    assert!(
+        units == sums,
+        "normalise: sums of {units:?} and {sums:?} weights"
+    );
+    let mut found = WeightGrads::new(cells, units);
+    add_cell_grad(cells, grad, &mut found);
+    for (to, totals) in weights.into_iter().flatten().zip(found.totals()) {
+        for (to, total) in to.iter_mut().zip(totals) {
+            *to = T::of(total);
+        }
+    }
+}
+
+fn add_cell_grad_here<T: Real>(
+    cells: WholeCells,
+    grad: CellGrad<'_, T>,
+    weights: &mut WeightGrads<T>,
+) {
     let CellGrad {
         x,
         stats,
         dy,
         gain,
         dx,
-        weights,
+        weights: _,
     } = grad;
-    let wanted = weights
-        .as_ref()
-        .map(|[units, sums]| [units.len(), sums.len()]);
-    let [units, sums] = wanted.map_or([None; 2], |w| w.map(Some));
+    let count = weights.totals[0].len();
     cells.check(
         &[x.len(), dy.len(), dx.len()],
-        &[gain.map(<[T]>::len), units, sums],
+        &[gain.map(<[T]>::len), (count > 0).then_some(count)],
     );
+    if x.is_empty() {
+        return;
+    }
     assert!(
-        units == sums,
-        "normalise: sums of {units:?} and {sums:?} weights"
+        stats.len() * cells.cell() == 3 * x.len(),
+        "normalise: statistics of {cells:?}"
     );
-    let mut totals = vec![0.0; 2 * units.unwrap_or(0)];
-    let (units, sums) = totals.split_at_mut(units.unwrap_or(0));
-    if !x.is_empty() {
-        assert!(
-            stats.len() * cells.cell() == 3 * x.len(),
-            "normalise: statistics of {cells:?}"
-        );
-        vectorized(Backward {
-            cells,
-            x,
-            stats,
-            dy,
-            gain,
-            dx,
-            partial: &mut vec![T::zero(); if cells.by_element { 2 * sums.len() } else { 0 }],
-            totals: [&mut *units, &mut *sums],
-        });
-    }
-    for (to, totals) in weights.into_iter().flatten().zip([units, sums]) {
-        for (to, total) in to.iter_mut().zip(totals) {
-            *to = T::of(*total);
-        }
-    }
+    vectorized(Backward {
+        cells,
+        x,
+        stats,
+        dy,
+        gain,
+        dx,
+        weights,
+    });
 }
 
 struct Backward<'a, T> {
@@ -231,9 +296,7 @@ struct Backward<'a, T> {
     dy: &'a [T],
     gain: Option<&'a [T]>,
     dx: &'a mut [T],
-    /// Sums of weights of elements over few rows: those along the normalised elements, and plain ones.
-    partial: &'a mut [T],
-    totals: [&'a mut [f64]; 2],
+    weights: &'a mut WeightGrads<T>,
 }
 
 impl<T: Real> WithSimd for Backward<'_, T> {
@@ -248,14 +311,14 @@ impl<T: Real> WithSimd for Backward<'_, T> {
 impl<T: Real> Backward<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (cells, partial, [units, sums]) = (self.cells, self.partial, self.totals);
+        let (cells, weights) = (self.cells, self.weights);
         let (cell, len) = (cells.cell(), cells.len);
+        let count = weights.totals[0].len();
         let all = (self.x.chunks_exact(cell))
             .zip(self.dy.chunks_exact(cell))
             .zip(self.dx.chunks_exact_mut(cell))
             .zip(pulp::as_arrays::<3, f64>(self.stats).0);
-        let mut pending = 0;
-        for (c, (((x, dy), dx), state)) in all.enumerate() {
+        for (c, (((x, dy), dx), state)) in (cells.before..).zip(all) {
             next_rows(x, AHEAD, cell);
             let first = c * cells.runs;
             let scale = Scale::of(*state, cells.eps);
@@ -263,7 +326,7 @@ impl<T: Real> Backward<'_, T> {
             let runs = || x.chunks_exact(len).zip(dy.chunks_exact(len)).enumerate();
             for (r, (x, dy)) in runs() {
                 let gain = cells.along(self.gain, first + r, 1.0);
-                let (a, b) = if cells.by_element || sums.is_empty() {
+                let (a, b) = if cells.by_element || count == 0 {
                     CellSums { x, dy, scale, gain }.with_simd(simd)
                 } else {
                     let one = Along::One(T::one());
@@ -274,7 +337,8 @@ impl<T: Real> Backward<'_, T> {
                         gain: one,
                     };
                     let (sum, unit) = all.with_simd(simd);
-                    let weight = (first + r) % sums.len();
+                    let weight = (first + r) % count;
+                    let [units, sums] = &mut weights.totals;
                     units[weight] += unit;
                     sums[weight] += sum;
                     let gain = self.gain.map_or(1.0, |gain| gain[weight].wide());
@@ -298,8 +362,8 @@ impl<T: Real> Backward<'_, T> {
                 .with_simd(simd);
             }
             next_rows(&*dx, AHEAD, cell);
-            if cells.by_element && !sums.is_empty() {
-                let (along, plain) = partial.split_at_mut(len);
+            if cells.by_element && count > 0 {
+                let (along, plain) = weights.partial.split_at_mut(len);
                 for (_, (x, dy)) in runs() {
                     WeightSums {
                         x,
@@ -310,27 +374,11 @@ impl<T: Real> Backward<'_, T> {
                     }
                     .with_simd(simd);
                 }
-                pending += 1;
-                if pending >= ROWS {
-                    join(units, along);
-                    join(sums, plain);
-                    pending = 0;
+                weights.pending += 1;
+                if weights.pending >= ROWS {
+                    weights.join();
                 }
             }
         }
-        if pending > 0 {
-            let (along, plain) = partial.split_at_mut(len);
-            join(units, along);
-            join(sums, plain);
-        }
-    }
-}
-
-/// Adds what rows came to, and starts anew.
-#[inline(always)]
-fn join<T: Real>(totals: &mut [f64], partial: &mut [T]) {
-    for (total, part) in totals.iter_mut().zip(partial) {
-        *total += part.wide();
-        *part = T::zero();
     }
 }

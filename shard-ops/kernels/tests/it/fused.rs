@@ -246,10 +246,8 @@ fn operands_may_be_repeated() {
 }
 
 /// Many strips and a rest; results that are alone, that others read, and that are operands.
-#[test]
-fn operands_may_be_long() {
+fn long<T: Stored<Acc = f32> + PartialEq>(n: usize) {
     use FormulaStep::Input;
-    let n = 40_003;
     let steps = vec![
         Input(0),
         Input(1),
@@ -259,19 +257,32 @@ fn operands_may_be_long() {
         binary(Binary::Add, 0, 4),
     ];
     let lerp = Formula::new(steps, vec![1; 3], vec![vec![5], vec![3], vec![1]]);
-    let numbers = |i: usize| (0..n).map(|k| ((k * (2 * i + 7)) % 61) as f32).collect();
-    let of: Vec<Vec<f32>> = (0..3).map(numbers).collect();
-    let (mut out, mut apart, mut b) = (vec![f32::NAN; n], vec![f32::NAN; n], vec![f32::NAN; n + 5]);
+    let numbers = |i: usize| {
+        (0..n)
+            .map(|k| T::narrow(((k * (2 * i + 7)) % 61) as f32))
+            .collect()
+    };
+    let of: Vec<Vec<T>> = (0..3).map(numbers).collect();
+    let nan = T::narrow(f32::NAN);
+    let (mut out, mut apart, mut b) = (vec![nan; n], vec![nan; n], vec![nan; n + 5]);
     let inputs: Vec<_> = of.iter().map(|x| View::line(x)).collect();
     // An operand is copied, to another place than that where the results before it begin.
     let copied = ViewMut::new(&mut b, 5, &[n], &[1]);
     let mut outs = [ViewMut::line(&mut out), ViewMut::line(&mut apart), copied];
     fused(&lerp, 0, &inputs, &mut outs);
     for k in 0..n {
-        let [x, y, w] = [&of[0], &of[1], &of[2]].map(|x| x[k]);
+        let [x, y, w] = [&of[0], &of[1], &of[2]].map(|x| x[k].widen());
         let got = [out[k], apart[k], b[k + 5]];
-        assert_eq!(got, [x + (y - x) * w, y - x, y], "{k}");
+        assert_eq!(got, [x + (y - x) * w, y - x, y].map(T::narrow), "{k}");
     }
+}
+
+/// In 16 bits more than a cache is taken to hold, too.
+#[test]
+fn operands_may_be_long() {
+    long::<f32>(40_003);
+    long::<bf16>(40_003);
+    long::<bf16>(700_003);
 }
 
 /// No part lies side by side.

@@ -11,6 +11,7 @@ fn follows<T: Real>(tolerance: f64) {
         let runs = if by_element { 1 } else { 4 };
         for (about_zero, affine) in [(false, true), (true, true), (false, false)] {
             let whole = WholeCells {
+                before: 0,
                 runs,
                 len: count / runs,
                 by_element,
@@ -89,6 +90,7 @@ fn cells_at_once_follow_the_formulas() {
 #[test]
 fn cells_of_nothing_have_no_statistics() {
     let whole = WholeCells {
+        before: 0,
         runs: 1,
         len: 0,
         by_element: true,

@@ -19,15 +19,18 @@ use crate::families::reduce::{mean, sum};
 use crate::families::shape::reshape;
 use crate::families::statistics::lie_whole;
 use crate::families::types::float_types;
-use crate::host::{flat, with_float};
+use crate::host::{flat, with_float, with_half};
 use crate::{
-    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision,
-    Reduction, Result, Rule, RuleBuilder, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, Halves, HostCall, Keeps, Linearity, Meta, Op, OpError,
+    Precision, Reduction, Result, Rule, RuleBuilder, Saved, Value, key_of,
 };
-use shard_comm::{DType, Monoid};
+use shard_comm::{DType, DeviceKind, Element, Monoid};
 use shard_kernels::Real;
+use shard_kernels::attention::Stored;
 use shard_kernels::moments::{Groups, about_zero, moments};
 use shard_kernels::normalise::{self as kernels, Along, Scale};
+use shard_kernels::reduce::Half;
+use shard_kernels::together::by_cells;
 use shard_kernels::unary::Unary;
 use shard_spec::{Dims, ReduceOp};
 use std::cell::LazyCell;
@@ -479,6 +482,7 @@ impl Cells {
             Self::Channels => (shape[0], shape[2..].iter().product(), false),
         };
         kernels::WholeCells {
+            before: 0,
             runs,
             len,
             by_element,
@@ -577,6 +581,31 @@ impl Normalise {
         sides
     }
 
+    /// Normalises cells that are stored in 16 bits.
+    fn in_halves<T: Half + Element, U: Stored<Acc = f32> + Element>(
+        &self,
+        call: &mut HostCall<'_, '_>,
+    ) {
+        let x = call.input::<T>(0);
+        let cells = self.cells.local(x.shape(), &call.cx.inputs[0].global);
+        let whole = cells.whole(x.shape(), self.by, self.eps());
+        let weight_at = self.first_weight();
+        let weight = self.weight.then(|| call.input::<f32>(weight_at).to_vec());
+        let bias_at = weight_at + usize::from(self.weight);
+        let bias = self.bias.then(|| call.input::<f32>(bias_at).to_vec());
+        let (mut out, mut stats) = call.output_pair::<U, f64>();
+        let stats = stats.data_mut();
+        if x.is_empty() {
+            return stats.fill(0.0);
+        }
+        let (cell, affine) = (whole.runs * whole.len, [weight.as_deref(), bias.as_deref()]);
+        by_cells(cell, [&flat(&x)], out.data_mut(), |before, [x], out| {
+            let stats = &mut stats[3 * before..][..3 * (x.len() / cell)];
+            let cells = kernels::WholeCells { before, ..whole };
+            kernels::normalise_cells(cells, x, affine, out, stats);
+        });
+    }
+
     /// The number of the operand that is the weight, or the bias if there is none.
     pub(crate) fn first_weight(&self) -> usize {
         2 - usize::from(self.finds)
@@ -664,9 +693,22 @@ impl Op for Normalise {
             .rule("normalise", inputs, self.finds, &self.sides(), outputs)
     }
 
-    crate::kernel::gpu_kernel!(halves);
+    crate::kernel::gpu_kernel!();
+
+    fn halves(&self, _: DType, _: &[Meta], on: DeviceKind) -> Halves {
+        match on.is_cuda() {
+            true => Halves::ALL,
+            // Weights are few.
+            false if self.finds => Halves {
+                reads: &[0],
+                writes: true,
+            },
+            false => Halves::NONE,
+        }
+    }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
+        with_half!(call, T, U => return self.in_halves::<T, U>(call));
         with_float!(call.dtype(), T => {
             let x = call.input::<T>(0);
             let shape = x.shape().to_vec();

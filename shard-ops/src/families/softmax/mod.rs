@@ -9,13 +9,14 @@ use crate::families::elementwise::{mul, neg, sub, unary};
 use crate::families::full::{rounded_once, sums};
 use crate::families::statistics::{check_dims, lie_whole, states};
 use crate::families::types::float_types;
-use crate::host::{flat, with_float};
+use crate::host::{flat, with_float, with_half};
 use crate::{
-    Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision,
-    Result, Rule, RuleBuilder, Saved, Value, key_of,
+    Access, Cotangents, Exec, Grads, Halves, HostCall, Keeps, Linearity, Meta, Op, OpError,
+    Precision, Result, Rule, RuleBuilder, Saved, Value, key_of,
 };
-use shard_comm::Monoid;
+use shard_comm::{DType, DeviceKind, Monoid};
 use shard_kernels::softmax as kernels;
+use shard_kernels::together::by_cells;
 use shard_kernels::unary::Unary;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -98,6 +99,14 @@ impl Softmax {
         x.shape.iter().enumerate().map(each).collect()
     }
 
+    /// What kernels read and write in 16 bits: on the host whole rows.
+    fn halves(&self, on: DeviceKind) -> Halves {
+        match self.rows || on.is_cuda() {
+            true => Halves::ALL,
+            false => Halves::NONE,
+        }
+    }
+
     /// Elements of a row of an operand's piece.
     fn row(&self, piece: &[usize]) -> usize {
         self.dims.iter().map(|&d| piece[d]).product()
@@ -133,9 +142,21 @@ impl Op for Softmax {
             .build()
     }
 
-    crate::kernel::gpu_kernel!(halves);
+    crate::kernel::gpu_kernel!();
+
+    fn halves(&self, _: DType, _: &[Meta], on: DeviceKind) -> Halves {
+        self.halves(on)
+    }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
+        let log = self.log;
+        with_half!(call, T, U => {
+            let (x, mut out) = (call.input::<T>(0), call.output::<U>(0));
+            let n = self.row(x.shape());
+            return by_cells(n, [&flat(&x)], out.data_mut(), |_, [x], out| {
+                kernels::softmax_rows(log, x, n, out);
+            });
+        });
         with_float!(call.dtype(), T => {
             let x = call.input::<T>(0);
             if self.rows {
@@ -210,10 +231,21 @@ impl Op for SoftmaxGrad {
             .build()
     }
 
-    crate::kernel::gpu_kernel!(halves);
+    crate::kernel::gpu_kernel!();
+
+    fn halves(&self, _: DType, _: &[Meta], on: DeviceKind) -> Halves {
+        self.0.halves(on)
+    }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         let log = self.0.log;
+        with_half!(call, T, U => {
+            let (y, dy) = (call.input::<T>(0), call.input::<T>(1));
+            let (n, mut out) = (self.0.row(y.shape()), call.output::<U>(0));
+            return by_cells(n, [&flat(&y), &flat(&dy)], out.data_mut(), |_, [y, dy], out| {
+                kernels::softmax_rows_grad(log, y, dy, n, out);
+            });
+        });
         with_float!(call.dtype(), T => {
             let (y, dy) = (call.input::<T>(0), call.input::<T>(1));
             let sums = (!self.0.rows).then(|| call.input::<T>(2));

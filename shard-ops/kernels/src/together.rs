@@ -1,0 +1,59 @@
+//! Cells of numbers of 16 bits, such as rows: some at a time are widened to where the nearest cache holds them, and what is made of them is
+//! rounded from there.
+
+use crate::attention::Stored;
+use crate::reduce::Half;
+use crate::scratch::Scratch;
+
+/// Numbers of the cells that are widened together. With what is made of them they are 32 KiB.
+const TOGETHER: usize = 4096;
+
+/// Calls `f` for some cells of `cell` numbers at a time, with how many came before, the operands and the place of the result, in `f32`. The
+/// result is stored in 16 bits too, or as it is made.
+///
+/// ```
+/// use half::bf16;
+/// use shard_kernels::{softmax::softmax_rows, together::by_cells};
+/// let (x, mut y) = ([0.0, 0.0, 7.0, -1000.0].map(bf16::from_f32), [bf16::ZERO; 4]);
+/// by_cells(2, [&x], &mut y, |_, [x], y| softmax_rows(false, x, 2, y));
+/// assert_eq!(y.map(f32::from), [0.5, 0.5, 1.0, 0.0]);
+/// ```
+///
+/// # Panics
+/// When an operand has another length than the result.
+pub fn by_cells<T: Half, U: Stored<Acc = f32>, const N: usize>(
+    cell: usize,
+    from: [&[T]; N],
+    to: &mut [U],
+    mut f: impl FnMut(usize, [&[f32]; N], &mut [f32]),
+) {
+    let lens = from.map(<[T]>::len);
+    assert!(
+        lens == [to.len(); N],
+        "cells: {lens:?} numbers into {}",
+        to.len()
+    );
+    if to.is_empty() {
+        return;
+    }
+    let count = (TOGETHER / cell.max(1)).max(1) * cell.max(1);
+    Scratch::with((N + 1) * count, |mut room| {
+        let mut wide = [(); N].map(|()| room.take(count));
+        let made = room.take(count);
+        for (group, to) in to.chunks_mut(count).enumerate() {
+            for (wide, from) in wide.iter_mut().zip(from) {
+                let from = &from[group * count..][..to.len()];
+                T::widen_slice(from, &mut wide[..to.len()]);
+            }
+            let of = wide.each_ref().map(|wide| &wide[..to.len()]);
+            let before = group * count / cell.max(1);
+            if let Some(to) = U::as_acc_mut(to) {
+                f(before, of, to);
+                continue;
+            }
+            let made = &mut made[..to.len()];
+            f(before, of, made);
+            U::narrow_slice(made, to);
+        }
+    });
+}
