@@ -5,11 +5,16 @@
 //! chunk by chunk.
 
 use super::View;
+use super::pointwise::vectorized;
 use super::reduce::{COLUMNS, Split};
 use super::view::for_each_row;
 use super::whole::{CHUNK, Number, Whole};
 use crate::compiled::compiled;
+use pulp::{Simd, WithSimd};
 use shard_device::Bool;
+
+/// Independent totals of numbers that lie side by side.
+const LANES: usize = 32;
 
 /// What to reduce with. Empty sets give the identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +59,32 @@ impl Tally {
             Self::Max => numbers.fold(i64::MIN, i64::max),
             Self::Min => numbers.fold(i64::MAX, i64::min),
         }
+    }
+}
+
+/// Numbers that lie side by side, as one.
+struct Chunk<'a>(Tally, &'a [i64]);
+
+impl WithSimd for Chunk<'_> {
+    type Output = i64;
+
+    /// By lanes: whole numbers come to the same in any order.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> i64 {
+        let Self(op, numbers) = self;
+        let (whole, rest) = numbers.as_chunks::<LANES>();
+        let mut lanes = [op.identity(); LANES];
+        match op {
+            Tally::Sum => whole
+                .iter()
+                .for_each(|x| each(&mut lanes, x, i64::wrapping_add)),
+            Tally::Prod => whole
+                .iter()
+                .for_each(|x| each(&mut lanes, x, i64::wrapping_mul)),
+            Tally::Max => whole.iter().for_each(|x| each(&mut lanes, x, i64::max)),
+            Tally::Min => whole.iter().for_each(|x| each(&mut lanes, x, i64::min)),
+        }
+        op.fold(lanes.iter().chain(rest).copied())
     }
 }
 
@@ -156,7 +187,7 @@ fn reduce<T: Copy>(
                             *to = number(data[at.wrapping_add_signed(i as isize * step)]);
                         }
                     }
-                    let folded = op.fold(chunk[..len].iter().copied());
+                    let folded = vectorized(Chunk(op, &chunk[..len]));
                     op.join(totals, &[folded]);
                 }
             },

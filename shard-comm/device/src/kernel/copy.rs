@@ -121,6 +121,10 @@ pub(super) fn copier(from: DType, to: DType) -> Kernel {
         (DType::F64, DType::BF16) => converted_by_vectors::<f64, bf16>,
         (DType::F16, DType::Bool) => converted_by_vectors::<f16, Bool>,
         (DType::BF16, DType::Bool) => converted_by_vectors::<bf16, Bool>,
+        // Masks become numbers.
+        (DType::Bool, DType::F32) => converted_by_vectors::<Bool, f32>,
+        (DType::Bool, DType::F64) => converted_by_vectors::<Bool, f64>,
+        (DType::Bool, DType::I64) => converted_by_vectors::<Bool, i64>,
         _ => dispatch_dtype!(from, S => dispatch_dtype!(to, D => converted::<S, D>)),
     }
 }
