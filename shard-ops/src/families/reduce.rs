@@ -8,9 +8,10 @@ use super::broadcast::{expand_like, sum_in_full};
 pub use super::broadcast::{sum, sum_to};
 use super::elementwise::{
     UnaryMap, cast, div, eq, isinf, logical_and, logical_not, logical_or, masked, masked_fill, mul,
-    mul_scalar, ne, number, sub, unary, where_,
+    mul_scalar, number, sub, unary, where_,
 };
 use super::full::{in_full, rounded_once};
+use super::fused::Fused;
 use super::over_dims::OverDims;
 use super::types::floats;
 use crate::host::is_whole;
@@ -21,7 +22,7 @@ use crate::{
 use shard_comm::{DType, DeviceKind};
 use shard_kernels::unary::Unary;
 use shard_spec::ReduceOp;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 macro_rules! reductions {
     ($($(#[$doc:meta])* $name:ident => $of:ident $op:ident;)*) => {$(
@@ -143,6 +144,40 @@ pub(super) fn square_sum(
     exec.apply1(Arc::new(op), &[x])
 }
 
+/// The gradient of extremes over dims, which are `best`: ties have an even share each, and NaN, which is the largest and the smallest and equals
+/// nothing, gives NaN to all.
+fn shared_between_ties(
+    exec: &dyn Exec,
+    x: &Value,
+    best: &Value,
+    dy: &Value,
+    dims: &[usize],
+) -> Result<Value> {
+    // What is neither below nor above is equal.
+    static HIT: LazyLock<Arc<Fused>> = LazyLock::new(|| {
+        Fused::new("is_extreme", |[x, best]| {
+            [x.below(best, 0.0, best.below(x, 0.0, 1.0))]
+        })
+    });
+    static SHARE: LazyLock<Arc<Fused>> = LazyLock::new(|| {
+        Fused::new("share", |[dy, ties, best]| {
+            let share = dy / ties;
+            let unless_nan = (-best).below(f64::INFINITY, share, f64::NAN);
+            [best.below(f64::INFINITY, share, unless_nan)]
+        })
+    });
+    static SHARED: LazyLock<Arc<Fused>> = LazyLock::new(|| {
+        Fused::new("shared", |[x, best, share]| {
+            [x.below(best, 0.0, best.below(x, 0.0, share))]
+        })
+    });
+    let ties = sum_in_full(exec, &HIT.apply1(exec, &[x, best])?, dims, true)?;
+    let share = rounded_once(exec, [dy, best], |[dy, best]| {
+        SHARE.apply1(exec, &[dy, &ties, best])
+    })?;
+    SHARED.apply1(exec, &[x, best, &share])
+}
+
 /// The gradient of a product: each element gets the product of the others. That is the product divided by the element but for zeros and
 /// infinities, which are taken apart: the only one of them gets the product of the rest, and several have what theirs make together.
 /// What zeros and infinities make together is NaN.
@@ -228,22 +263,16 @@ impl Op for Reduce {
                     map: Unary::Square,
                     order: 1,
                 };
-                return exec.apply1(Arc::new(slope), &[x, &expand_like(exec, &dy, x)?]);
+                // Of floats of 16 bits the cotangent is `f32`, and a product with it is rounded once.
+                let slope = Arc::new(slope);
+                let of = |x: &Value| exec.apply1(slope, &[x, &expand_like(exec, &dy, x)?]);
+                return match x.dtype() == dy.dtype() {
+                    true => of(x),
+                    false => cast(exec, &of(&cast(exec, x, dy.dtype())?)?, x.dtype()),
+                };
             }
             let best = self.0.with_kept_dims(exec, &saved.outputs[0].detach(), x)?;
-            let hit = eq(exec, &x.detach(), &expand_like(exec, &best, x)?)?;
-            let ties = sum(exec, &hit, &self.0.dims, true)?;
-            let share = rounded_once(exec, [&dy], |[dy]| {
-                div(exec, dy, &cast(exec, &ties, dy.dtype())?)
-            })?;
-            let share = expand_like(exec, &share, x)?;
-            // NaN is the largest and the smallest, and equals nothing.
-            let nan = ne(exec, &best, &best)?;
-            let (no, yes) = (
-                number("amax", &best, 0.0)?,
-                number("amax", &best, f64::NAN)?,
-            );
-            where_(exec, &hit, &share, &where_(exec, &nan, &yes, &no)?)
+            shared_between_ties(exec, &x.detach(), &best, &dy, &self.0.dims)
         })
     }
 }

@@ -265,6 +265,53 @@ fn a_scan_of_a_zigzag_is_that_of_the_row() {
 }
 
 #[test]
+fn differences_of_neighbours_are_those_of_the_whole() {
+    const COLUMN: [f64; 9] = [3.0, -1.0, 0.0, 2.0, 3.0, -4.0, 3.0, 0.5, 1.0];
+    let weight = |i: usize| (i * i) as f64 - 7.5;
+    let once: Vec<f64> = COLUMN.windows(2).map(|x| x[1] - x[0]).collect();
+    let twice: Vec<f64> = once.windows(2).map(|x| x[1] - x[0]).collect();
+    // What each element gets: of the difference that ends at it, less of the one that begins there.
+    let of = |i: usize| if i < 8 { weight(i) } else { 0.0 };
+    let slopes: Vec<f64> = (0..9_usize)
+        .map(|i| i.checked_sub(1).map_or(0.0, of) - of(i))
+        .collect();
+    for (shape, placements) in layouts() {
+        for dtype in [DType::F64, DType::F32, DType::BF16] {
+            let launched = Launch::new(shape.iter().product()).dtype(dtype);
+            let run = launched.run(|ctx| {
+                let mesh = ctx.mesh_of(shape.clone())?;
+                let x = mesh.from_fn([9, 2], placements(), |i| COLUMN[i[0]] + i[1] as f64)?;
+                let x = x.requires_grad()?;
+                for (n, expected) in [(1, &once[..]), (2, &twice), (9, &[]), (12, &[])] {
+                    let found = x.detach().diff(n, 0)?.to(DType::F64)?.to_array::<f64>()?;
+                    assert_eq!(found.shape(), [expected.len(), 2]);
+                    for (row, expected) in found.outer_iter().zip(expected) {
+                        assert!(row.iter().all(|found| found == expected), "{n}: {found}");
+                    }
+                }
+                assert!(
+                    x.diff(1, 1)?
+                        .to(DType::F64)?
+                        .to_array::<f64>()?
+                        .iter()
+                        .all(|&d| d == 1.0)
+                );
+                let weights = mesh.from_fn([8, 2], replicate(), |i| weight(i[0]))?;
+                let gradients = x.diff(1, 0)?.mul(&weights)?.sum_all()?.backward()?;
+                let found = gradients.get(&x)?.expect("a gradient");
+                found.expect_layout(x.layout())?;
+                let found = found.to(DType::F64)?.to_array::<f64>()?;
+                for (row, expected) in found.outer_iter().zip(&slopes) {
+                    assert!(row.iter().all(|found| found == expected), "{found}");
+                }
+                Ok(())
+            });
+            run.unwrap();
+        }
+    }
+}
+
+#[test]
 fn slopes_along_a_sharded_dim_are_pytorchs() {
     const COLUMN: [f64; 9] = [3.0, -1.0, 0.0, 2.0, 3.0, -4.0, 3.0, 0.5, 1.0];
     const PLACES: [f64; 9] = [0.0, 0.5, 1.5, 2.0, 4.0, 4.25, 5.0, 7.0, 8.0];

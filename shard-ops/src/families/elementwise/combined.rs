@@ -4,8 +4,8 @@ use super::number::rounded;
 use super::{Arithmetic, add, eq, lt, mul, mul_scalar, ne, number, sub, unary};
 use crate::families::full::{all_rounded_once, rounded_once};
 use crate::families::fused::Fused;
-use crate::families::index::{roll, slice};
-use crate::families::shape::{extent, reshape};
+use crate::families::index::roll;
+use crate::families::shape::reshape;
 use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value};
 use half::{bf16, f16};
@@ -289,30 +289,6 @@ pub fn glu(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
     halves.splice(dim..=dim, [2, extent / 2]);
     let halves = reshape(exec, x, &halves)?;
     GLU.one_of_parts(exec, &[&halves], x.ndim() - dim)
-}
-
-/// The differences of neighbours along a dim, each element less the one before it, taken `n` times: a dim that is shorter by `n`, or
-/// empty. Of truth values they are whether neighbours differ.
-///
-/// # Collective
-/// All members of the mesh. Where the dim is sharded, ranks get what of neighbouring parts belongs to theirs.
-///
-/// # Errors
-/// A dim that does not exist.
-pub fn diff(exec: &dyn Exec, x: &Value, n: usize, dim: usize) -> Result<Value> {
-    let len = extent("diff", x, dim)?;
-    rounded_once(exec, [x], |[x]| {
-        let mut y = x.clone();
-        for times in 0..n.min(len) {
-            let rest = len - times - 1;
-            let [before, after] = [0, 1].map(|from| slice(exec, &y, dim, from, 1, rest));
-            y = match x.dtype() {
-                DType::Bool => ne(exec, &after?, &before?)?,
-                _ => sub(exec, &after?, &before?)?,
-            };
-        }
-        Ok(y)
-    })
 }
 
 /// The cross products of the vectors of three numbers that lie along dim `dim` of both operands, broadcast.

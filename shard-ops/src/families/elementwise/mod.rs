@@ -5,25 +5,28 @@ mod combined;
 mod compare;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod diff;
 mod edges;
 mod mask;
 mod number;
 
 pub use self::combined::{
-    add_scaled, addcdiv, addcmul, cross, diff, glu, isfinite, isinf, isnan, leaky, lerp, lerp_by,
-    prelu, rsub_scalar,
+    add_scaled, addcdiv, addcmul, cross, glu, isfinite, isinf, isnan, leaky, lerp, lerp_by, prelu,
+    rsub_scalar,
 };
 pub use self::compare::{
     eq, ge, gt, le, logical_and, logical_not, logical_or, logical_xor, lt, ne,
 };
 #[cfg(feature = "cuda")]
 pub(in crate::families) use self::cuda::{as_number, goes_by_grains, grain, unsigned};
+pub use self::diff::diff;
 pub use self::edges::{clamp_by, fmax, fmin, heaviside, isclose, nan_to_num, signbit};
 pub(crate) use self::mask::masked;
 pub use self::mask::{masked_fill, where_};
 pub use self::number::number;
 use super::broadcast::sum_to;
 use super::full::{each_rounded_once, rounded_once};
+use super::fused::Fused;
 use super::types::{float_types, number_types};
 use crate::host::{is_whole, with_float, with_whole};
 use crate::rule::broadcast;
@@ -38,7 +41,7 @@ use shard_kernels::pointwise::{self, Binary};
 use shard_kernels::unary::{self, Form, Unary};
 use shard_kernels::{View, ViewMut, whole};
 use smallvec::{SmallVec, smallvec};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Applies a map of one number to every element. It can be differentiated three times; a fourth is
 /// [`NoVjp`](OpError::NoVjp).
@@ -535,34 +538,41 @@ impl Op for Arithmetic {
         let Some(dy) = &cotangents[0] else {
             return Ok(vec![None; saved.needs.len()]);
         };
-        let back = |[a, b, dy]: [&Value; 3]| {
+        let of = |[a, b, dy]: [&Value; 3], wanted: &dyn Fn(usize) -> bool| {
             saved.pull_back(&[Some(dy.clone())], |dy, operand| {
+                if !wanted(operand) {
+                    return Ok(None);
+                }
                 let slope = self.slope(exec, [a, b], dy, operand)?;
                 let of = saved.inputs[operand].shape();
                 slope.map(|slope| sum_to(exec, &slope, of)).transpose()
             })
         };
         let operands = [&saved.inputs[0], &saved.inputs[1], dy];
-        match self.takes_steps(saved, dy) {
-            true => each_rounded_once(exec, operands, back),
-            false => back(operands),
+        let takes = |operand| dy.dtype().is_half() && self.takes_steps(saved, dy, operand);
+        let mut found = of(operands, &|operand| !takes(operand))?;
+        if (0..saved.needs.len()).any(|operand| saved.needs[operand] && takes(operand)) {
+            let others = each_rounded_once(exec, operands, |operands| of(operands, &takes))?;
+            for (found, other) in found.iter_mut().zip(others) {
+                *found = found.take().or(other);
+            }
         }
+        Ok(found)
     }
 }
 
 impl Arithmetic {
-    /// Whether a gradient that is wanted is made by several ops that round. Sums, and what passes whole or not at all, are one.
-    fn takes_steps(&self, saved: &Saved<'_>, dy: &Value) -> bool {
-        let takes = |operand: usize| match (self.kind, operand) {
-            (Binary::Mul | Binary::Prelu, _) | (Binary::Div, 0) => {
+    /// Whether an operand's gradient is made by several ops that round. Sums, and what passes whole or not at all, are one.
+    fn takes_steps(&self, saved: &Saved<'_>, dy: &Value, operand: usize) -> bool {
+        match (self.kind, operand) {
+            (Binary::Mul | Binary::Prelu | Binary::Div, _) => {
                 saved.inputs[operand].shape() != dy.shape()
             }
-            (Binary::Div | Binary::Remainder | Binary::Fmod, 1) => true,
+            (Binary::Remainder | Binary::Fmod, 1) => true,
             (Binary::Pow | Binary::Atan2 | Binary::Hypot | Binary::Xlogy, _) => true,
             (Binary::LogAddExp | Binary::LogAddExp2, _) => true,
             _ => false,
-        };
-        (saved.needs.iter().enumerate()).any(|(operand, &needed)| needed && takes(operand))
+        }
     }
 
     /// What an operand's cotangent is, before what broadcasting added is summed out; `None` if there is no derivative.
@@ -580,10 +590,7 @@ impl Arithmetic {
             (Binary::Mul, _) => mul(exec, dy, other)?,
             (Binary::Div, 0) => exec.apply1(Arc::new(*self), &[dy, b])?,
             // The square of the divisor may be zero or infinite where neither quotient is.
-            (Binary::Div, _) => {
-                let twice = div(exec, &div(exec, a, b)?, b)?;
-                neg(exec, &mul(exec, dy, &twice)?)?
-            }
+            (Binary::Div, _) => QUOTIENT.apply1(exec, &[a, b, dy])?,
             (Binary::Pow, _) => power_slope(exec, [a, b], dy, operand)?,
             (Binary::Remainder | Binary::Fmod, 0) => dy.clone(),
             (Binary::Remainder, _) => {
@@ -647,6 +654,10 @@ impl Arithmetic {
         Ok(Some(slope))
     }
 }
+
+/// The slope of a quotient in its divisor, times `dy`.
+static QUOTIENT: LazyLock<Arc<Fused>> =
+    LazyLock::new(|| Fused::new("quotient_slope", |[a, b, dy]| [-(dy * (a / b / b))]));
 
 /// The slope of a power in its base or its exponent, times `dy`.
 fn power_slope(exec: &dyn Exec, [a, b]: [&Value; 2], dy: &Value, operand: usize) -> Result<Value> {
