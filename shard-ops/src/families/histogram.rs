@@ -6,8 +6,9 @@ use super::elementwise::{
     where_,
 };
 use super::full::sums;
+use super::fused::Fused;
 use super::index::slice;
-use super::indexing::bincount_within;
+use super::indexing::{ABSENT, bincount_of_some, bincount_within};
 use super::reduce::{amax, amin, sum};
 use super::search::bucketize;
 use super::shape::reshape;
@@ -16,6 +17,7 @@ use crate::{Exec, OpError, Result, Value};
 use shard_comm::{Call, DType};
 use shard_redistribute::Array;
 use shard_spec::{Layout, numel};
+use std::sync::{Arc, LazyLock};
 
 /// The intervals that elements are counted in.
 #[derive(Clone, Copy, Debug)]
@@ -201,21 +203,39 @@ pub fn histc(exec: &dyn Exec, x: &Value, bins: usize, ends: (f64, f64)) -> Resul
     if bins == 0 {
         return Err(no_bins(OP, x));
     }
-    let wide = widened(exec, x)?;
+    let mut wide = widened(exec, x)?;
+    if bins > EXACT {
+        wide = cast(exec, &wide, DType::F64)?;
+    }
     let ends = match ends.0 == ends.1 && numel(x.shape()) > 0 {
         true => extremes(exec, OP, &wide)?,
         false => ends,
     };
     let (low, high) = spread(OP, x, ends, 1.0)?;
-    let [lowest, highest] = [low, high].map(|end| number(OP, &wide, end));
-    let (lowest, highest) = (lowest?, highest?);
-    let inside = inside(exec, &wide, &lowest, &highest)?;
-    let from_low = mul_scalar(exec, &sub(exec, &wide, &lowest)?, bins as f64)?;
-    let bin = div(exec, &from_low, &sub(exec, &highest, &lowest)?)?;
-    let bin = clamped(exec, OP, &cast(exec, &bin, DType::I64)?, bins)?;
-    let sums = counted(exec, OP, &bin, &inside, None, bins)?;
-    cast(exec, &sums, x.dtype())
+    let of = |value: f64| number(OP, &wide, value);
+    let operands = [
+        &wide,
+        &of(low)?,
+        &of(high)?,
+        &of(bins as f64)?,
+        &of((bins - 1) as f64)?,
+    ];
+    let bin = cast(exec, &BIN.apply1(exec, &operands)?, DType::I64)?;
+    cast(exec, &bincount_of_some(exec, &bin, bins)?, x.dtype())
 }
+
+/// Bins that `f32` can number.
+const EXACT: usize = 1 << 24;
+
+/// The bin of a number, but for its fraction: of those from `low` to `high`, of which the last has both its edges. Others, and NaN, have none.
+static BIN: LazyLock<Arc<Fused>> = LazyLock::new(|| {
+    Fused::new("histc", |[x, low, high, bins, last]| {
+        let none = ABSENT as f64;
+        let bin = (x - low) * bins / (high - low);
+        let bin = high.below(x, none, bin.below(last, bin, last));
+        [x.below(f64::INFINITY, x.below(low, none, bin), none)]
+    })
+});
 
 /// Refuses what cannot be counted: one weight, if there are any, is for each of these.
 fn check(op: &'static str, x: &Value, counted: &[usize], weights: Option<&Value>) -> Result<()> {

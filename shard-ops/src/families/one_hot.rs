@@ -2,6 +2,8 @@
 
 use super::decided;
 use super::elementwise::{cast, eq};
+use super::full::sums;
+use super::indexing::ungather;
 use super::shape::unsqueeze;
 use super::types::integers;
 use crate::error::InOp;
@@ -17,7 +19,8 @@ const NAME: &str = "one_hot";
 ///
 /// # Collective
 /// All members of the mesh; without a number, all ranks of the program. One reduction of a number finds out whether all elements are
-/// classes, another one how many there are; else nothing moves, but that partial operands are reduced first.
+/// classes, another one how many there are, and then all agree that they go on; else nothing moves, but that partial operands are reduced
+/// first.
 ///
 /// # Errors
 /// Elements that are no integers, or a type that cannot hold the classes; no number and no elements;
@@ -41,8 +44,34 @@ pub fn one_hot(exec: &dyn Exec, x: &Value, classes: Option<usize>) -> Result<Val
             dtype,
         });
     }
+    let [x] = &sums(exec, [&x.detach()])?;
     decided::within(exec, NAME, x, classes)?;
-    cast(exec, &is_class(exec, NAME, x, classes)?, DType::I64)
+    let class = match dtype {
+        DType::U8 => &cast(exec, x, DType::I64)?,
+        _ => x,
+    };
+    // Most is zeros: ones are put where they belong.
+    let class = unsqueeze(exec, class, x.ndim())?;
+    let cx = x.array().cx();
+    let ones = Array::from_runs(cx, class.layout(), |_, _, run| run.fill(1_i64)).in_op(NAME)?;
+    ungather(
+        exec,
+        &rows_of(&class, classes)?,
+        x.ndim(),
+        &class,
+        &Value::new(ones),
+    )
+}
+
+/// So many numbers in place of the one of the last dim, divided as others are, without elements.
+fn rows_of(x: &Value, classes: usize) -> Result<Value> {
+    let (cx, of, last) = (x.array().cx(), x.layout(), x.ndim() - 1);
+    let mut shape = x.shape().to_vec();
+    shape[last] = classes;
+    let others = of.shardings()[..last].iter().cloned();
+    let layout = Layout::from_dims(cx.mesh(), &shape, others.chain([None]), None).in_op(NAME)?;
+    let rows = Array::from_parts(cx, &layout, None, DType::I64).in_op(NAME)?;
+    Ok(Value::new(rows))
 }
 
 /// Whether elements are each of so many classes, a new last dim; what is none of them is no class. No communication, but that partial

@@ -37,6 +37,7 @@ pub fn ask<I: Copy + Into<i64>>(
             None => Ok(remote.settle(keys, own.len())),
         };
     }
+    let rows = routing.own.len();
     numbers.for_each(indices, keys, |place, value, shared| {
         if routing.absent == Some(value) {
             return NONE;
@@ -52,14 +53,14 @@ pub fn ask<I: Copy + Into<i64>>(
             return NONE;
         };
         match own.position(index) {
-            Some(at) => numbers.key(routing.own.len(), at, shared) as i64,
+            Some(at) => numbers.key(rows, at, shared) as i64,
             None => remote.note(index, &numbers, shared),
         }
     });
     if let Some(at) = stray {
         return Err(out_of_range(op, routing, at, indices[at].into()));
     }
-    Ok(remote.settle(keys, numbers.all * routing.own.len()))
+    Ok(remote.settle(keys, numbers.all * rows))
 }
 
 /// What an element holds in place of a key until all have been seen: none, or from here down one of another rank.
@@ -76,7 +77,8 @@ fn in_order<I: Copy + Into<i64>>(
 ) -> Option<usize> {
     let (extent, from_end) = (routing.extent as u64, i64::from(routing.from_end));
     let (first, len) = (own.start as u64, own.len() as u64);
-    let mut stray = None;
+    // Without bits nobody is asked.
+    let (asks, mut stray) = (!bits.is_empty(), None);
     for (place, (key, &value)) in keys.iter_mut().zip(indices).enumerate() {
         let value = value.into();
         // A negative index counts from the end; where it does not, it is beyond all extents.
@@ -95,11 +97,13 @@ fn in_order<I: Copy + Into<i64>>(
         let row = index - if index >= first + len { len } else { 0 };
         // An own row sets no bit of whichever word.
         let word = if is_own { 0 } else { row / 64 };
-        bits[word as usize] |= u64::from(!is_own) << (row % 64);
-        *key = if is_own {
-            here as i64
-        } else {
-            NONE - 1 - row as i64
+        if asks {
+            bits[word as usize] |= u64::from(!is_own) << (row % 64);
+        }
+        *key = match is_own {
+            true => here as i64,
+            false if asks => NONE - 1 - row as i64,
+            false => NONE,
         };
     }
     stray
@@ -293,8 +297,8 @@ impl<'a> Remote<'a> {
             return None;
         }
         match &mut self.seen {
-            Seen::Bits(bits) if !bits.is_empty() => Some(bits),
-            _ => None,
+            Seen::Bits(bits) => Some(bits),
+            Seen::List(_) => None,
         }
     }
 

@@ -37,6 +37,7 @@ pub(crate) use self::rows::{Pack, Settle};
 pub use self::scatter::{
     ScatterReduce, index_copy, index_put, scatter, scatter_add, scatter_reduce,
 };
+pub(super) use self::segments::bincount_of_some;
 pub use self::segments::{
     bincount, bincount_within, segment_max, segment_max_with_indices, segment_mean, segment_min,
     segment_min_with_indices, segment_softmax, segment_sum,

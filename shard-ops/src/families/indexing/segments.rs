@@ -209,6 +209,27 @@ pub fn bincount_within(
     weights: Option<&Value>,
     bins: usize,
 ) -> Result<Value> {
+    let named = Picked::rows(0, 1).with_no_negatives();
+    counted(exec, x, weights, bins, named)
+}
+
+/// As [`bincount_within`], of elements of which [`ABSENT`] ones are not counted.
+pub(in crate::families) fn bincount_of_some(
+    exec: &dyn Exec,
+    x: &Value,
+    bins: usize,
+) -> Result<Value> {
+    let named = Picked::rows(0, 1).with_no_negatives().with_gaps();
+    counted(exec, x, None, bins, named)
+}
+
+fn counted(
+    exec: &dyn Exec,
+    x: &Value,
+    weights: Option<&Value>,
+    bins: usize,
+    picked: Picked,
+) -> Result<Value> {
     const OP: &str = "bincount";
     let count = x.shape().iter().product();
     let list = |v: &Value| match v.ndim() {
@@ -231,12 +252,12 @@ pub fn bincount_within(
         }
         None => {
             let layout = ids.layout().with_partial_reduced();
-            let ones = Array::from_fn(ids.array().cx(), &layout, |_| 1_i64);
+            let ones = Array::from_runs(ids.array().cx(), &layout, |_, _, run| run.fill(1_i64));
             Value::new(ones.in_op(OP)?)
         }
     };
     let fold = FoldRows {
-        picked: Picked::rows(0, 1).with_no_negatives(),
+        picked,
         how: ReduceOp::Sum,
         has_base: false,
         skips: None,

@@ -73,11 +73,11 @@ impl OverDims {
         }
     }
 
-    /// The sum of the squares of floats.
+    /// The sum of the squares of floats; of floats of 16 bits in `f32`, as it is computed.
     pub(super) fn of_squares(name: &'static str, dims: &[usize], keepdim: bool) -> Self {
         Self {
             of: Of::Square,
-            ..Self::new(name, ReduceOp::Sum, dims, keepdim)
+            ..Self::in_full(name, dims, keepdim)
         }
     }
 

@@ -1,7 +1,7 @@
 //! Norms over dims, and what divides by them.
 
 use super::{check_dims, square_root};
-use crate::families::elementwise::{div, eq, masked_fill, mul, ne, number, unary};
+use crate::families::elementwise::{cast, div, eq, masked_fill, mul, ne, number, unary};
 use crate::families::full::{in_full, sums};
 use crate::families::reduce::{amax, amin, square_sum, sum};
 use crate::{Exec, OpError, Result, Value};
@@ -61,6 +61,10 @@ pub fn norm(
     let order = order.into().named();
     check_dims("norm", x, dims)?;
     check_extremes(x, order, dims)?;
+    if order == NormOrder::P(2.0) {
+        let x = &exec.in_full(x)?;
+        return cast(exec, &length(exec, x, dims, keepdim)?, x.dtype());
+    }
     in_full(exec, [x], |[x]| of_order(exec, x, order, dims, keepdim))
 }
 
@@ -82,12 +86,17 @@ fn of_order(
             sum(exec, &masked_fill(exec, &sign, &nan, 1.0)?, dims, keepdim)
         }
         NormOrder::P(1.0) => sum(exec, &size(x)?, dims, keepdim),
-        NormOrder::P(2.0) => square_root(exec, &square_sum(exec, "norm", x, dims, keepdim)?),
+        NormOrder::P(2.0) => length(exec, x, dims, keepdim),
         NormOrder::P(p) => {
             let powers = power(exec, &size(x)?, p)?;
             power(exec, &sum(exec, &powers, dims, keepdim)?, 1.0 / p)
         }
     }
+}
+
+/// The norm of order 2; of floats of 16 bits in `f32`, without a copy of them.
+fn length(exec: &dyn Exec, x: &Value, dims: &[usize], keepdim: bool) -> Result<Value> {
+    square_root(exec, &square_sum(exec, "norm", x, dims, keepdim)?)
 }
 
 /// Of nothing there is no largest or smallest magnitude.
