@@ -116,7 +116,7 @@ impl ShardTensor {
     ///
     /// # Collective
     /// All members of the mesh; with `None`, all ranks of the program. One reduction of a number finds out whether all are classes, with
-    /// `None` another one how many there are; nothing else moves.
+    /// `None` another one how many there are, and then all agree that they go on; nothing else moves.
     ///
     /// # Errors
     /// If this holds no integers, or the type does not hold the classes; for `None` of an empty tensor; an error on all ranks if some are no classes.
