@@ -39,8 +39,8 @@ pub(super) struct Program {
 enum Place {
     /// At the part of an operand of this number.
     Input(usize),
-    /// In a block.
-    Waits(usize),
+    /// In a block, unless it is alone and has been written where it belongs.
+    Waits { block: usize, is_alone: bool },
     /// Nowhere, as it is no result.
     Gone,
 }
@@ -76,7 +76,10 @@ impl Program {
                 program.waiting += 1;
                 program.waiting - 1
             });
-            let mut place = waits.map_or(Place::Gone, Place::Waits);
+            let mut place = waits.map_or(Place::Gone, |block| Place::Waits {
+                block,
+                is_alone: alone[at].is_some() && !matches!(step, FormulaStep::Number(_)),
+            });
             order.push(match step {
                 FormulaStep::Input(part) => {
                     place = Place::Input(program.inputs.len());
@@ -106,14 +109,9 @@ impl Program {
         (self.inputs.len() + self.waiting) * BLOCK + (self.numbers.len() + self.made.len()) * STRIP
     }
 
-    /// Whether a result that is one step has no block of its own where it is written in the type that is computed in.
+    /// Whether a step is [`Making::alone`].
     pub(super) fn is_alone(&self, step: usize) -> bool {
-        let waits = match self.places[step] {
-            Place::Waits(block) => block,
-            _ => return false,
-        };
-        let mut made = self.made.iter();
-        made.any(|making| making.waits == Some(waits) && making.alone.is_some())
+        matches!(self.places[step], Place::Waits { is_alone: true, .. })
     }
 }
 
@@ -221,7 +219,7 @@ impl<'a, 'r, A: Real> Made<'a, 'r, A> {
                 let input = &self.inputs[number];
                 &input.direct.unwrap_or(input.block.as_flattened())[elements]
             }
-            Place::Waits(block) => &self.waiting[block].as_flattened()[elements],
+            Place::Waits { block, .. } => &self.waiting[block].as_flattened()[elements],
             Place::Gone => &[],
         }
     }

@@ -35,6 +35,7 @@ mod softmax_rows;
 mod sort;
 mod tally;
 mod testing;
+mod together;
 mod triangle;
 mod unary;
 mod unfold;
