@@ -472,23 +472,32 @@ fn bounds_from_one_side_leave_the_other() {
         7.0,
     ];
     type Bound = fn(&ShardTensor) -> Result<ShardTensor>;
-    let cases: [(Bound, [f64; 9]); 2] = [
+    let cases: [(Bound, [f64; 9], [f64; 9]); 2] = [
         (
             |x| x.clamp_min(-1.0),
             [NAN, -1.0, -1.0, -1.0, 0.5, 2.0, 2.5, f64::INFINITY, 7.0],
+            [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0],
         ),
         (
             |x| x.clamp_max(2.0),
             [NAN, f64::NEG_INFINITY, -3.0, -1.0, 0.5, 2.0, 2.0, 2.0, 2.0],
+            [0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0],
         ),
     ];
     let texts = launch(2, |ctx| {
         let mesh = ctx.mesh_of(2)?.with_dtype(DType::F64);
-        for (bound, expected) in &cases {
-            let found = bound(&mesh.from_fn(9, shard(0), |i| x[i[0]])?)?;
-            let same = |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan());
-            let found = numbers(&found)?;
-            assert!(found.iter().zip(expected).all(same), "{found:?}");
+        for (bound, expected, slopes) in &cases {
+            for dtype in [DType::F64, DType::F32, DType::BF16] {
+                let x = mesh.from_fn(9, shard(0), |i| x[i[0]])?.to(dtype)?;
+                let x = x.requires_grad()?;
+                let found = bound(&x)?;
+                let slope = found.backward_with(&x.ones_like()?)?.get(&x)?;
+                let same = |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan());
+                let found = numbers(&found.detach().to(DType::F64)?)?;
+                assert!(found.iter().zip(expected).all(same), "{found:?}");
+                let slope = numbers(&slope.unwrap().to(DType::F64)?)?;
+                assert_eq!(slope, slopes, "of {dtype}");
+            }
         }
         let ends = [i64::MIN, -4, 3, i64::MAX];
         let whole = mesh.distribute(&ndarray::arr1(&ends), shard(0))?;

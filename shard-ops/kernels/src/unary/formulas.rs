@@ -295,6 +295,14 @@ fn clamp(x: f64, low: f64, high: f64) -> f64 {
     if x > high { high } else { x }
 }
 
+/// The derivative of [`clamp`]. An infinite bound is none; NaN has no side of one that is.
+#[inline(always)]
+fn passes(x: f64, low: f64, high: f64) -> f64 {
+    let above = x > low || low == f64::NEG_INFINITY;
+    let below = x < high || high == f64::INFINITY;
+    if above && below { 1.0 } else { 0.0 }
+}
+
 /// Functions that only the standard library has.
 macro_rules! standard {
     ($($name:ident)*) => {$(

@@ -22,7 +22,7 @@
 ///
 /// Formulas are Rust for the host, and the same text is CUDA for GPUs. There, `pick!(c, a, b)` stands for
 /// `if c { a } else { b }`, `M::` is removed, and a number with a point gets the element type. Formulas may use arithmetic,
-/// comparisons, and functions that both sides have under one name: `sqrt`, `abs`, `floor`, `sign`, `clamp` and `squared`, and
+/// comparisons, and functions that both sides have under one name: `sqrt`, `abs`, `floor`, `sign`, `clamp`, `passes` and `squared`, and
 /// with `M::` in front those of [`Math`](crate::math::Math) and of `Parts` in `formulas.rs`; on GPUs, those of `maps.cuh`.
 /// `M::f_parts(x)` is `f` and its first three derivatives.
 #[macro_export]
@@ -237,10 +237,10 @@ macro_rules! unary_table {
                 2 => pick!(x > 0.0, 0.0, M::exp(x / alpha) / alpha);
                 3 => pick!(x > 0.0, 0.0, M::exp(x / alpha) / (alpha * alpha));
             }
-            /// `clamp(x, 0, 6)`; derivative 0 at 0 and at 6.
+            /// `clamp(x, 0, 6)`; derivative 0 at 0 and at 6, and 1 for NaN, as PyTorch has it.
             relu6: Relu6 {
                 0 => clamp(x, 0.0, 6.0);
-                1 => pick!(x > 0.0 && x < 6.0, 1.0, 0.0);
+                1 => pick!(x <= 0.0 || x >= 6.0, 0.0, 1.0);
             }
             /// `elu`, scaled, with the self-normalising constants.
             selu: Selu {
@@ -313,7 +313,7 @@ macro_rules! unary_table {
                 1 => pick!(x <= -3.0, 0.0, pick!(x < 3.0, x / 3.0 + 0.5, 1.0));
                 2 => pick!(x > -3.0 && x < 3.0, 1.0 / 3.0, 0.0);
             }
-            /// `clamp(x, min_val, max_val)`; derivative 1 between the bounds and 0 at them.
+            /// `clamp(x, min_val, max_val)`; derivative 1 between the bounds and 0 at them, and 1 for NaN, as PyTorch has it.
             hardtanh: Hardtanh(
                 /// Lower bound.
                 min_val = -1.0,
@@ -321,7 +321,7 @@ macro_rules! unary_table {
                 max_val = 1.0
             ) {
                 0 => clamp(x, min_val, max_val);
-                1 => pick!(x > min_val && x < max_val, 1.0, 0.0);
+                1 => pick!(x <= min_val || x >= max_val, 0.0, 1.0);
             }
             /// `x` above the threshold, a number at and below it.
             threshold: Threshold(
@@ -466,7 +466,8 @@ macro_rules! unary_table {
                 2 => M::power(2, exponent, x);
                 3 => M::power(3, exponent, x);
             }
-            /// `min(max(x, min), max)`; derivative 1 between the bounds and 0 at them, as PyTorch 2.15 has it.
+            /// `min(max(x, min), max)`; derivative 1 between the bounds and 0 at them, as PyTorch 2.15 has it. An infinite bound is none: beside
+            /// it the derivative is 1 at that infinity, too.
             clamp: Clamp(
                 /// Lower bound.
                 min = f64::NEG_INFINITY,
@@ -474,7 +475,7 @@ macro_rules! unary_table {
                 max = f64::INFINITY
             ) {
                 0 => clamp(x, min, max);
-                1 => pick!(x > min && x < max, 1.0, 0.0);
+                1 => passes(x, min, max);
             }
             /// -1, 0 or 1.
             sign: Sign {

@@ -502,9 +502,18 @@ fn kinks_and_special_values_follow_pytorch() {
         max: 1.0,
     };
     assert_eq!(
-        [1.5, 1.0, 0.5, -1.0].map(|x| slope(clamp, x)),
-        [0.0, 0.0, 1.0, 0.0]
+        [1.5, 1.0, 0.5, -1.0, f64::NAN].map(|x| slope(clamp, x)),
+        [0.0, 0.0, 1.0, 0.0, 0.0]
     );
+    // What has no bound on a side passes however far it is there.
+    let infinity = f64::INFINITY;
+    for (min, max) in [(-infinity, 1.0), (-1.0, infinity), (-infinity, infinity)] {
+        let clamp = Unary::Clamp { min, max };
+        let expected = [-infinity, infinity].map(|x| f64::from(x == min || x == max));
+        assert_eq!([-infinity, infinity].map(|x| slope(clamp, x)), expected);
+        let single = [-infinity, infinity].map(|x| one::<f32>(clamp, 1, x));
+        assert_eq!(single, expected);
+    }
     assert_eq!(slope(Unary::Sqrt, 0.0), f64::INFINITY);
     assert_eq!(
         (
@@ -580,6 +589,10 @@ fn bounds_and_what_lies_outside_of_a_domain_follow_pytorch() {
     assert_eq!(
         (slope(Unary::Relu6, 0.0), slope(Unary::Relu6, 6.0)),
         (0.0, 0.0)
+    );
+    assert_eq!(
+        [bounds, Unary::Relu6].map(|map| slope(map, f64::NAN)),
+        [1.0; 2]
     );
     let [hard, soft] = [
         Unary::Hardshrink { lambd: 0.5 },

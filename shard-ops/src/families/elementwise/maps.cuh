@@ -14,6 +14,11 @@ DEVICE T rounded(T x, T decimals) {
     return decimals < 0 ? rint(x / scale) * scale : rint(x * scale) / scale;
 }
 DEVICE T clamp(T x, T low, T high) { T v = x < low ? low : x; return v > high ? high : v; }
+// An infinite bound, of which nothing is half, is none.
+DEVICE T passes(T x, T low, T high) {
+    const bool above = x > low || (low < 0 && low * T(0.5) == low), below = x < high || (high > 0 && high * T(0.5) == high);
+    return above && below ? T(1) : T(0);
+}
 DEVICE T ln(T x) { return log(x); }
 DEVICE T ln_1p(T x) { return log1p(x); }
 DEVICE T sigmoid(T x) { return x >= 0 ? T(1) / (T(1) + exp(-x)) : exp(x) / (T(1) + exp(x)); }
