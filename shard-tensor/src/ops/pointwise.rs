@@ -4,7 +4,7 @@ use super::Branch;
 use crate::{Dim, Result, ShardTensor};
 use shard_comm::{Calling, DType};
 use shard_kernels::unary::Unary;
-use shard_ops::{Value, elementwise as ops};
+use shard_ops::elementwise as ops;
 
 /// A method for each row of the table.
 macro_rules! methods {
@@ -115,8 +115,8 @@ impl ShardTensor {
     /// As [`floor_div`](Self::floor_div); for a number that the type cannot hold.
     #[track_caller]
     pub fn floor_div_scalar(&self, value: f64) -> Result<Self> {
-        let number = |x: &Value| ops::number("floor_div_scalar", x, value);
-        self.run(|exec, x| ops::floor_div(exec, x, &number(x)?))
+        let _call = Calling::of("floor_div_scalar");
+        self.run(|exec, x| ops::floor_div_scalar(exec, x, value))
     }
 
     /// [`remainder`](Self::remainder) of the division by a number.
@@ -128,8 +128,8 @@ impl ShardTensor {
     /// As [`floor_div_scalar`](Self::floor_div_scalar).
     #[track_caller]
     pub fn remainder_scalar(&self, value: f64) -> Result<Self> {
-        let number = |x: &Value| ops::number("remainder_scalar", x, value);
-        self.run(|exec, x| ops::remainder(exec, x, &number(x)?))
+        let _call = Calling::of("remainder_scalar");
+        self.run(|exec, x| ops::remainder_scalar(exec, x, value))
     }
 
     /// A number as a tensor of the same type on the same mesh.

@@ -204,6 +204,8 @@ fn numbers_beside_16_bits_are_not_rounded_to_them() {
             check("a number less", &[number], &|x| Ok(value - &x[0]));
             check("mul_scalar", &[number], &|x| x[0].mul_scalar(value));
             check("div_scalar", &[number], &|x| x[0].div_scalar(value));
+            check("remainder", &[number], &|x| x[0].remainder_scalar(value));
+            check("floor_div", &[number], &|x| x[0].floor_div_scalar(value));
         }
         check("none by a number", &[|_| 0.0], &|x| x[0].div_scalar(value));
     }

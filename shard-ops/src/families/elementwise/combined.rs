@@ -167,6 +167,46 @@ pub fn rsub_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
     }
 }
 
+/// [`floor_div`](super::floor_div) by a number, which is not rounded to 16 bits as elements are.
+///
+/// # Collective
+/// As [`add`]; a partial operand is reduced first.
+///
+/// # Errors
+/// As [`floor_div`](super::floor_div); a number that the type cannot hold.
+pub fn floor_div_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
+    by_number(exec, "floor_div_scalar", Binary::FloorDiv, x, value)
+}
+
+/// [`remainder`](super::remainder) of the division by a number, which is not rounded to 16 bits as elements are.
+///
+/// # Collective
+/// As [`floor_div_scalar`].
+///
+/// # Errors
+/// As [`floor_div_scalar`].
+pub fn remainder_scalar(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
+    by_number(exec, "remainder_scalar", Binary::Remainder, x, value)
+}
+
+/// A map of an operand and a number; formulas, to which a number may come in parts, do not have it.
+fn by_number(
+    exec: &dyn Exec,
+    name: &'static str,
+    kind: Binary,
+    x: &Value,
+    value: f64,
+) -> Result<Value> {
+    let apply = |x: &Value| {
+        let value = number(name, x, value)?;
+        exec.apply1(Arc::new(Arithmetic::of(kind)), &[x, &value])
+    };
+    match is_rounded(x.dtype(), value) {
+        true => rounded_once(exec, [x], |[x]| apply(x)),
+        false => apply(x),
+    }
+}
+
 /// `x / value` by a number that [`is_rounded`].
 pub(super) fn divided(exec: &dyn Exec, x: &Value, value: f64) -> Result<Value> {
     let formulas = numbered!("div_scalar", [x], value, x / value);
