@@ -69,7 +69,7 @@ impl Block {
     fn new(mesh: &Mesh, inputs: usize, outputs: usize, stride: usize) -> Result<Self> {
         let options = ConvOptions::new().padding(1).stride(stride);
         Ok(Self {
-            conv: Conv::without_bias(mesh, inputs, outputs, [3, 3], options)?,
+            conv: Conv::new(mesh, inputs, outputs, [3, 3], options)?.without_bias(),
             norm: GroupNorm::new(mesh, GROUPS, outputs)?,
         })
     }

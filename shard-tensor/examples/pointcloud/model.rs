@@ -96,8 +96,8 @@ impl Layer {
     fn new(mesh: &Mesh, dims: usize) -> Result<Self> {
         Ok(Self {
             there: Linear::new(mesh, WIDTH, WIDTH)?,
-            here: Linear::without_bias(mesh, WIDTH, WIDTH)?,
-            between: Linear::without_bias(mesh, dims, WIDTH)?,
+            here: Linear::new(mesh, WIDTH, WIDTH)?.without_bias(),
+            between: Linear::new(mesh, dims, WIDTH)?.without_bias(),
             message: Linear::new(mesh, WIDTH, WIDTH)?,
         })
     }

@@ -83,7 +83,7 @@ impl Block {
     fn new(mesh: &Mesh, from: usize, to: usize, stride: [usize; 3]) -> Result<Self> {
         let options = ConvOptions::new().padding(1).stride(stride);
         Ok(Self {
-            conv: Conv::without_bias(mesh, from, to, [3, 3, 3], options)?,
+            conv: Conv::new(mesh, from, to, [3, 3, 3], options)?.without_bias(),
             norm: GroupNorm::new(mesh, GROUPS, to)?,
         })
     }

@@ -33,33 +33,21 @@ macro_rules! layer {
                 kernel: impl Into<Shape>,
                 options: $options,
             ) -> Result<Self> {
-                let mut layer = Self::without_bias(mesh, inputs, outputs, kernel, options)?;
-                layer.bias = Some(bias(mesh, outputs, &layer.weight)?);
-                Ok(layer)
-            }
-
-            /// A layer without one, as before a norm.
-            ///
-            /// # Collective
-            /// As [`new`](Self::new).
-            ///
-            /// # Errors
-            /// As [`new`](Self::new).
-            #[track_caller]
-            pub fn without_bias(
-                mesh: &Mesh,
-                inputs: usize,
-                outputs: usize,
-                kernel: impl Into<Shape>,
-                options: $options,
-            ) -> Result<Self> {
                 let channels: fn(usize, usize) -> [usize; 2] = $channels;
                 let (channels, groups) = (channels(inputs, outputs), options.options().groups);
+                let weight = weight(stringify!($name), mesh, channels, groups, &kernel.into())?;
+                let bias = Some(bias(mesh, outputs, &weight)?);
                 Ok(Self {
                     options,
-                    weight: weight(stringify!($name), mesh, channels, groups, &kernel.into())?,
-                    bias: None,
+                    weight,
+                    bias,
                 })
+            }
+
+            /// The layer without a bias, as before a norm.
+            #[must_use]
+            pub fn without_bias(self) -> Self {
+                Self { bias: None, ..self }
             }
         }
 

@@ -122,7 +122,7 @@ impl MixtureOfExperts {
             normalized: false,
             capacity: None,
             activation: |x| x.relu(),
-            gate: Linear::without_bias(mesh, width, experts)?,
+            gate: Linear::new(mesh, width, experts)?.without_bias(),
             w1: uniform(mesh, [experts, hidden, width], width)?,
             w2: uniform(mesh, [experts, width, hidden], hidden)?,
             w3: None,

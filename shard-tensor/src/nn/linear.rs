@@ -27,19 +27,10 @@ impl Linear {
         Ok(Self { weight, bias })
     }
 
-    /// A layer without one.
-    ///
-    /// # Collective
-    /// As [`new`](Self::new).
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    #[track_caller]
-    pub fn without_bias(mesh: &Mesh, inputs: usize, outputs: usize) -> Result<Self> {
-        Ok(Self {
-            weight: uniform(mesh, [outputs, inputs], inputs)?,
-            bias: None,
-        })
+    /// The layer without a bias.
+    #[must_use]
+    pub fn without_bias(self) -> Self {
+        Self { bias: None, ..self }
     }
 }
 

@@ -24,7 +24,7 @@ use shard_comm::Calling;
 ///
 /// launch(2, |ctx| {
 ///     let mesh = ctx.mesh_of(2)?;
-///     let layer = Parametrized::new(Linear::without_bias(&mesh, 3, 4)?, "weight", |_| Ok(Positive))?;
+///     let layer = Parametrized::new(Linear::new(&mesh, 3, 4)?.without_bias(), "weight", |_| Ok(Positive))?;
 ///     assert_eq!(layer.parameters()[0].0, "parametrizations.weight.original");
 ///     let y = layer.forward(&mesh.ones([5, 3], shard(0))?)?;
 ///     assert!(y.amin(.., false)?.item()? > 0.0);

@@ -149,17 +149,14 @@ impl SelectiveStateSpace {
             .groups(inner.max(1));
         let decays = mesh.arange(states, everywhere())?.add_scalar(1.0)?.log()?;
         Ok(Self {
-            in_proj: Linear::without_bias(mesh, width, inner.saturating_mul(2))?,
+            in_proj: Linear::new(mesh, width, inner.saturating_mul(2))?.without_bias(),
             conv1d: Conv::new(mesh, inner, inner, [kernel], causal)?,
-            x_proj: Linear::without_bias(
-                mesh,
-                inner,
-                states.saturating_mul(2).saturating_add(rank),
-            )?,
+            x_proj: Linear::new(mesh, inner, states.saturating_mul(2).saturating_add(rank))?
+                .without_bias(),
             dt_proj: steps(mesh, rank, inner)?,
             A_log: decays.expand([inner, states])?.requires_grad()?,
             D: mesh.ones(inner, everywhere())?.requires_grad()?,
-            out_proj: Linear::without_bias(mesh, inner, width)?,
+            out_proj: Linear::new(mesh, inner, width)?.without_bias(),
         })
     }
 

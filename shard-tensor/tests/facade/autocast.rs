@@ -27,7 +27,7 @@ impl Net {
         Ok(Self {
             first: Conv::new(mesh, 2, 8, [3, 3], ConvOptions::new().padding(1).stride(2))?,
             norm: GroupNorm::new(mesh, 2, 8)?,
-            second: Conv::without_bias(mesh, 8, 8, [3, 3], ConvOptions::new().padding(1))?,
+            second: Conv::new(mesh, 8, 8, [3, 3], ConvOptions::new().padding(1))?.without_bias(),
             head: Linear::new(mesh, 8, 3)?,
         })
     }

@@ -14,7 +14,7 @@ fn layers(mesh: &Mesh) -> Result<Sequential> {
 fn deep(mesh: &Mesh, layers: usize) -> Result<Sequential> {
     let mut net = Sequential::new();
     for _ in 0..layers {
-        net = net.then(Linear::without_bias(mesh, WIDTH, WIDTH)?);
+        net = net.then(Linear::new(mesh, WIDTH, WIDTH)?.without_bias());
     }
     Ok(net)
 }

@@ -567,8 +567,8 @@ fn layers_without_some_of_their_parts() {
         assert!(names(&norm).is_empty());
         norm.eval();
         same(norm.forward(&x)?, of_batch)?;
-        let up =
-            ConvTranspose::without_bias(mesh, 4, 2, 3, shard_tensor::ConvTransposeOptions::new())?;
+        let up = ConvTranspose::new(mesh, 4, 2, 3, shard_tensor::ConvTransposeOptions::new())?
+            .without_bias();
         assert_eq!(names(&up), ["weight"]);
         up.forward(&x)?;
         let table = Embedding::new(mesh, 3, 2)?
@@ -614,7 +614,7 @@ fn a_tied_weight_is_found_under_any_of_its_names() {
     tree!(Lm { head, wte });
     everywhere(|_, mesh| {
         let wte = Embedding::new(mesh, 5, 3)?;
-        let mut head = Linear::without_bias(mesh, 3, 5)?;
+        let mut head = Linear::new(mesh, 3, 5)?.without_bias();
         head.weight = wte.weight.clone();
         let mut lm = Lm { head, wte };
         for (k, name) in ["wte.weight", "head.weight"].into_iter().enumerate() {
@@ -702,7 +702,7 @@ fn states_that_differ() {
                 .then(Linear::new(&mesh, 4, 3)?)
                 .then(Map::new(|x: &ShardTensor| x.relu()))
                 .then(Dropout::new(0.5))
-                .then(Linear::without_bias(&mesh, 3, 2)?);
+                .then(Linear::new(&mesh, 3, 2)?.without_bias());
             net.fully_sharded("shard")
         };
         let mut net = new()?;

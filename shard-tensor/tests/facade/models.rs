@@ -27,7 +27,7 @@ impl UNet {
     fn new(mesh: &Mesh) -> Result<Self> {
         let around = || ConvOptions::new().padding(1);
         Ok(Self {
-            down: Conv::without_bias(mesh, 2, 4, [3, 3], around())?,
+            down: Conv::new(mesh, 2, 4, [3, 3], around())?.without_bias(),
             norm: GroupNorm::new(mesh, 2, 4)?,
             middle: Conv::new(mesh, 4, 6, [3, 3], around().stride(2))?,
             up: Conv::new(mesh, 10, 4, [3, 3], around().edge(EdgeMap::Reflect))?,

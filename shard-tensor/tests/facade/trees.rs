@@ -23,7 +23,7 @@ tree!(Everything<T: Tree> { own, constant, buffer, list, pair, none, boxed, any,
 fn leaves_have_the_names_of_their_fields() {
     launch(2, |ctx| {
         let mesh = ctx.mesh_of(2)?;
-        let linear = || Linear::without_bias(&mesh, 3, 2);
+        let linear = || Linear::new(&mesh, 3, 2).map(Linear::without_bias);
         let mut model = Everything {
             own: mesh.ones([5], [shard(0)])?.requires_grad()?,
             constant: mesh.ones([5], [shard(0)])?,

@@ -60,7 +60,7 @@ impl GraphAttention {
         };
         let layer = |_| {
             Ok(Layer {
-                project: Linear::without_bias(mesh, width, width)?,
+                project: Linear::new(mesh, width, width)?.without_bias(),
                 begin: vectors()?,
                 end: vectors()?,
             })

@@ -87,7 +87,7 @@ impl Llama {
             embedding: Embedding::new(mesh, tokens, width)?,
             blocks: blocks.collect::<Result<_>>()?,
             norm: RmsNorm::new(mesh, width)?,
-            head: Linear::without_bias(mesh, width, tokens)?,
+            head: Linear::new(mesh, width, tokens)?.without_bias(),
             sequence: false,
         })
     }
@@ -187,7 +187,7 @@ impl Block {
         let Sizes { width, hidden, .. } = sizes;
         let features = width / sizes.heads;
         let keys = sizes.kv_heads * features;
-        let linear = |from, to| Linear::without_bias(mesh, from, to);
+        let linear = |from, to| Linear::new(mesh, from, to).map(Linear::without_bias);
         Ok(Self {
             norm1: RmsNorm::new(mesh, width)?,
             q_proj: linear(width, width)?,

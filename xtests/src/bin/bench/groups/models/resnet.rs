@@ -77,7 +77,9 @@ tree!(Block {
 
 impl Block {
     fn new(mesh: &Mesh, from: usize, to: usize) -> Result<Self> {
-        let conv = |from, side, options| Conv::without_bias(mesh, from, to, [side, side], options);
+        let conv = |from, side, options| {
+            Conv::new(mesh, from, to, [side, side], options).map(Conv::without_bias)
+        };
         let (near, coarser) = (ConvOptions::new().padding(1), from != to);
         let stride = if coarser { 2 } else { 1 };
         let skip = coarser.then(|| conv(from, 1, ConvOptions::new().stride(stride)));
