@@ -1,11 +1,11 @@
 //! Shares of a whole.
 
-use super::{Batch, Distribution, Divergence, Symbol, gamma, pair, part, repeated};
+use super::{Batch, Distribution, Divergence, Reparametrized, Symbol, gamma, pair, part, repeated};
 use crate::{Branch, DType, Error, Fused, Result, Shape, ShardTensor};
 use shard_comm::Calling;
 use std::sync::LazyLock;
 
-/// Numbers between 0 and 1, shares of a whole of two, as `torch.distributions.Beta`. Its samples have no gradients.
+/// Numbers between 0 and 1, shares of a whole of two, as `torch.distributions.Beta`.
 #[derive(Clone, Debug)]
 pub struct Beta(Batch<2>);
 
@@ -62,16 +62,8 @@ impl Distribution for Beta {
 
     #[track_caller]
     fn sample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
-        static SHARE: LazyLock<Fused<2, 1>> =
-            LazyLock::new(|| Fused::new("beta_sample", |[a, b]| [a / (a + b)]));
         let _call = Calling::of("Beta::sample");
-        let of = self.0.detached();
-        let ones = of.largest(&shape.into())?.ones_like()?;
-        let [a, b] = of.each();
-        let a = gamma::standard(&ones.mul(a)?.to(DType::F64)?)?;
-        let b = gamma::standard(&ones.mul(b)?.to(DType::F64)?)?;
-        let [found] = SHARE.of([&a, &b])?;
-        found.to(ones.dtype())
+        Self(self.0.detached()).rsample(shape)
     }
 
     #[track_caller]
@@ -123,6 +115,23 @@ impl Distribution for Beta {
     }
 }
 
+impl Reparametrized for Beta {
+    /// Gradients are those of two [`Gamma`](super::Gamma) samples, of which one is the share of both. PyTorch's differ sample by sample, and
+    /// agree in the mean. They are not differentiated again.
+    #[track_caller]
+    fn rsample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
+        static SHARE: LazyLock<Fused<2, 1>> =
+            LazyLock::new(|| Fused::new("beta_sample", |[a, b]| [a / (a + b)]));
+        let _call = Calling::of("Beta::rsample");
+        let ones = self.0.largest(&shape.into())?.ones_like()?;
+        let [a, b] = self.0.each();
+        let a = gamma::standard(&ones.mul(a)?.to(DType::F64)?)?;
+        let b = gamma::standard(&ones.mul(b)?.to(DType::F64)?)?;
+        let [found] = SHARE.of([&a, &b])?;
+        found.to(ones.dtype())
+    }
+}
+
 impl Divergence for Beta {
     #[track_caller]
     fn kl_divergence(&self, other: &Self) -> Result<ShardTensor> {
@@ -139,8 +148,7 @@ impl Divergence for Beta {
     }
 }
 
-/// Shares of a whole of several, which are the last dim of the parameter, as `torch.distributions.Dirichlet`. Its samples have no
-/// gradients.
+/// Shares of a whole of several, which are the last dim of the parameter, as `torch.distributions.Dirichlet`.
 #[derive(Clone, Debug)]
 pub struct Dirichlet(ShardTensor);
 
@@ -211,9 +219,7 @@ impl Distribution for Dirichlet {
     #[track_caller]
     fn sample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
         let _call = Calling::of("Dirichlet::sample");
-        let whole = repeated(&self.0.detach(), &shape.into(), self.0.shape())?;
-        let found = gamma::standard(&whole.to(DType::F64)?)?;
-        found.div(&found.sum(-1, true)?)?.to(self.0.dtype())
+        Self(self.0.detach()).rsample(shape)
     }
 
     /// The logarithms of the densities at shares `[.., shares]` of 1 together.
@@ -260,6 +266,18 @@ impl Distribution for Dirichlet {
         let _call = Calling::of("Dirichlet::variance");
         let [found] = VARIANCE.of([&self.0, &self.total()?])?;
         Ok(found)
+    }
+}
+
+impl Reparametrized for Dirichlet {
+    /// Gradients are those of [`Gamma`](super::Gamma) samples, which are divided by their sum. PyTorch's differ sample by sample, and agree in
+    /// the mean. They are not differentiated again.
+    #[track_caller]
+    fn rsample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
+        let _call = Calling::of("Dirichlet::rsample");
+        let whole = repeated(&self.0, &shape.into(), self.0.shape())?;
+        let found = gamma::standard(&whole.to(DType::F64)?)?;
+        found.div(&found.sum(-1, true)?)?.to(self.0.dtype())
     }
 }
 

@@ -1,12 +1,13 @@
 //! Numbers above 0, as sums of times between events are.
 
-use super::{Batch, Distribution, Divergence, LITTLE, fine, pair, part};
+use super::gamma_slope::with_slope;
+use super::{Batch, Distribution, Divergence, LITTLE, Reparametrized, fine, pair, part};
 use crate::{Branch, DType, Fused, Result, Shape, ShardTensor};
 use shard_comm::Calling;
 use std::sync::LazyLock;
 
 /// Numbers above 0 of a concentration and a rate, as `torch.distributions.Gamma`: the time until so many events have come, of which so
-/// many come in a unit. Its samples have no gradients.
+/// many come in a unit.
 #[derive(Clone, Debug)]
 pub struct Gamma(Batch<2>);
 
@@ -51,12 +52,18 @@ impl Gamma {
 /// does with one below 1e-18.
 const TRIES: usize = 14;
 
-/// A number of rate 1 for each concentration, in a type of 32 bits or more.
+/// A number of rate 1 for each concentration, in a type of 32 bits or more, with a gradient for a concentration that has one.
+#[track_caller]
+pub(super) fn standard(concentration: &ShardTensor) -> Result<ShardTensor> {
+    with_slope(concentration, &drawn(&concentration.detach())?)
+}
+
+/// A number of rate 1 for each concentration.
 ///
 /// By the method of Marsaglia and Tsang (2000), whose concentration is 1 at least: to the number of one more, a power of a uniform one
 /// leads back.
 #[track_caller]
-pub(super) fn standard(concentration: &ShardTensor) -> Result<ShardTensor> {
+fn drawn(concentration: &ShardTensor) -> Result<ShardTensor> {
     // Of a normal and a uniform number in (0, 1] one that may fit, and how far it is from being refused: below 0.
     static CANDIDATE: LazyLock<Fused<3, 2>> = LazyLock::new(|| {
         Fused::new("gamma_candidate", |[concentration, x, u]| {
@@ -104,12 +111,7 @@ impl Distribution for Gamma {
     #[track_caller]
     fn sample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
         let _call = Calling::of("Gamma::sample");
-        let (of, dtype) = (self.0.detached(), self.rate().dtype());
-        let [concentration, rate] = of.each();
-        // In one layout, whichever parameter it is of.
-        let ones = of.largest(&shape.into())?.ones_like()?;
-        let concentration = ones.mul(concentration)?.to(fine(dtype))?;
-        standard(&concentration)?.to(dtype)?.div(rate)
+        Self(self.0.detached()).rsample(shape)
     }
 
     #[track_caller]
@@ -154,6 +156,20 @@ impl Distribution for Gamma {
         let _call = Calling::of("Gamma::variance");
         let [found] = VARIANCE.of(self.0.each())?;
         Ok(found)
+    }
+}
+
+impl Reparametrized for Gamma {
+    /// Gradients for concentrations are those of the probability to be below the sample, to three digits or more, as PyTorch's; they are not
+    /// differentiated again.
+    #[track_caller]
+    fn rsample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
+        let _call = Calling::of("Gamma::rsample");
+        let ([concentration, rate], dtype) = (self.0.each(), self.rate().dtype());
+        // In one layout, whichever parameter it is of.
+        let ones = self.0.largest(&shape.into())?.ones_like()?;
+        let concentration = ones.mul(concentration)?.to(fine(dtype))?;
+        standard(&concentration)?.to(dtype)?.div(rate)
     }
 }
 

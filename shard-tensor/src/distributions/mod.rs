@@ -56,6 +56,7 @@ mod dirichlet;
 mod divergence;
 mod extremes;
 mod gamma;
+mod gamma_slope;
 mod half_normal;
 mod independent;
 mod laplace;

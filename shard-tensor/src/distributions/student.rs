@@ -1,12 +1,12 @@
 //! Numbers with tails that are as heavy as is said.
 
-use super::{Batch, Distribution, fine, gamma};
+use super::{Batch, Distribution, Reparametrized, fine, gamma};
 use crate::{Branch, Result, Shape, ShardTensor};
 use shard_comm::Calling;
 use std::f64::consts::PI;
 
-/// Numbers around `loc`, as wide as `scale`, whose tails fall with a power, as `torch.distributions.StudentT`. Its samples have no gradients,
-/// its entropy and its moments are those of the closed forms: the mean is NaN up to one degree of freedom, the variance infinite up to two.
+/// Numbers around `loc`, as wide as `scale`, whose tails fall with a power, as `torch.distributions.StudentT`. Its
+/// entropy and its moments are those of the closed forms: the mean is NaN up to one degree of freedom, the variance infinite up to two.
 #[derive(Clone, Debug)]
 pub struct StudentT(Batch<3>);
 
@@ -67,16 +67,7 @@ impl Distribution for StudentT {
     #[track_caller]
     fn sample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
         let _call = Calling::of("StudentT::sample");
-        let (of, dtype) = (self.0.detached(), self.df().dtype());
-        let ones = of.largest(&shape.into())?.ones_like()?.to(fine(dtype))?;
-        let [df, loc, scale] = of.each().map(|of| of.to(ones.dtype()));
-        let df = ones.mul(&df?)?;
-        let normal = ones.randn_like()?;
-        let squares = gamma::standard(&df.mul_scalar(0.5)?)?;
-        formula!("student_t_sample", |[df, loc, scale, normal, squares]| {
-            loc + scale * normal * (df * 0.5 / squares).sqrt()
-        } of [&df, &loc?, &scale?, &normal, &squares])?
-        .to(dtype)
+        Self(self.0.detached()).rsample(shape)
     }
 
     #[track_caller]
@@ -120,5 +111,27 @@ impl Distribution for StudentT {
             (1.0 - df).below(0.0, wide, f64::NAN)
         } of [self.df(), self.scale()])?;
         self.0.filled(&found)
+    }
+}
+
+impl Reparametrized for StudentT {
+    /// Gradients for `df` are those of a [`Gamma`](super::Gamma) sample; they are not differentiated again.
+    #[track_caller]
+    fn rsample(&self, shape: impl Into<Shape>) -> Result<ShardTensor> {
+        let _call = Calling::of("StudentT::rsample");
+        let dtype = self.df().dtype();
+        let ones = self
+            .0
+            .largest(&shape.into())?
+            .ones_like()?
+            .to(fine(dtype))?;
+        let [df, loc, scale] = self.0.each().map(|of| of.to(ones.dtype()));
+        let df = ones.mul(&df?)?;
+        let normal = ones.randn_like()?;
+        let squares = gamma::standard(&df.mul_scalar(0.5)?)?;
+        formula!("student_t_sample", |[df, loc, scale, normal, squares]| {
+            loc + scale * normal * (df * 0.5 / squares).sqrt()
+        } of [&df, &loc?, &scale?, &normal, &squares])?
+        .to(dtype)
     }
 }

@@ -47,6 +47,7 @@ mod reading;
 mod recurrences;
 mod recurrent;
 mod reference;
+mod samples;
 mod scans;
 mod shapes;
 mod shared_factors;
