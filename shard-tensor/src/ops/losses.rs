@@ -21,10 +21,10 @@ use shard_ops::loss::{self as ops, LossReduction};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ClassLoss {
-    weight: Option<ShardTensor>,
-    ignore: Option<i64>,
+    pub(super) weight: Option<ShardTensor>,
+    pub(super) ignore: Option<i64>,
     smoothing: f64,
-    reduction: LossReduction,
+    pub(super) reduction: LossReduction,
 }
 
 impl ClassLoss {

@@ -13,6 +13,7 @@ mod fused;
 mod indexing;
 #[cfg(feature = "linalg")]
 mod linalg;
+mod linear_loss;
 mod losses;
 mod masks;
 mod moves;

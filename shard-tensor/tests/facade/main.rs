@@ -27,6 +27,7 @@ mod infinities;
 mod inside;
 mod layers;
 mod limits;
+mod linear_loss;
 mod local;
 mod margins;
 mod models;
