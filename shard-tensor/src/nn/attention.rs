@@ -253,24 +253,83 @@ impl MultiheadAttention {
         values: &ShardTensor,
         mask: Option<&ShardTensor>,
     ) -> Result<ShardTensor> {
+        let [q, k, v] = self.projected([queries, keys, values])?;
+        self.found(&q, &k, &v, mask)
+    }
+
+    /// As [`attend_to`](Self::attend_to), and the probabilities by which values were weighed, `[batch, heads, queries, keys]`, before any are
+    /// dropped: PyTorch's `need_weights` with `average_attn_weights=False`, whose mean over dim 1 is what it gives without that. They
+    /// take the memory that attention itself saves.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, nn::MultiheadAttention, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let attention = MultiheadAttention::new(&mesh, 8, 2)?;
+    ///     let x = mesh.randn([1, 5, 8], shard(1))?;
+    ///     let (found, weights) = attention.attend_with_weights(&x, &x, &x, None)?;
+    ///     assert_eq!((found.shape(), weights.shape()), (&[1, 5, 8][..], &[1, 2, 5, 5][..]));
+    ///     let averaged = weights.mean(1, false)?; // [batch, queries, keys]
+    ///     assert!((averaged.sum(-1, false)?.select(1, 3)?.item()? - 1.0).abs() < 1e-5);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`attend`](Self::attend), and [`ShardTensor::attention_weights`].
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    #[track_caller]
+    pub fn attend_with_weights(
+        &self,
+        queries: &ShardTensor,
+        keys: &ShardTensor,
+        values: &ShardTensor,
+        mask: Option<&ShardTensor>,
+    ) -> Result<(ShardTensor, ShardTensor)> {
+        let [q, k, v] = self.projected([queries, keys, values])?;
+        let weights = q.attention_weights(&k, mask, &self.options)?;
+        Ok((self.found(&q, &k, &v, mask)?, weights))
+    }
+
+    /// Queries, keys and values of each head, `[batch, heads, tokens, features]`.
+    #[track_caller]
+    fn projected(&self, of: [&ShardTensor; 3]) -> Result<[ShardTensor; 3]> {
         let split = |projection: &Linear, x: &ShardTensor, heads| {
             split_heads(&projection.forward(x)?, heads)?.transpose(1, 2)
         };
+        let [queries, keys, values] = of;
         let (q, k, v) = (
             split(&self.q_proj, queries, self.heads)?,
             split(&self.k_proj, keys, self.kv_heads)?,
             split(&self.v_proj, values, self.kv_heads)?,
         );
         let group = self.heads / self.kv_heads;
-        let (k, v) = match tears(&q, group) {
-            true => (
-                k.repeat_interleave(1, group)?,
-                v.repeat_interleave(1, group)?,
-            ),
-            false => (k, v),
-        };
-        let options = self.options_of_call(&q);
-        let found = q.attention(&k, &v, mask, &options)?.transpose(1, 2)?;
+        Ok(match tears(&q, group) {
+            true => {
+                let (k, v) = (
+                    k.repeat_interleave(1, group)?,
+                    v.repeat_interleave(1, group)?,
+                );
+                [q, k, v]
+            }
+            false => [q, k, v],
+        })
+    }
+
+    /// What the heads find together.
+    #[track_caller]
+    fn found(
+        &self,
+        q: &ShardTensor,
+        k: &ShardTensor,
+        v: &ShardTensor,
+        mask: Option<&ShardTensor>,
+    ) -> Result<ShardTensor> {
+        let options = self.options_of_call(q);
+        let found = q.attention(k, v, mask, &options)?.transpose(1, 2)?;
         self.out_proj.forward(&join_heads(&found)?)
     }
 

@@ -68,6 +68,43 @@ impl ShardTensor {
         })
     }
 
+    /// The probabilities `[batch, heads, queries, keys]` by which [`attention`](Self::attention) of these queries to such keys weighs values,
+    /// before any are dropped: for looking at, as a matrix that attention itself never stores. Queries that see no key have zeros.
+    ///
+    /// ```
+    /// use shard_tensor::{Attention, Causal, launch, shard};
+    /// launch(2, |ctx| {
+    ///     let tokens = ctx.mesh_of(2)?.randn([1, 2, 6, 4], shard(2).sizes([4, 2]))?;
+    ///     let causal = Attention::default().causal(Causal::TopLeft);
+    ///     let weights = tokens.attention_weights(&tokens, None, &causal)?;
+    ///     assert_eq!((weights.shape(), weights.layout().to_string().as_str()), (&[1, 2, 6, 6][..], "S(2)[4,2]"));
+    ///     // They are what attention multiplies values by.
+    ///     let found = weights.matmul(&tokens)?;
+    ///     assert!(found.allclose(&tokens.attention(&tokens, &tokens, None, &causal)?, 1e-4, 1e-5, false)?);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh. As [`matmul`](Self::matmul) of queries and keys, and [`softmax`](Self::softmax).
+    ///
+    /// # Errors
+    /// As [`attention`](Self::attention).
+    #[track_caller]
+    pub fn attention_weights(
+        &self,
+        keys: &Self,
+        mask: Option<&Self>,
+        options: &Attention,
+    ) -> Result<Self> {
+        let _call = Calling::of("attention_weights");
+        let mask = mask.map(Self::value);
+        self.run2(keys, |exec, q, k| {
+            attention::attention_weights(exec, q, k, mask.as_ref(), options)
+        })
+    }
+
     /// For each of these queries `[queries, dim]` the `k` nearest of `points` `[points, dim]`: Euclidean distances
     /// `[queries, k]`, ascending, and indices. Equal distances go to the lower index, so that the result is a single
     /// device's, bit for bit.

@@ -1,5 +1,6 @@
 //! Layers, against numbers that PyTorch 2 gave, and states from elsewhere.
 
+use crate::common::{on, pattern};
 use shard_tensor::nn::{
     BatchNorm, ConvTranspose, Differences, DropPath, Dropout, Embedding, GroupNorm, Gru,
     InstanceNorm, LayerNorm, Linear, LpPool, Map, MaxUnpool, ModelExt, Module, MultiheadAttention,
@@ -791,6 +792,69 @@ fn codes_of_places_are_sines_and_cosines_of_each_dim() {
             let expected = if at[2] < 2 { cos - sin } else { cos + sin };
             assert!((got - expected).abs() < 1e-12, "{at:?}: {got}");
         }
+        Ok(())
+    });
+}
+
+/// Values that are weighed by them are what attention finds, with the same gradients.
+#[test]
+fn weights_of_attention_are_those_that_it_multiplies_by() {
+    on(4, |ctx| {
+        let mesh = ctx.mesh_of([2, 2])?;
+        let made = |shape: [usize; 4], seed, at: &Placements| {
+            mesh.from_fn(shape, at, |i| pattern(seed, i))?
+                .requires_grad()
+        };
+        let some = mesh.from_fn([1, 1, 5, 7], replicate(), |i| {
+            f64::from((i[2] + i[3]) % 3 != 0 && i[2] != 2)
+        })?;
+        let some = some.to(DType::Bool)?;
+        let added = mesh.from_fn([4, 5, 7], replicate(), |i| pattern(4, i))?;
+        let plain = Attention::default();
+        let cases = [
+            (plain, None),
+            (plain.causal(Causal::TopLeft).scale(0.7), None),
+            (plain.causal(Causal::BottomRight).window(2, 0), Some(&some)),
+            (plain.window(1, 2), Some(&added)),
+            (plain, Some(&some)),
+        ];
+        let tokens = Placements::from([shard(2), shard(2)]);
+        let heads = Placements::from([shard(1), shard(2)]);
+        for (at, of_keys) in [(&tokens, &tokens), (&heads, &tokens), (&heads, &heads)] {
+            let q = made([2, 4, 5, 3], 1, at)?;
+            let k = made([2, 2, 7, 3], 2, of_keys)?;
+            // As many of their elements as keys: nothing of the weights is hidden.
+            let v = made([2, 2, 7, 7], 3, of_keys)?;
+            for (options, mask) in &cases {
+                let found = q.attention(&k, &v, *mask, options)?;
+                let weights = q.attention_weights(&k, *mask, options)?;
+                assert_eq!(weights.shape(), [2, 4, 5, 7]);
+                let again = weights.matmul(&v.repeat_interleave(1, 2)?)?;
+                assert!(again.allclose(&found, 1e-10, 1e-12, false)?, "{options:?}");
+                let slopes = |y: &ShardTensor| y.square()?.sum_all()?.grad(&[&q, &k, &v], false);
+                for (got, expected) in slopes(&again)?.iter().zip(slopes(&found)?) {
+                    let (got, expected) = (got.as_ref().unwrap(), expected.unwrap());
+                    assert!(got.allclose(&expected, 1e-9, 1e-11, false)?, "{options:?}");
+                }
+            }
+        }
+        let layer = MultiheadAttention::new(&mesh, 8, 4)?
+            .kv_heads(2)?
+            .dropout(0.5);
+        let x = mesh.from_fn([2, 5, 8], [shard(1), replicate()], |i| pattern(5, i))?;
+        let (_, weights) = layer.attend_with_weights(&x, &x, &x, None)?;
+        layer.eval();
+        let (found, same) = layer.attend_with_weights(&x, &x, &x, None)?;
+        assert!(weights.allclose(&same, 0.0, 0.0, false)?, "none is dropped");
+        assert!(found.allclose(&layer.forward(&x)?, 1e-12, 1e-12, false)?);
+        let refused = x
+            .attention_weights(&x, None, &plain)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            refused.starts_with("attention_weights: attention: queries, keys"),
+            "{refused}"
+        );
         Ok(())
     });
 }

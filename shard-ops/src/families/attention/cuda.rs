@@ -203,8 +203,7 @@ impl Problem {
             all_heads: boxes[0].global[1] as i64,
             all_queries: queries as i64,
             all_keys: keys as i64,
-            scale: (options.scale)
-                .unwrap_or_else(|| 1.0 / (boxes[0].shape[3].max(1) as f64).sqrt()),
+            scale: options.scale_of(boxes[0].shape[3]),
             kept: 1.0,
             ..Params::zeroed()
         };

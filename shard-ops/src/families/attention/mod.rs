@@ -16,11 +16,13 @@ mod facing;
 mod forward;
 mod options;
 mod rule;
+mod weights;
 
 #[cfg(feature = "cuda")]
 pub(crate) use backward::Backward;
 
 pub use options::{Attention, Causal};
+pub use weights::attention_weights;
 
 pub(crate) use forward::Forward;
 
@@ -76,32 +78,8 @@ pub fn attention(
     mask: Option<&Value>,
     options: &Attention,
 ) -> Result<Value> {
-    if let Some((rate, _)) = options.dropout
-        && !(0.0..1.0).contains(&rate)
-    {
-        return Err(OpError::Shape {
-            op: NAME,
-            problem: format!("a dropout rate of {rate}"),
-            shapes: vec![q.shape().to_vec(), k.shape().to_vec()],
-            fix: "give a rate from 0 on and below 1",
-        });
-    }
-    if let Some(scale) = options.scale.filter(|scale| !scale.is_finite()) {
-        return Err(OpError::Shape {
-            op: NAME,
-            problem: format!("logits times {scale}"),
-            shapes: vec![q.shape().to_vec(), k.shape().to_vec()],
-            fix: "give a finite scale",
-        });
-    }
-    let mask = match mask {
-        Some(mask) if mask.ndim() < 4 => {
-            let mut shape: Dims = smallvec![1; 4 - mask.ndim()];
-            shape.extend(mask.shape().iter().copied());
-            Some(reshape(exec, mask, &shape)?)
-        }
-        other => other.cloned(),
-    };
+    check(q, k, options)?;
+    let mask = as_four_dims(exec, mask)?;
     let op = Forward {
         options: *options,
         mask: mask.as_ref().map(|m| m.dtype()),
@@ -112,6 +90,43 @@ pub fn attention(
         .collect();
     let [out, _] = exec.apply_n(Arc::new(op), &operands)?;
     Ok(out)
+}
+
+/// Refuses options that make no sense.
+fn check(q: &Value, k: &Value, options: &Attention) -> Result<()> {
+    let wrong = |problem: String, fix: &'static str| OpError::Shape {
+        op: NAME,
+        problem,
+        shapes: vec![q.shape().to_vec(), k.shape().to_vec()],
+        fix,
+    };
+    if let Some((rate, _)) = options.dropout
+        && !(0.0..1.0).contains(&rate)
+    {
+        return Err(wrong(
+            format!("a dropout rate of {rate}"),
+            "give a rate from 0 on and below 1",
+        ));
+    }
+    match options.scale.filter(|scale| !scale.is_finite()) {
+        None => Ok(()),
+        Some(scale) => Err(wrong(
+            format!("logits times {scale}"),
+            "give a finite scale",
+        )),
+    }
+}
+
+/// A mask with dims of 1 for those that it lacks.
+fn as_four_dims(exec: &dyn Exec, mask: Option<&Value>) -> Result<Option<Value>> {
+    match mask {
+        Some(mask) if mask.ndim() < 4 => {
+            let mut shape: Dims = smallvec![1; 4 - mask.ndim()];
+            shape.extend(mask.shape().iter().copied());
+            reshape(exec, mask, &shape).map(Some)
+        }
+        other => Ok(other.cloned()),
+    }
 }
 
 const NAME: &str = "attention";

@@ -74,6 +74,11 @@ impl Attention {
         Self { fold_by, ..self }
     }
 
+    /// What logits of queries of so many elements are multiplied by.
+    pub(super) fn scale_of(&self, dim: usize) -> f64 {
+        (self.scale).unwrap_or_else(|| 1.0 / (dim.max(1) as f64).sqrt())
+    }
+
     /// The keys that a query sees, for these numbers of queries and keys.
     pub(crate) fn band(&self, queries: usize, keys: usize) -> Band {
         let offset = match self.causal {

@@ -12,7 +12,7 @@ pub(super) struct Extents {
     kv_heads: usize,
     pub(super) queries: usize,
     keys: usize,
-    dim: usize,
+    pub(super) dim: usize,
     pub(super) value_dim: usize,
 }
 
@@ -79,7 +79,7 @@ impl Extents {
     }
 
     /// Heads per kv head.
-    fn group(&self) -> usize {
+    pub(super) fn group(&self) -> usize {
         self.heads.checked_div(self.kv_heads).unwrap_or(1).max(1)
     }
 }
