@@ -349,6 +349,83 @@ trait Parts: Math {
         y.copysign(x)
     }
 
+    /// Parts of `e^(x²) erfc(x)`: of large `x` by its asymptotic series, where the recurrence of the others would cancel.
+    fn erfcx_parts(x: f64) -> [f64; 4] {
+        if x < ERFCX_FAR || x.is_nan() {
+            let f = (x * x).exp() * libm::erfc(x);
+            let first = 2.0 * x * f - FRAC_2_SQRT_PI;
+            let second = 2.0 * (f + x * first);
+            return [f, first, second, 4.0 * first + 2.0 * x * second];
+        }
+        let one = x.recip();
+        let (mut parts, mut term) = ([0.0; 4], 0.5 * FRAC_2_SQRT_PI * one);
+        for k in 0..26 {
+            // A power of -(2k + 1), and what its derivatives have before them.
+            let (mut slope, power) = (term, f64::from(2 * k + 1));
+            for (order, part) in parts.iter_mut().enumerate() {
+                *part += slope;
+                slope *= -(power + order as f64) * one;
+            }
+            term *= -0.5 * power * one * one;
+        }
+        parts
+    }
+
+    /// Parts of the logarithm of the standard normal's cumulative distribution: below 0 by [`erfcx_parts`](Self::erfcx_parts), whose
+    /// argument falls with `x`.
+    fn log_ndtr_parts(x: f64) -> [f64; 4] {
+        use core::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
+        if x < -1.0 {
+            let e = Self::erfcx_parts(-x * FRAC_1_SQRT_2);
+            // The slope h grows with h' = -h r, where r = x + h has its own way here, which does not cancel.
+            let h = FRAC_2_SQRT_PI * FRAC_1_SQRT_2 / e[0];
+            let (first, second) = (e[1] / e[0], e[2] / e[0]);
+            let (r, slope) = (-first / SQRT_2, 0.5 * (second - first * first));
+            return [
+                (0.5 * e[0]).ln() - 0.5 * x * x,
+                h,
+                -h * r,
+                h * (r * r - slope),
+            ];
+        }
+        let above = 0.5 * libm::erfc(x * FRAC_1_SQRT_2);
+        let h = Precise::normal_pdf(x) / (1.0 - above);
+        let r = if h == 0.0 { 0.0 } else { x + h };
+        [(-above).ln_1p(), h, -h * r, h * (r * r + h * r - 1.0)]
+    }
+
+    /// What has so much of the standard normal below it: in the middle by [`erfinv`](Self::erfinv), in the tails by Newton's method, of which
+    /// the logarithm's bend makes each step end on the same side.
+    fn ndtri(p: f64) -> f64 {
+        let tail = p.min(1.0 - p);
+        if tail >= 0.25 {
+            return core::f64::consts::SQRT_2 * Self::erfinv(2.0 * p - 1.0);
+        }
+        if tail > 0.0 {
+            let log = tail.ln();
+            let mut x = -(-2.0 * log).sqrt();
+            for _ in 0..6 {
+                let [f, slope, ..] = Self::log_ndtr_parts(x);
+                x -= (f - log) / slope;
+            }
+            return if p < 0.5 { x } else { -x };
+        }
+        match tail == 0.0 {
+            true => (p - 0.5) * f64::INFINITY,
+            false => f64::NAN,
+        }
+    }
+
+    /// A derivative of the Bessel function of the first kind of order `n`.
+    fn bessel_first(n: i32, order: i32, x: f64) -> f64 {
+        cylinder(libm::jn, n, order, x)
+    }
+
+    /// A derivative of the Bessel function of the second kind of order `n`.
+    fn bessel_second(n: i32, order: i32, x: f64) -> f64 {
+        cylinder(libm::yn, n, order, x)
+    }
+
     /// `x` to so many decimals.
     #[inline(always)]
     fn rounded(x: f64, decimals: f64) -> f64 {
@@ -536,6 +613,26 @@ trait Parts: Math {
 }
 
 impl<M: Math> Parts for M {}
+
+/// From where on the asymptotic series of `erfcx` is exact.
+const ERFCX_FAR: f64 = 6.0;
+
+/// A derivative of a Bessel function of either kind: half the differences of those of the orders beside, again and again. Orders below 0
+/// have those above, with their signs in turn.
+fn cylinder(of: fn(i32, f64) -> f64, n: i32, order: i32, x: f64) -> f64 {
+    let (mut sum, mut choices) = (0.0, 1.0);
+    for i in 0..=order {
+        let beside = n - order + 2 * i;
+        let sign = if beside < 0 && beside % 2 != 0 {
+            -1.0
+        } else {
+            1.0
+        };
+        sum += choices * sign * of(beside.abs(), x);
+        choices *= -f64::from(order - i) / f64::from(i + 1);
+    }
+    sum / f64::from(1 << order)
+}
 
 /// From where on the asymptotic series of Bessel functions is exact.
 const BESSEL_FAR: f64 = 25.0;

@@ -378,6 +378,37 @@ macro_rules! unary_table {
                 2 => 2.0 * FRAC_2_SQRT_PI * x * M::exp(-x * x);
                 3 => FRAC_2_SQRT_PI * M::exp(-x * x) * (2.0 - 4.0 * x * x);
             }
+            /// `e^(x²)` times `erfc(x)`, which neither overflows nor vanishes far above 0.
+            erfcx: Erfcx {
+                let e = M::erfcx_parts(x);
+                0 => e[0];
+                1 => e[1];
+                2 => e[2];
+                3 => e[3];
+            }
+            /// The probability of a standard normal number to be below `x`.
+            ndtr: Ndtr {
+                0 => 0.5 * M::erfc(-0.7071067811865476 * x);
+                1 => M::normal_pdf(x);
+                2 => -x * M::normal_pdf(x);
+                3 => (x * x - 1.0) * M::normal_pdf(x);
+            }
+            /// The logarithm of the probability of a standard normal number to be below `x`, also where that is too small for a number.
+            log_ndtr: LogNdtr {
+                let l = M::log_ndtr_parts(x);
+                0 => l[0];
+                1 => l[1];
+                2 => l[2];
+                3 => l[3];
+            }
+            /// What a standard normal number is below with probability `x`.
+            ndtri: Ndtri {
+                let y = M::ndtri(x);
+                0 => y;
+                1 => 1.0 / M::normal_pdf(y);
+                2 => y * squared(1.0 / M::normal_pdf(y));
+                3 => (1.0 + 2.0 * y * y) * squared(1.0 / M::normal_pdf(y)) * (1.0 / M::normal_pdf(y));
+            }
             /// What `x` is the error function of.
             erfinv: Erfinv {
                 let y = M::erfinv(x);
@@ -442,6 +473,34 @@ macro_rules! unary_table {
                 1 => M::scaled_bessel(1, 1, x);
                 2 => M::scaled_bessel(1, 2, x);
                 3 => M::scaled_bessel(1, 3, x);
+            }
+            /// The Bessel function of the first kind of order 0.
+            bessel_j0: BesselJ0 {
+                0 => M::bessel_first(0, 0, x);
+                1 => M::bessel_first(0, 1, x);
+                2 => M::bessel_first(0, 2, x);
+                3 => M::bessel_first(0, 3, x);
+            }
+            /// The Bessel function of the first kind of order 1.
+            bessel_j1: BesselJ1 {
+                0 => M::bessel_first(1, 0, x);
+                1 => M::bessel_first(1, 1, x);
+                2 => M::bessel_first(1, 2, x);
+                3 => M::bessel_first(1, 3, x);
+            }
+            /// The Bessel function of the second kind of order 0: of numbers above 0, and -∞ at 0.
+            bessel_y0: BesselY0 {
+                0 => M::bessel_second(0, 0, x);
+                1 => M::bessel_second(0, 1, x);
+                2 => M::bessel_second(0, 2, x);
+                3 => M::bessel_second(0, 3, x);
+            }
+            /// The Bessel function of the second kind of order 1: of numbers above 0, and -∞ at 0.
+            bessel_y1: BesselY1 {
+                0 => M::bessel_second(1, 0, x);
+                1 => M::bessel_second(1, 1, x);
+                2 => M::bessel_second(1, 2, x);
+                3 => M::bessel_second(1, 3, x);
             }
             /// `x²`
             square: Square {

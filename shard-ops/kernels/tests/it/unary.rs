@@ -429,6 +429,90 @@ fn gamma_functions_and_sinc_are_pytorchs_at_their_poles() {
     assert_eq!(one::<f64>(Unary::Sinc, 1, 0.0), 0.0);
 }
 
+/// PyTorch's numbers; of Bessel functions, of which PyTorch has nine digits, mpmath's.
+#[test]
+fn functions_of_the_normal_and_bessel_functions_are_known_ones() {
+    let infinity = f64::INFINITY;
+    for (op, x, expected) in [
+        (Unary::Erfcx, -3.3, 107_274.435_932_814_36),
+        (Unary::Erfcx, 0.3, 0.734_599_334_567_655_4),
+        (Unary::Erfcx, 5.9, 0.094_307_136_148_327_03),
+        (Unary::Erfcx, 6.1, 0.091_294_300_368_683_64),
+        (Unary::Erfcx, 1e9, 5.641_895_835_477_563e-10),
+        (Unary::Erfcx, infinity, 0.0),
+        (Unary::Ndtr, -1.0, 0.158_655_253_931_457_02),
+        // Where PyTorch has 0, SciPy's.
+        (Unary::Ndtr, -30.0, 4.906_713_927_147_908e-198),
+        (Unary::Ndtr, 5.0, 0.999_999_713_348_428_2),
+        (Unary::LogNdtr, -1e5, -5_000_000_012.431_865),
+        (Unary::LogNdtr, -30.0, -454.321_243_956_343_27),
+        (Unary::LogNdtr, -1.0, -1.841_021_645_009_264),
+        (Unary::LogNdtr, 1.7, -0.045_589_029_170_068_934),
+        (Unary::LogNdtr, 9.0, -1.128_588_405_953_829_5e-19),
+        (Unary::LogNdtr, infinity, 0.0),
+        (Unary::LogNdtr, -infinity, -infinity),
+        (Unary::Ndtri, 1e-300, -37.047_096_299_361_2),
+        (Unary::Ndtri, 0.2, -0.841_621_233_572_914_2),
+        (Unary::Ndtri, 0.500_000_1, 2.506_628_273_311_648e-7),
+        (Unary::Ndtri, 0.99, 2.326_347_874_040_840_8),
+        (Unary::Ndtri, 1.0 - 1e-12, 7.034_486_910_047_836),
+        (Unary::Ndtri, 0.0, -infinity),
+        (Unary::Ndtri, 1.0, infinity),
+        (Unary::BesselJ0, -7.3, 0.288_216_947_635_014_4),
+        (Unary::BesselJ0, 40.0, 0.007_366_890_584_236_952),
+        (Unary::BesselJ1, -7.3, -0.082_570_430_493_257_83),
+        (Unary::BesselJ1, 0.0, 0.0),
+        (Unary::BesselY0, 0.4, -0.606_024_568_427_009_6),
+        (Unary::BesselY0, 0.0, -infinity),
+        (Unary::BesselY1, 3.0, 0.324_674_424_791_8),
+        (Unary::BesselY1, 40.0, -0.005_793_505_821_549_509),
+    ] {
+        let got = one::<f64>(op, 0, x);
+        let is_near = got == expected || (got / expected - 1.0).abs() < 3e-13;
+        assert!(is_near, "{op:?} at {x}: {got} is not {expected}");
+    }
+    let all = [
+        Unary::Erfcx,
+        Unary::Ndtr,
+        Unary::LogNdtr,
+        Unary::Ndtri,
+        Unary::BesselJ0,
+        Unary::BesselY1,
+    ];
+    for op in all {
+        assert!(one::<f64>(op, 0, f64::NAN).is_nan(), "{op:?}");
+    }
+    assert!(
+        one::<f64>(Unary::Ndtri, 0, -0.1).is_nan() && one::<f64>(Unary::Ndtri, 0, 1.1).is_nan()
+    );
+    // Both sides of where another formula takes over agree, and nothing far away is no number.
+    for (op, at) in [
+        (Unary::Erfcx, 6.0),
+        (Unary::LogNdtr, -1.0),
+        (Unary::Ndtri, 0.25),
+    ] {
+        for order in 0..=3 {
+            let [below, above] = [at - 1e-12, at + 1e-12].map(|x| one::<f64>(op, order, x));
+            let off = (below / above - 1.0).abs();
+            assert!(off < 1e-8, "{op:?} {order}: {below} {above}");
+        }
+    }
+    for x in [-1e300, -1e9, -50.0, 50.0, 1e300] {
+        for order in 0..=1 {
+            let (low, high) = (
+                one::<f64>(Unary::LogNdtr, order, x),
+                one::<f64>(Unary::Erfcx, order, x.abs()),
+            );
+            assert!(
+                !low.is_nan() && !high.is_nan(),
+                "{order} at {x}: {low} {high}"
+            );
+        }
+    }
+    let slope = one::<f64>(Unary::LogNdtr, 2, -1e9);
+    assert!((slope + 1.0).abs() < 1e-9, "{slope}");
+}
+
 /// By both series, of both signs, at 0, and where only the scaled ones are numbers.
 #[test]
 fn bessel_functions_are_scipys_everywhere() {

@@ -126,6 +126,74 @@ DEVICE Parts sinc_parts(T x) {
     }
     return {s, pi * d1, pi * pi * d2, pi * pi * pi * d3};
 }
+// e^(x²) erfc(x) and derivatives: of large x by its asymptotic series, where the recurrence of the others would cancel.
+struct ErfcxParts { f64 at[4]; };
+DEVICE ErfcxParts erfcx_of(f64 x) {
+    ErfcxParts e = {{0, 0, 0, 0}};
+    if (!(x >= 6)) {
+        e.at[0] = exp(x * x) * erfc(x);
+        e.at[1] = 2 * x * e.at[0] - 1.1283791670955125739;
+        e.at[2] = 2 * (e.at[0] + x * e.at[1]);
+        e.at[3] = 4 * e.at[1] + 2 * x * e.at[2];
+        return e;
+    }
+    const f64 one = 1 / x;
+    f64 term = 0.56418958354775628695 * one;
+    for (int k = 0; k < 26; k++) {
+        f64 slope = term;
+        for (int order = 0; order < 4; order++) {
+            e.at[order] += slope;
+            slope *= -f64(2 * k + 1 + order) * one;
+        }
+        term *= -0.5 * (2 * k + 1) * one * one;
+    }
+    return e;
+}
+DEVICE Parts erfcx_parts(T x) {
+    const ErfcxParts e = erfcx_of(x);
+    return {T(e.at[0]), T(e.at[1]), T(e.at[2]), T(e.at[3])};
+}
+// The logarithm of the standard normal's cumulative distribution, and derivatives.
+DEVICE ErfcxParts log_ndtr_of(f64 x) {
+    const f64 half = 0.70710678118654752440;
+    if (x < -1) {
+        const ErfcxParts e = erfcx_of(-x * half);
+        const f64 h = 1.1283791670955125739 * half / e.at[0], first = e.at[1] / e.at[0], second = e.at[2] / e.at[0];
+        const f64 r = -first * half, slope = 0.5 * (second - first * first);
+        return {{log(0.5 * e.at[0]) - 0.5 * x * x, h, -h * r, h * (r * r - slope)}};
+    }
+    const f64 above = 0.5 * erfc(x * half), h = 0.39894228040143267794 * exp(-0.5 * x * x) / (1 - above), r = h == 0 ? 0 : x + h;
+    return {{log1p(-above), h, -h * r, h * (r * r + h * r - 1)}};
+}
+DEVICE Parts log_ndtr_parts(T x) {
+    const ErfcxParts l = log_ndtr_of(x);
+    return {T(l.at[0]), T(l.at[1]), T(l.at[2]), T(l.at[3])};
+}
+// What has so much of the standard normal below it: Newton's method, of which the logarithm's bend makes each step end on the same side.
+DEVICE T ndtri(T x) {
+    const f64 p = x, tail = p < 1 - p ? p : 1 - p;
+    if (tail >= 0.25) return T(1.4142135623730950488 * erfinv(2 * p - 1));
+    if (!(tail > 0)) return T(tail == 0 ? (p - 0.5) / tail : tail - tail + log(tail));
+    const f64 end = log(tail);
+    f64 y = -sqrt(-2 * end);
+    for (int i = 0; i < 6; i++) {
+        const ErfcxParts l = log_ndtr_of(y);
+        y -= (l.at[0] - end) / l.at[1];
+    }
+    return T(p < 0.5 ? y : -y);
+}
+// A derivative of a Bessel function: half the differences of those of the orders beside, again and again.
+DEVICE f64 cylinder(bool first, int n, int order, f64 x) {
+    f64 sum = 0, choices = 1;
+    for (int i = 0; i <= order; i++) {
+        const int beside = n - order + 2 * i, m = beside < 0 ? -beside : beside;
+        sum += (beside < 0 && m % 2 == 1 ? -choices : choices) * (first ? jn(m, x) : yn(m, x));
+        choices *= -f64(order - i) / (i + 1);
+    }
+    return sum / (1 << order);
+}
+DEVICE T bessel_first(int n, int order, T x) { return T(cylinder(true, n, order, x)); }
+DEVICE T bessel_second(int n, int order, T x) { return T(cylinder(false, n, order, x)); }
 // What a function of a magnitude is at x, if it is odd or even as a number is.
 DEVICE f64 odd(int number, f64 x, f64 of_size) { return number % 2 == 1 && x < 0 ? -of_size : of_size; }
 // A derivative of e^-x times the modified Bessel function of order n, term by term of its asymptotic series, which is exact from 25 on.

@@ -11,8 +11,8 @@ mod mask;
 mod number;
 
 pub use self::combined::{
-    add_scaled, addcdiv, addcmul, cross, floor_div_scalar, glu, isfinite, isinf, isnan, leaky, lerp,
-    lerp_by, prelu, remainder_scalar, rsub_scalar,
+    add_scaled, addcdiv, addcmul, cross, floor_div_scalar, glu, isfinite, isinf, isnan, leaky,
+    lerp, lerp_by, prelu, remainder_scalar, rsub_scalar,
 };
 pub use self::compare::{
     eq, ge, gt, le, logical_and, logical_not, logical_or, logical_xor, lt, ne,
@@ -275,6 +275,9 @@ pub(super) fn is_steep(map: Unary) -> bool {
             | Unary::Cosh
             | Unary::Sinh
             | Unary::Erfinv
+            | Unary::Erfcx
+            | Unary::LogNdtr
+            | Unary::Ndtri
             | Unary::Softplus { .. }
             | Unary::LogSigmoid
     )
