@@ -111,6 +111,12 @@ pub fn grouped_mm(exec: &dyn Exec, a: &Value, b: &Value, offsets: Option<&Value>
             "give a list of where each group ends",
         ));
     }
+    if groups.is_some() && a.shape()[a.ndim() - 1] != b.shape()[b.ndim() - 2] {
+        return Err(wrong(
+            "the operands do not belong together",
+            "give [rows, in] and [groups, in, out], or [groups, rows, in] and [in, columns]",
+        ));
+    }
     match (a.ndim(), b.ndim()) {
         (2, 3) => rows_of_groups(exec, a, [b, offsets], false),
         (3, _) => {
