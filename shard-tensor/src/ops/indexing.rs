@@ -363,7 +363,8 @@ impl ShardTensor {
         })
     }
 
-    /// The indices of all elements that are not zero, `[found, dims]`, in row-major order. NaN is not zero.
+    /// The indices of all elements that are not zero, `[found, dims]`, in row-major order. NaN is not zero. A scalar has one index, or none,
+    /// of no dims.
     ///
     /// ```
     /// use shard_tensor::{launch, shard};
@@ -379,7 +380,7 @@ impl ShardTensor {
     /// All ranks of the program: one round of a number per rank. Other dims than the first are brought together where they are sharded.
     ///
     /// # Errors
-    /// For a scalar; what the communicator reports.
+    /// What the communicator reports.
     #[track_caller]
     pub fn nonzero(&self) -> Result<Self> {
         let _call = Calling::of("nonzero");
@@ -392,7 +393,7 @@ impl ShardTensor {
     /// As [`nonzero`](Self::nonzero).
     ///
     /// # Errors
-    /// For a mask that is not bool, shapes that do not broadcast, and scalars; what the communicator reports.
+    /// For a mask that is not bool, and shapes that do not broadcast; what the communicator reports.
     #[track_caller]
     pub fn masked_select(&self, mask: &Self) -> Result<Self> {
         let _call = Calling::of("masked_select");

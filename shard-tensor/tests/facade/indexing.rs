@@ -846,3 +846,18 @@ fn elements_are_found_among_others() {
         "{told}"
     );
 }
+
+#[test]
+fn a_scalar_is_found_by_an_index_of_no_dims() -> Result<()> {
+    launch(3, |ctx| {
+        let mesh = ctx.mesh_of(3)?;
+        for (number, found) in [(3.0, 1), (0.0, 0)] {
+            let x = mesh.full((), number, replicate())?;
+            assert_eq!(x.nonzero()?.shape(), [found, 0]);
+            let picked = x.masked_select(&x.ne_scalar(0.0)?)?.to_array::<f32>()?;
+            assert!(picked.len() == found && picked.iter().all(|&x| x == 3.0));
+        }
+        Ok(())
+    })?;
+    Ok(())
+}

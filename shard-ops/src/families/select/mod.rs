@@ -20,17 +20,29 @@ use shard_spec::{Dims, numel};
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// The indices of all elements that are not zero, `[found, dims]`, `i64`, in row-major order. NaN is not zero.
+/// The indices of all elements that are not zero, `[found, dims]`, `i64`, in row-major order. NaN is not zero. A scalar has one index, or none,
+/// of no dims.
 ///
 /// # Collective
 /// All ranks of the program, members of the mesh or not: one round of a number per rank. Other dims than the first are brought together
 /// where they are sharded.
 ///
 /// # Errors
-/// A scalar.
+/// What the communicator reports.
 pub fn nonzero(exec: &dyn Exec, x: &Value) -> Result<Value> {
-    let [found, _] = exec.apply_n(Arc::new(Nonzero), &[&x.detach()])?;
-    Ok(found.detach())
+    let [found, _] = exec.apply_n(Arc::new(Nonzero), &[&in_rows(exec, &x.detach())?])?;
+    Ok(match x.ndim() {
+        0 => slice(exec, &found, 1, 0, 1, 0)?.detach(),
+        _ => found.detach(),
+    })
+}
+
+/// A scalar as a list of one element; others as they are.
+fn in_rows(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    match x.ndim() {
+        0 => reshape(exec, x, &[1]),
+        _ => Ok(x.clone()),
+    }
 }
 
 /// The elements of `x` where `mask` is true, `[found]`, in row-major order. Shapes broadcast as in NumPy.
@@ -39,14 +51,15 @@ pub fn nonzero(exec: &dyn Exec, x: &Value) -> Result<Value> {
 /// As [`nonzero`].
 ///
 /// # Errors
-/// A mask that is not bool; shapes that do not broadcast; scalars.
+/// A mask that is not bool; shapes that do not broadcast.
 pub fn masked_select(exec: &dyn Exec, x: &Value, mask: &Value) -> Result<Value> {
     let shape = broadcast_shape(SELECT, &[x, mask])?;
     let to = |v: &Value| match v.shape() == shape {
         true => Ok(v.clone()),
         false => expand(exec, v, &shape),
     };
-    let operands = [&to(x)?, &to(&mask.detach())?];
+    let [x, mask] = [to(x)?, to(&mask.detach())?];
+    let operands = [&in_rows(exec, &x)?, &in_rows(exec, &mask)?];
     let [found, _] = exec.apply_n(Arc::new(MaskedSelect), &operands)?;
     Ok(found)
 }
