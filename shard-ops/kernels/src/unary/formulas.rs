@@ -5,7 +5,7 @@ use crate::Real;
 use crate::exp::fused;
 use crate::math::{Fast, Math, Precise, TURNS, sign};
 use crate::pointwise::vectorized;
-use core::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
+use core::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LN_2, LN_10};
 use pulp::{Simd, WithSimd};
 
 /// The derivatives of one map, as text the compiler inlines into each instruction set's loops.
@@ -374,7 +374,7 @@ trait Parts: Math {
     /// Parts of the logarithm of the standard normal's cumulative distribution: below 0 by [`erfcx_parts`](Self::erfcx_parts), whose
     /// argument falls with `x`.
     fn log_ndtr_parts(x: f64) -> [f64; 4] {
-        use core::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
+        use core::f64::consts::SQRT_2;
         if x < -1.0 {
             let e = Self::erfcx_parts(-x * FRAC_1_SQRT_2);
             // The slope h grows with h' = -h r, where r = x + h has its own way here, which does not cancel.

@@ -388,7 +388,7 @@ macro_rules! unary_table {
             }
             /// The probability of a standard normal number to be below `x`.
             ndtr: Ndtr {
-                0 => 0.5 * M::erfc(-0.7071067811865476 * x);
+                0 => 0.5 * M::erfc(-FRAC_1_SQRT_2 * x);
                 1 => M::normal_pdf(x);
                 2 => -x * M::normal_pdf(x);
                 3 => (x * x - 1.0) * M::normal_pdf(x);

@@ -23,6 +23,8 @@ OF_ONE(atan) OF_ONE(sinh) OF_ONE(cosh) OF_ONE(asinh) OF_ONE(acosh) OF_ONE(atanh)
 OF_ONE(erfc) OF_ONE(lgamma) OF_TWO(pow) OF_TWO(atan2) OF_TWO(hypot) OF_TWO(fmod) OF_TWO(copysign)
 inline double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
 inline float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+inline double jn(int n, double x) { return __builtin_jn(n, x); }
+inline double yn(int n, double x) { return __builtin_yn(n, x); }
 template <typename T> inline bool isnan(T x) { return __builtin_isnan(x); }
 template <typename T> inline bool isinf(T x) { return __builtin_isinf(x); }
 // As the host's.
