@@ -7,7 +7,6 @@ use self::strips::{Made, Program};
 use super::attention::{Stored, gather};
 use super::compiled::compiled;
 use super::pointwise::{Binary, assert_shapes};
-use super::prefetch::prefetch;
 use super::scratch::{Room, Scratch};
 use super::unary::Unary;
 use super::view::{for_each_joined, is_row_major, join_dims};
@@ -155,8 +154,8 @@ pub const MOST: usize = 256;
 /// Elements that are brought and stored at a time, where they do not lie side by side in the type that is computed in.
 const BLOCK: usize = 1024;
 
-/// Bytes of operands and results that no cache is taken to hold. Of three arrays and more that are not read where they are, fewer elements are brought
-/// at a time then, and those of the next tile are asked for: so many at once a Zen 4 does not see coming.
+/// Bytes of operands and results that no cache is taken to hold. Of three arrays and more that are not read where they are, those of the next tile are
+/// asked for then, some lines with each strip: so many that are brought at once a processor does not see coming.
 const FAR: usize = 8 << 20;
 
 /// Where tiles are of fewer elements, they are brought together.
@@ -281,10 +280,9 @@ fn by_rows<T: Stored, const N: usize>(
     let mut blocks = Blocks::new(formula, inputs, steps, memory);
     // Both ways bring operands to the same room, so that all tiles go one of them.
     blocks.is_far = places.len() >= 3 && elements * places.len() * size_of::<T>() > FAR;
-    let most = match (blocks.take_all_where_it_is(&along), blocks.is_far) {
-        (true, _) => n,
-        (false, true) => BLOCK / 2,
-        (false, false) => BLOCK,
+    let most = match blocks.take_all_where_it_is(&along) {
+        true => n,
+        false => BLOCK,
     };
     let together = n * outer.last().unwrap_or(&1);
     let are_few = together < SHORT && together < elements;
@@ -438,6 +436,9 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
             };
         }
         self.bring(tile, 0);
+        if self.is_far && len <= BLOCK {
+            self.ask_behind(tile, outs);
+        }
         let mut part = self.data.len();
         let mut kept: SmallVec<[Option<&mut [T::Acc]>; 4]> = SmallVec::new();
         for (parts, out) in formula.results.iter().zip(outs.iter_mut()) {
@@ -453,6 +454,20 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
         self.made.run(len, &mut kept);
         drop(kept);
         self.store(tile, 0, &written, outs);
+    }
+
+    /// Asks for what is behind a tile, in operands and results, while it is computed.
+    fn ask_behind(&mut self, tile: &Tile<N>, outs: &[&mut [T]]) {
+        let results = self.formula.results.iter().zip(outs);
+        let results =
+            results.flat_map(|(parts, out)| std::iter::repeat_n(out.as_ptr(), parts.len()));
+        let parts = self.data.iter().map(|data| data.as_ptr()).chain(results);
+        let dense = parts
+            .enumerate()
+            .filter(|(part, _)| self.steps.is_dense(tile, *part));
+        let behind =
+            |(part, of): (usize, *const T)| of.wrapping_add(tile.at[part] + tile.elements());
+        self.made.ask_for(dense.map(behind));
     }
 
     /// Adds a tile of few elements to the block, which is computed once it is full.
@@ -483,9 +498,6 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
             let to = &mut input.block()[first..][..tile.rows * len];
             if self.steps.is_dense(tile, part) {
                 T::widen_slice(&from[tile.at[part]..][..to.len()], to);
-                if self.is_far {
-                    prefetch(from, tile.at[part] + to.len(), to.len());
-                }
                 continue;
             }
             for (to, at) in to.chunks_exact_mut(len).zip(self.steps.rows(tile, part)) {
@@ -509,9 +521,6 @@ impl<'a, 'r, T: Stored, const N: usize> Blocks<'a, 'r, T, N> {
                 let found = self.made.found(result, first..first + tile.elements());
                 if self.steps.is_dense(tile, part) {
                     T::narrow_slice(found, &mut out[tile.at[part]..][..found.len()]);
-                    if self.is_far {
-                        prefetch(out, tile.at[part] + found.len(), found.len());
-                    }
                 } else {
                     let step = self.steps.elements[part];
                     for (found, at) in found

@@ -1,7 +1,7 @@
 //! Lines of the cache that are asked for before they are needed, so that other work is done while they come.
 
 /// Bytes of a line of the cache.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// How many elements behind the first of a short row memory is asked for, while that row is computed.
 pub(crate) const AHEAD: usize = 512;

@@ -5,8 +5,8 @@ use crate::attention::Stored;
 use crate::reduce::Half;
 use crate::scratch::Scratch;
 
-/// Numbers of the cells that are widened together. With what is made of them they are 32 KiB.
-const TOGETHER: usize = 4096;
+/// Numbers of the cells that are widened together: so few that a processor sees those coming that follow, in each operand.
+const TOGETHER: usize = 1024;
 
 /// Calls `f` for some cells of `cell` numbers at a time, with how many came before, the operands and the place of the result, in `f32`. The
 /// result is stored in 16 bits too, or as it is made.

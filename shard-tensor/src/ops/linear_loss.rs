@@ -4,20 +4,18 @@ use super::losses::ClassLoss;
 use crate::{DType, Error, LossReduction, Result, ShardTensor};
 use ndarray::SliceInfoElem;
 use shard_comm::Calling;
+use shard_ops::loss::IGNORED;
 
 /// Pieces have no fewer logits on a rank: smaller ones take longer than the memory is worth.
 const LEAST: usize = 1 << 16;
-
-/// The class that counts nothing where options name none.
-const IGNORED: i64 = -100;
 
 impl ShardTensor {
     /// The [cross entropy](Self::cross_entropy) of the logits `x wᵀ + b` of rows `[.., features]`, with a weight `[classes, features]`, as
     /// `torch.nn.functional.linear_cross_entropy`: for classes that are so many that logits of all rows take more memory than all else.
     /// Targets are integers `[..]`, or distributions `[.., classes]`.
     ///
-    /// Logits are made of some of each rank's rows at a time, as many as have about as many logits as the rows have features, and made again
-    /// for the gradient: the product with the weight is paid for twice in a forward pass's memory for once.
+    /// Logits are made of some of each rank's rows at a time, and made again for the gradient: one product more with the weight. Of those rows
+    /// there are about as many logits as all rows have features.
     ///
     /// ```
     /// use shard_tensor::{ClassLoss, launch, replicate, shard};

@@ -117,6 +117,25 @@ fn means_and_norms_of_16_bits_are_rounded_once() {
     });
 }
 
+/// Of more cells than are widened together, with weights that go on from some to the next.
+#[test]
+fn whole_cells_of_16_bits_are_rounded_once() {
+    let rows = [30, 96];
+    check_of("layer_norm", &rows, &[signed, other, share], &|x| {
+        let [weight, bias] = [x[1].select(0, 7)?, x[2].select(0, 8)?];
+        x[0].layer_norm(1, Some(&weight), Some(&bias), 1e-5)
+    });
+    check_of("rms_norm", &rows, &[signed, other], &|x| {
+        x[0].rms_norm(1, Some(&x[1].select(0, 7)?), 1e-5)
+    });
+    check_of("group_norm", &[6, 8, 60], &[signed, share], &|x| {
+        let weight = x[1].select(0, 1)?.select(1, 5)?;
+        x[0].group_norm(4, Some(&weight), Some(&weight), 1e-5)
+    });
+    check_of("softmax", &rows, &[signed], &|x| x[0].softmax(1));
+    check_of("log_softmax", &rows, &[signed], &|x| x[0].log_softmax(1));
+}
+
 #[test]
 fn losses_of_16_bits_are_rounded_once() {
     use LossReduction::{Mean, None, Sum};

@@ -5,6 +5,7 @@
 
 use super::{BLOCK, FormulaStep};
 use crate::pointwise::{Binary, binary_lines};
+use crate::prefetch::{LINE, line};
 use crate::scratch::Scratch;
 use crate::{Real, arrays};
 use pulp::{Simd, WithSimd};
@@ -144,6 +145,10 @@ pub(super) struct Made<'a, 'r, A> {
     strips: &'r mut [[A; STRIP]],
     /// Results that wait to be stored.
     waiting: SmallVec<[&'r mut Block<A>; 8]>,
+    /// Places whose lines of the cache are asked for from strip to strip.
+    ahead: SmallVec<[*const u8; 16]>,
+    /// Bytes of a strip there.
+    share: usize,
 }
 
 /// The elements of a part of an operand.
@@ -196,11 +201,19 @@ impl<'a, 'r, A: Real> Made<'a, 'r, A> {
             inputs,
             strips,
             waiting,
+            ahead: SmallVec::new(),
+            share: 0,
         }
     }
 
     pub(super) fn inputs(&mut self) -> &mut [Input<'a, 'r, A>] {
         &mut self.inputs
+    }
+
+    /// Asks for as much memory from these places on as a tile has, while the next one is made. They need not be any.
+    pub(super) fn ask_for<T>(&mut self, places: impl Iterator<Item = *const T>) {
+        self.ahead = places.map(<*const T>::cast).collect();
+        self.share = STRIP * size_of::<T>();
     }
 
     /// Goes through the steps for so many elements. Results for which there is a place are written there.
@@ -240,8 +253,14 @@ impl<A: Real> WithSimd for Run<'_, '_, '_, '_, A> {
         let Self { made, kept, len } = self;
         let (whole, rest) = (len / STRIP, len % STRIP);
         for number in 0..whole {
+            for at in &made.ahead {
+                for behind in (0..made.share).step_by(LINE) {
+                    line(at.wrapping_add(number * made.share + behind));
+                }
+            }
             made.strip(simd, number, STRIP, kept);
         }
+        made.ahead.clear();
         if rest > 0 {
             for input in &mut made.inputs {
                 if let Some(direct) = input.direct {

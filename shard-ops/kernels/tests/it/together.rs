@@ -33,7 +33,7 @@ fn cells_of_16_bits_are_those_of_f32_rounded_once() {
             softmax_rows(false, x, n, out);
         });
         assert_eq!(got, rounded(&expected), "{rows} x {n}");
-        let together = (4096 / n).max(1);
+        let together = (1024 / n).max(1);
         let starts: Vec<_> = (0..rows).step_by(together).collect();
         assert_eq!(before, starts, "{rows} x {n}");
         softmax_rows_grad(true, &wide_y, &wide_dy, n, &mut expected);

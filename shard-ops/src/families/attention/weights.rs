@@ -7,7 +7,6 @@ use crate::families::elementwise::{add, logical_not, masked_fill, mul_scalar, ne
 use crate::families::full::in_full_with;
 use crate::families::index::repeat_interleave;
 use crate::families::matmul::matmul;
-use crate::families::reduce::any;
 use crate::families::shape::transpose;
 use crate::families::softmax::softmax;
 use crate::families::triangle::{tril, triu};
@@ -49,16 +48,14 @@ pub fn attention_weights(
             &transpose(exec, &k, 2, 3)?,
         )?;
         let never = number(super::NAME, &logits, f64::NEG_INFINITY)?;
-        let mut logits = match (added, &seen) {
+        let logits = match (added, &seen) {
             (Some(added), _) => add(exec, &logits, added)?,
             (None, Some(seen)) => where_(exec, seen, &logits, &never)?,
             (None, None) => logits,
         };
         let hidden = hidden(exec, &logits, &never, options)?;
-        logits = masked_fill(exec, &logits, &hidden, f64::NEG_INFINITY)?;
-        // Of nothing but -∞ a softmax is NaN.
-        let blind = logical_not(exec, &any(exec, &logical_not(exec, &hidden)?, &[3], true)?)?;
-        logits = masked_fill(exec, &logits, &blind, 0.0)?;
+        let logits = masked_fill(exec, &logits, &hidden, f64::NEG_INFINITY)?;
+        // Of a query that sees nothing a softmax is NaN, all of which is hidden.
         masked_fill(exec, &softmax(exec, &logits, &[3])?, &hidden, 0.0)
     })
 }

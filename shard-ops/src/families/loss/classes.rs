@@ -13,12 +13,15 @@ use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value};
 use shard_comm::DType;
 
+/// The class of targets that counts nothing where none is named, as in PyTorch.
+pub const IGNORED: i64 = -100;
+
 /// How classes count.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Classes<'a> {
     /// A weight per class, `[classes]`.
     pub weight: Option<&'a Value>,
-    /// A class of targets that counts nothing; -100 if not given, as in PyTorch.
+    /// A class of targets that counts nothing; [`IGNORED`] if not given.
     pub ignore: Option<i64>,
     /// How much of the right distribution is spread evenly over all classes.
     pub smoothing: f64,
@@ -26,7 +29,7 @@ pub struct Classes<'a> {
 
 impl Classes<'_> {
     fn ignore(&self) -> i64 {
-        self.ignore.unwrap_or(-100)
+        self.ignore.unwrap_or(IGNORED)
     }
 }
 

@@ -7,7 +7,7 @@ mod distances;
 mod likelihoods;
 mod margins;
 
-pub use self::classes::{Classes, cross_entropy, nll_loss};
+pub use self::classes::{Classes, IGNORED, cross_entropy, nll_loss};
 pub use self::ctc::{Labels, ctc_loss};
 pub use self::distances::{huber_loss, l1_loss, mse_loss, smooth_l1_loss};
 pub use self::likelihoods::{
