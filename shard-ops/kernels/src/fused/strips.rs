@@ -290,18 +290,23 @@ impl<A: Real> Made<'_, '_, A> {
                 Some(read) => &before[read],
             };
             let kept = making.alone.and_then(|result| kept.get_mut(result));
-            match kept {
-                Some(Some(to)) if is_whole => {
+            match (kept, making.waits) {
+                (Some(Some(to)), _) if is_whole => {
                     let to = &mut to.as_chunks_mut().0[number];
                     making.step.run(simd, len, of, to);
                 }
-                Some(Some(to)) => {
+                (Some(Some(to)), _) => {
                     making.step.run(simd, len, of, &mut out[0]);
                     to[number * STRIP..].copy_from_slice(&out[0][..len]);
                 }
-                _ => {
+                // Nobody else reads it.
+                (_, Some(block)) if making.alone.is_some() => {
+                    let to = &mut self.waiting[block][number % STRIPS];
+                    making.step.run(simd, len, of, to);
+                }
+                (_, waits) => {
                     making.step.run(simd, len, of, &mut out[0]);
-                    if let Some(block) = making.waits {
+                    if let Some(block) = waits {
                         self.waiting[block][number % STRIPS][..len].copy_from_slice(&out[0][..len]);
                     }
                 }
