@@ -2,13 +2,10 @@
 
 use super::{Cells, Channels, Like, Statistics, along, scale};
 use crate::families::types::float_types;
-use crate::host::{flat, with_float, with_half, with_stored};
+use crate::host::{flat, with_float, with_half};
 use crate::{Halves, HostCall, Meta, Op, Result, Rule, key_of};
-use shard_comm::{DType, DeviceKind, Element};
-use shard_kernels::attention::Stored;
+use shard_comm::{DType, DeviceKind};
 use shard_kernels::normalise::{self as kernels, Along};
-use shard_kernels::reduce::Half;
-use shard_kernels::together::by_cells;
 use shard_kernels::{Real, ViewMut};
 
 /// The parts of the derivative.
@@ -99,48 +96,6 @@ impl GradOp {
     /// Whether the cell sums are an operand.
     pub(crate) fn takes_sums(&self) -> bool {
         self.part == Part::Input && self.by != Statistics::Given
-    }
-
-    /// [`Part::Whole`] of cells that are stored in 16 bits.
-    fn in_halves<T: Half + Element, U: Stored<Acc = f32> + Element>(
-        &self,
-        call: &mut HostCall<'_, '_>,
-    ) {
-        let (x, stats, dy) = (call.input::<T>(0), call.input::<f64>(1), call.input::<T>(2));
-        let gain = self.weight.then(|| call.input::<f32>(3).to_vec());
-        let cells = self.cells.local(x.shape(), &call.cx.inputs[0].global);
-        let whole = cells.whole(x.shape(), self.by, f64::from_bits(self.eps));
-        let weights = match self.part {
-            Part::Whole { weights: true } => call.cx.outputs[1].shape.iter().product(),
-            _ => 0,
-        };
-        let mut sums = kernels::WeightGrads::new(whole, weights);
-        let (cell, stats) = (whole.runs * whole.len, flat(&stats));
-        let of = [&*flat(&x), &*flat(&dy)];
-        let mut out = call.output::<U>(0);
-        by_cells(cell, of, out.data_mut(), |before, [x, dy], dx| {
-            let grad = kernels::CellGrad {
-                x,
-                stats: &stats[3 * before..][..3 * (x.len() / cell)],
-                dy,
-                gain: gain.as_deref(),
-                dx,
-                weights: None,
-            };
-            let cells = kernels::WholeCells { before, ..whole };
-            kernels::add_cell_grad(cells, grad, &mut sums);
-        });
-        if weights > 0 {
-            for (o, totals) in sums.totals().into_iter().enumerate() {
-                let dtype = call.outputs[1 + o].dtype();
-                with_stored!(dtype, V => {
-                    let mut out = call.output::<V>(1 + o);
-                    for (to, total) in out.data_mut().iter_mut().zip(totals) {
-                        *to = V::narrow(Real::of(total));
-                    }
-                });
-            }
-        }
     }
 
     fn compute<T: Real>(&self, call: &mut HostCall<'_, '_>) {

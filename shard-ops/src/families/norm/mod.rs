@@ -8,6 +8,7 @@ mod batch;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod grad;
+mod halves;
 
 pub use batch::{Running, batch_norm, instance_norm_running};
 
@@ -24,13 +25,10 @@ use crate::{
     Access, Cotangents, Exec, Grads, Halves, HostCall, Keeps, Linearity, Meta, Op, OpError,
     Precision, Reduction, Result, Rule, RuleBuilder, Saved, Value, key_of,
 };
-use shard_comm::{DType, DeviceKind, Element, Monoid};
+use shard_comm::{DType, DeviceKind, Monoid};
 use shard_kernels::Real;
-use shard_kernels::attention::Stored;
 use shard_kernels::moments::{Groups, about_zero, moments};
 use shard_kernels::normalise::{self as kernels, Along, Scale};
-use shard_kernels::reduce::Half;
-use shard_kernels::together::by_cells;
 use shard_kernels::unary::Unary;
 use shard_spec::{Dims, ReduceOp};
 use std::cell::LazyCell;
@@ -579,31 +577,6 @@ impl Normalise {
         sides.truncate(self.first_weight());
         sides.extend((0..usize::from(self.weight) + usize::from(self.bias)).map(|_| Like::Weight));
         sides
-    }
-
-    /// Normalises cells that are stored in 16 bits.
-    fn in_halves<T: Half + Element, U: Stored<Acc = f32> + Element>(
-        &self,
-        call: &mut HostCall<'_, '_>,
-    ) {
-        let x = call.input::<T>(0);
-        let cells = self.cells.local(x.shape(), &call.cx.inputs[0].global);
-        let whole = cells.whole(x.shape(), self.by, self.eps());
-        let weight_at = self.first_weight();
-        let weight = self.weight.then(|| call.input::<f32>(weight_at).to_vec());
-        let bias_at = weight_at + usize::from(self.weight);
-        let bias = self.bias.then(|| call.input::<f32>(bias_at).to_vec());
-        let (mut out, mut stats) = call.output_pair::<U, f64>();
-        let stats = stats.data_mut();
-        if x.is_empty() {
-            return stats.fill(0.0);
-        }
-        let (cell, affine) = (whole.runs * whole.len, [weight.as_deref(), bias.as_deref()]);
-        by_cells(cell, [&flat(&x)], out.data_mut(), |before, [x], out| {
-            let stats = &mut stats[3 * before..][..3 * (x.len() / cell)];
-            let cells = kernels::WholeCells { before, ..whole };
-            kernels::normalise_cells(cells, x, affine, out, stats);
-        });
     }
 
     /// The number of the operand that is the weight, or the bias if there is none.
