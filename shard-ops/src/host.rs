@@ -43,28 +43,27 @@ macro_rules! with_stored {
 /// which may be `f32`.
 macro_rules! with_half {
     ($call:ident, $T:ident, $U:ident => $body:expr) => {
-        match ($call.inputs[0].dtype(), $call.dtype()) {
-            (shard_comm::DType::F16, shard_comm::DType::F32) => {
-                type $T = half::f16;
-                type $U = f32;
-                $body
+        match $call.inputs[0].dtype() {
+            shard_comm::DType::F16 => {
+                $crate::host::with_half!(half::f16, $call, $T, $U => $body);
             }
-            (shard_comm::DType::F16, _) => {
-                type $T = half::f16;
-                type $U = half::f16;
-                $body
-            }
-            (shard_comm::DType::BF16, shard_comm::DType::F32) => {
-                type $T = half::bf16;
-                type $U = f32;
-                $body
-            }
-            (shard_comm::DType::BF16, _) => {
-                type $T = half::bf16;
-                type $U = half::bf16;
-                $body
+            shard_comm::DType::BF16 => {
+                $crate::host::with_half!(half::bf16, $call, $T, $U => $body);
             }
             _ => {}
+        }
+    };
+    ($half:ty, $call:ident, $T:ident, $U:ident => $body:expr) => {
+        type $T = $half;
+        match $call.dtype() {
+            shard_comm::DType::F32 => {
+                type $U = f32;
+                $body
+            }
+            _ => {
+                type $U = $half;
+                $body
+            }
         }
     };
 }
