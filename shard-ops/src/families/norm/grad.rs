@@ -1,6 +1,7 @@
 //! The derivative of a normalisation, for passes that are not recorded.
 
-use super::{Cells, Channels, Like, Statistics, along, scale};
+use super::Statistics;
+use super::cells::{Cells, Channels, Like, along, scale};
 use crate::families::types::float_types;
 use crate::host::{flat, with_float, with_half};
 use crate::{Halves, HostCall, Meta, Op, Result, Rule, key_of};
