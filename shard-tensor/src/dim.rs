@@ -244,6 +244,74 @@ impl From<Vec<isize>> for Shifts {
     }
 }
 
+/// Sizes of the parts that a dim is split into: a number for all of them, of which the last may be shorter, or one for each, as `[3, 5]`,
+/// a slice or a vector.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PartSizes(Parts);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Parts {
+    Equal(usize),
+    These(Vec<usize>),
+}
+
+impl PartSizes {
+    /// The sizes that a dim of this extent is split into. An extent of 0 is one part.
+    pub(crate) fn of(self, op: &'static str, extent: usize) -> Result<Vec<usize>> {
+        match self.0 {
+            Parts::These(sizes) => Ok(sizes),
+            Parts::Equal(0) if extent > 0 => Err(Error::argument(
+                op,
+                "parts of one index or more",
+                "parts of size 0",
+                "give a size from 1 on, or a size for each part",
+            )),
+            Parts::Equal(_) if extent == 0 => Ok(vec![0]),
+            Parts::Equal(size) => {
+                let mut sizes = vec![size; extent / size];
+                sizes.extend(Some(extent % size).filter(|&rest| rest > 0));
+                Ok(sizes)
+            }
+        }
+    }
+}
+
+impl From<usize> for PartSizes {
+    fn from(each: usize) -> Self {
+        Self(Parts::Equal(each))
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for PartSizes {
+    fn from(sizes: [usize; N]) -> Self {
+        sizes[..].into()
+    }
+}
+
+impl<const N: usize> From<&[usize; N]> for PartSizes {
+    fn from(sizes: &[usize; N]) -> Self {
+        sizes[..].into()
+    }
+}
+
+impl From<&[usize]> for PartSizes {
+    fn from(sizes: &[usize]) -> Self {
+        Self(Parts::These(sizes.into()))
+    }
+}
+
+impl From<Vec<usize>> for PartSizes {
+    fn from(sizes: Vec<usize>) -> Self {
+        Self(Parts::These(sizes))
+    }
+}
+
+impl From<&Vec<usize>> for PartSizes {
+    fn from(sizes: &Vec<usize>) -> Self {
+        sizes[..].into()
+    }
+}
+
 /// Ranges of all dims, and the shape of what they leave.
 pub(crate) struct Slices {
     /// Per dim: start, step and how many.

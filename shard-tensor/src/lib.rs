@@ -83,7 +83,7 @@ mod tensor;
 mod transfer;
 
 pub use context::Context;
-pub use dim::{Dim, DimList, Index, Shifts};
+pub use dim::{Dim, DimList, Index, PartSizes, Shifts};
 pub use error::{Error, Located, Result};
 pub use explain::{ExplainedStep, Explanation};
 pub use gradients::{ClipNorm, Gradients};

@@ -274,29 +274,33 @@ impl Mesh {
         })
     }
 
-    /// Matrices of this shape with ones on the main diagonal and zeros elsewhere: the identity, where they are square.
+    /// Matrices of this shape with ones on the main diagonal and zeros elsewhere: the identity, where they are square. A number, `n`, is
+    /// `[n, n]`.
     ///
     /// # Collective
     /// All members of the mesh, with equal arguments. No communication.
     ///
     /// # Errors
-    /// As [`Placements::layout`]; [`Argument`](Error::Argument) for fewer than two dims.
+    /// As [`Placements::layout`]; [`Argument`](Error::Argument) for no dims.
     #[track_caller]
     pub fn eye(
         &self,
         shape: impl Into<Shape>,
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
-        let shape = shape.into();
+        let shape = match *shape.into() {
+            [] => {
+                return Err(Error::argument(
+                    "eye",
+                    "a shape with dims",
+                    "no dims",
+                    "give the number of rows, or rows and columns: `mesh.eye([n, m], ..)`",
+                ));
+            }
+            [n] => Shape::from([n, n]),
+            ref dims => dims.into(),
+        };
         let ndim = shape.len();
-        if ndim < 2 {
-            return Err(Error::argument(
-                "eye",
-                "a shape of two dims or more",
-                format!("{:?}", &shape[..]),
-                "give rows and columns: `mesh.eye([n, n], ..)`",
-            ));
-        }
         let _call = Calling::of("eye");
         self.filled(
             &Call::new("eye").constant(),

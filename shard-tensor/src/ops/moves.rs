@@ -2,7 +2,7 @@
 
 use super::Branch;
 use crate::dim::Slices;
-use crate::{Dim, DimList, Index, Result, Shape, ShardTensor, Shifts};
+use crate::{Dim, DimList, Index, PartSizes, Result, Shape, ShardTensor, Shifts};
 use ndarray::SliceInfoElem;
 use shard_comm::{Calling, DType, ErrorClass};
 use shard_ops::{Exec, Value, broadcast, index, indexing, shape};
@@ -328,18 +328,33 @@ impl ShardTensor {
         })
     }
 
-    /// Consecutive parts of a dim, of these sizes.
+    /// Consecutive parts of a dim: of a size, but for the last, which may be shorter, or of a size each.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.arange(9, shard(0))?;
+    ///     let parts = x.split(4, 0)?;
+    ///     assert_eq!(parts.iter().map(|part| part.shape()[0]).collect::<Vec<_>>(), [4, 4, 1]);
+    ///     assert_eq!(x.split([2, 7], 0)?[1].shape(), [7]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// # Collective
     /// All members of the mesh. Communicates what crosses the boundaries of parts, if the dim is sharded.
     ///
     /// # Errors
-    /// If the sizes do not sum to the extent.
+    /// If sizes do not sum to the extent, and for parts of size 0 of what has elements.
     #[track_caller]
-    pub fn split(&self, sizes: &[usize], dim: impl Into<Dim>) -> Result<Vec<Self>> {
+    pub fn split(&self, sizes: impl Into<PartSizes>, dim: impl Into<Dim>) -> Result<Vec<Self>> {
         let _call = Calling::of("split");
         let dim = self.dim("split", dim)?;
-        self.apart("split", |exec, x| index::split(exec, x, sizes, dim))
+        // What is no dim the op refuses.
+        let extent = self.shape().get(dim).copied().unwrap_or_default();
+        let sizes = sizes.into().of("split", extent)?;
+        self.apart("split", |exec, x| index::split(exec, x, &sizes, dim))
     }
 
     /// A dim in `chunks` pieces of equal size but for the last, which is shorter; fewer than `chunks` if the extent is used up before, as

@@ -245,7 +245,11 @@ const MOVES: &[(&str, Call)] = &[
         one(ShardTensor::cat(&[&x, &y], c.dim()))
     }),
     ("split", |c, m| {
-        c.any(m)?.split(&[c.size(), c.size()], c.dim())
+        let x = c.any(m)?;
+        match c.flag() {
+            true => x.split(&[c.size(), c.size()], c.dim()),
+            false => x.split(c.size(), c.dim()),
+        }
     }),
     ("chunk", |c, m| c.any(m)?.chunk(c.size(), c.dim())),
     ("roll", |c, m| one(c.any(m)?.roll(c.dim(), c.offset()))),

@@ -95,7 +95,8 @@ fn placements_count_dims_from_the_end() {
 #[test]
 fn dims_count_from_either_end_and_come_as_arrays() {
     let checked = Launch::new(2).dtype(DType::F64).run(|ctx| {
-        let x = ctx.mesh_of(2)?.from_fn([2, 3, 4], shard(1), |i| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.from_fn([2, 3, 4], shard(1), |i| {
             (12 * i[0] + 4 * i[1] + i[2]) as f64
         })?;
         let same = |a: ShardTensor, b: ShardTensor| {
@@ -127,12 +128,21 @@ fn dims_count_from_either_end_and_come_as_arrays() {
             ShardTensor::stack(&[&x, &x], 3)?,
         )?;
         assert_eq!(x.split(&[1, 3], -1)?[1].shape(), [2, 3, 3]);
+        let widths =
+            |parts: Vec<ShardTensor>| parts.iter().map(|part| part.shape()[2]).collect::<Vec<_>>();
+        assert_eq!(widths(x.split(3, 2)?), [3, 1]);
+        assert_eq!(widths(x.split(2, -1)?), [2, 2]);
+        assert_eq!(widths(x.split(usize::MAX, 2)?), [4]);
+        assert_eq!(widths(x.narrow(2, ..0)?.split(3, 2)?), [0]);
+        same(mesh.eye(3, replicate())?, mesh.eye([3, 3], shard(0))?)?;
         Ok([
             x.sum(-4, false),
             x.sum(3, false),
             x.flip(-4),
             x.flip([1, -2]),
             x.unsqueeze(-5),
+            x.split(2, 3).map(|mut parts| parts.remove(0)),
+            mesh.eye((), replicate()),
         ]
         .map(|e| e.unwrap_err().to_string()))
     });

@@ -79,7 +79,8 @@ pub(super) const MOVES: &[(&str, Call)] = &[
     ("constructors", |c, m| {
         let m = &m.with_dtype(DType::F64);
         let all = vec![replicate(); m.shape().len()];
-        one(match c.below(6) {
+        one(match c.below(7) {
+            6 => m.eye(c.size(), all),
             0 => m.arange((c.number(), c.number(), c.number()), all),
             1 => m.linspace(c.number(), c.number(), c.size(), all),
             2 => m.eye([c.size(), c.size()], all),
