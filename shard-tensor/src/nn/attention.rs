@@ -257,6 +257,43 @@ impl MultiheadAttention {
         self.found(&q, &k, &v, mask)
     }
 
+    /// As [`attend`](Self::attend), where queries see the keys of their own segment alone, as [`ShardTensor::attention_by_segment`] has it: for
+    /// documents that are packed one after the other.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, nn::MultiheadAttention, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let attention = MultiheadAttention::new(&mesh, 8, 2)?;
+    ///     let x = mesh.randn([1, 5, 8], shard(1))?; // a document of two tokens, and one of three
+    ///     let of = mesh.distribute(&array![0_i64, 0, 1, 1, 1], shard(0))?;
+    ///     let packed = attention.attend_by_segment(&x, &x, [&of, &of], None)?;
+    ///     let first = x.narrow(1, ..2)?;
+    ///     let alone = attention.attend(&first, &first, None)?;
+    ///     assert!(packed.narrow(1, ..2)?.allclose(&alone, 1e-5, 1e-6, false)?);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`attend`](Self::attend), with eight bytes more for each key that moves.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend) and [`ShardTensor::attention_by_segment`].
+    #[track_caller]
+    pub fn attend_by_segment(
+        &self,
+        queries: &ShardTensor,
+        keys: &ShardTensor,
+        segments: [&ShardTensor; 2],
+        mask: Option<&ShardTensor>,
+    ) -> Result<ShardTensor> {
+        let [q, k, v] = self.projected([queries, keys, keys])?;
+        let options = self.options_of_call(&q);
+        self.join(&q.attention_by_segment(&k, &v, segments, mask, &options)?)
+    }
+
     /// As [`attend_to`](Self::attend_to), and the probabilities by which values were weighed, `[batch, heads, queries, keys]`, before any are
     /// dropped: PyTorch's `need_weights` with `average_attn_weights=False`, whose mean over dim 1 is what it gives without that. They
     /// take the memory that attention itself saves.
@@ -328,8 +365,13 @@ impl MultiheadAttention {
         v: &ShardTensor,
         mask: Option<&ShardTensor>,
     ) -> Result<ShardTensor> {
-        let options = self.options_of_call(q);
-        let found = q.attention(k, v, mask, &options)?.transpose(1, 2)?;
+        self.join(&q.attention(k, v, mask, &self.options_of_call(q))?)
+    }
+
+    /// What heads have found, through the last projection.
+    #[track_caller]
+    fn join(&self, found: &ShardTensor) -> Result<ShardTensor> {
+        let found = found.transpose(1, 2)?;
         self.out_proj.forward(&join_heads(&found)?)
     }
 
@@ -403,7 +445,7 @@ impl Module for NeighborhoodAttention {
         // Without dims there is nothing to attend to, which the ops refuse.
         let last = x.ndim().saturating_sub(1);
         let width = self.proj.weight.shape()[1];
-        let parts = self.qkv.forward(x)?.split(&[width; 3], last)?;
+        let parts = self.qkv.forward(x)?.split([width; 3], last)?;
         let heads = |part: &ShardTensor| split_heads(part, self.heads);
         let (q, k, v) = (heads(&parts[0])?, heads(&parts[1])?, heads(&parts[2])?);
         let found = q.neighborhood_attention(&k, &v, &self.near)?;

@@ -141,6 +141,14 @@ options!(
     [dropout, dropout1, dropout2]
 );
 
+/// Which tokens an encoder's tokens attend to.
+#[derive(Clone, Copy)]
+enum Seen<'a> {
+    All,
+    Mask(&'a ShardTensor),
+    Segments(&'a ShardTensor),
+}
+
 impl TransformerEncoderLayer {
     /// A layer of so many heads, with so many hidden features between the linear layers.
     ///
@@ -197,14 +205,33 @@ impl TransformerEncoderLayer {
     /// As these.
     #[track_caller]
     pub fn forward_masked(&self, x: &ShardTensor, mask: &ShardTensor) -> Result<ShardTensor> {
-        self.through(x, Some(mask))
+        self.through(x, Seen::Mask(mask))
+    }
+
+    /// Applies it to documents that are packed one after the other: tokens attend to those of their own segment, by the numbers `[tokens]` or
+    /// `[batch, tokens]` of [`MultiheadAttention::attend_by_segment`].
+    ///
+    /// # Collective
+    /// As [`forward_masked`](Self::forward_masked), with eight bytes more for each key that moves.
+    ///
+    /// # Errors
+    /// As [`MultiheadAttention::attend_by_segment`].
+    #[track_caller]
+    pub fn forward_by_segment(
+        &self,
+        x: &ShardTensor,
+        segments: &ShardTensor,
+    ) -> Result<ShardTensor> {
+        self.through(x, Seen::Segments(segments))
     }
 
     #[track_caller]
-    fn through(&self, x: &ShardTensor, mask: Option<&ShardTensor>) -> Result<ShardTensor> {
+    fn through(&self, x: &ShardTensor, seen: Seen<'_>) -> Result<ShardTensor> {
         let _call = Calling::of("TransformerEncoderLayer");
-        let x = self.adding(x, &self.norm1, &self.dropout1, &|x| {
-            self.self_attn.attend(x, x, mask)
+        let x = self.adding(x, &self.norm1, &self.dropout1, &|x| match seen {
+            Seen::All => self.self_attn.attend(x, x, None),
+            Seen::Mask(mask) => self.self_attn.attend(x, x, Some(mask)),
+            Seen::Segments(of) => self.self_attn.attend_by_segment(x, x, [of, of], None),
         })?;
         self.adding(&x, &self.norm2, &self.dropout2, &|x| self.pass(x))
     }
@@ -224,7 +251,7 @@ tree!(TransformerEncoderLayer {
 impl Module for TransformerEncoderLayer {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        self.through(x, None)
+        self.through(x, Seen::All)
     }
 }
 
@@ -439,14 +466,49 @@ impl TransformerEncoder {
     /// As [`TransformerEncoderLayer::forward_masked`].
     #[track_caller]
     pub fn forward_masked(&self, x: &ShardTensor, mask: &ShardTensor) -> Result<ShardTensor> {
-        self.through(x, Some(mask))
+        self.through(x, Seen::Mask(mask))
+    }
+
+    /// Applies it to packed documents, as [`TransformerEncoderLayer::forward_by_segment`].
+    ///
+    /// ```
+    /// use shard_tensor::ndarray::array;
+    /// use shard_tensor::nn::{ModelExt, TransformerEncoder, TransformerEncoderLayer};
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let encoder = TransformerEncoder::new(2, || TransformerEncoderLayer::new(&mesh, 8, 2, 16))?;
+    ///     encoder.eval();
+    ///     let (x, y) = (mesh.randn([1, 3, 8], shard(1))?, mesh.randn([1, 4, 8], shard(1))?);
+    ///     let of = mesh.distribute(&array![0_i64, 0, 0, 1, 1, 1, 1], shard(0))?;
+    ///     let packed = shard_tensor::ShardTensor::cat(&[&x, &y], 1)?;
+    ///     let found = encoder.forward_by_segment(&packed, &of)?.narrow(1, 3..)?;
+    ///     let alone = encoder.forward_by_segment(&y, &of.narrow(0, 3..)?)?;
+    ///     assert!(found.allclose(&alone, 1e-4, 1e-5, false)?);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`TransformerEncoderLayer::forward_by_segment`].
+    ///
+    /// # Errors
+    /// As [`TransformerEncoderLayer::forward_by_segment`].
+    #[track_caller]
+    pub fn forward_by_segment(
+        &self,
+        x: &ShardTensor,
+        segments: &ShardTensor,
+    ) -> Result<ShardTensor> {
+        self.through(x, Seen::Segments(segments))
     }
 
     #[track_caller]
-    fn through(&self, x: &ShardTensor, mask: Option<&ShardTensor>) -> Result<ShardTensor> {
+    fn through(&self, x: &ShardTensor, seen: Seen<'_>) -> Result<ShardTensor> {
         let mut x = x.clone();
         for layer in &self.layers {
-            x = layer.through(&x, mask)?;
+            x = layer.through(&x, seen)?;
         }
         self.normalised(x)
     }
@@ -455,7 +517,7 @@ impl TransformerEncoder {
 impl Module for TransformerEncoder {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        self.through(x, None)
+        self.through(x, Seen::All)
     }
 }
 

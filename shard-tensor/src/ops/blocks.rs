@@ -97,7 +97,7 @@ impl ShardTensor {
         dim: impl Into<Dim>,
     ) -> Result<[Self; N]> {
         let _call = Calling::of("split_array");
-        Ok(array(self.split(&sizes, dim)?))
+        Ok(array(self.split(sizes, dim)?))
     }
 
     /// The slices of a dim, as many as are named, where [`unbind`](Self::unbind) gives a list.

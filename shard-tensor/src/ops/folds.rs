@@ -2,7 +2,7 @@
 
 use crate::{Result, ShardTensor};
 use shard_comm::Calling;
-use shard_ops::attention::{self, Attention};
+use shard_ops::attention::{self, Attention, Segments};
 use shard_ops::neighbors::{self, Clouds};
 use shard_ops::{Exec, FoldBy, OpError, Value};
 
@@ -65,6 +65,56 @@ impl ShardTensor {
         let (values, mask) = (values.value(), mask.map(Self::value));
         self.run2(keys, |exec, q, k| {
             attention::attention(exec, q, k, &values, mask.as_ref(), options)
+        })
+    }
+
+    /// [Attention](Self::attention) in which a query sees the keys of its own segment alone, as those of its own document where several are
+    /// packed one after the other, of its own cloud of points, or of the window that it is in. `segments` are the numbers of the queries'
+    /// and of the keys' segments, `[tokens]` or `[batch, tokens]`: any integers, in any order. Of packed documents the result of each is
+    /// as by itself, also under a causal mask and windows, where they are aligned as in [`Causal::TopLeft`](crate::Causal::TopLeft).
+    /// Memory is what attention takes: no matrix of queries by keys is made. Where segments stand one after the other, what they do not
+    /// see is not computed on the host; on GPUs it is computed, and hidden.
+    ///
+    /// ```
+    /// use shard_tensor::ndarray::array;
+    /// use shard_tensor::{Attention, Causal, launch, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let tokens = mesh.randn([1, 2, 7, 4], shard(2))?; // a document of three tokens, and one of four
+    ///     let of = mesh.distribute(&array![0_i64, 0, 0, 1, 1, 1, 1], shard(0))?;
+    ///     let causal = Attention::default().causal(Causal::TopLeft);
+    ///     let packed = tokens.attention_by_segment(&tokens, &tokens, [&of, &of], None, &causal)?;
+    ///     let second = tokens.narrow(2, 3..)?;
+    ///     let alone = second.attention(&second, &second, None, &causal)?;
+    ///     assert!(packed.narrow(2, 3..)?.allclose(&alone, 1e-5, 1e-6, false)?);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`attention`](Self::attention), with eight bytes more for each key that moves.
+    ///
+    /// # Errors
+    /// As [`attention`](Self::attention), and for numbers that are not one integer for each query and each key.
+    #[track_caller]
+    pub fn attention_by_segment(
+        &self,
+        keys: &Self,
+        values: &Self,
+        [of_queries, of_keys]: [&Self; 2],
+        mask: Option<&Self>,
+        options: &Attention,
+    ) -> Result<Self> {
+        let _call = Calling::of("attention_by_segment");
+        let (values, mask) = (values.value(), mask.map(Self::value));
+        let (of_queries, of_keys) = (of_queries.value(), of_keys.value());
+        self.run2(keys, |exec, q, k| {
+            let segments = Segments {
+                queries: &of_queries,
+                keys: &of_keys,
+            };
+            attention::attention_by_segment(exec, [q, k, &values], segments, mask.as_ref(), options)
         })
     }
 

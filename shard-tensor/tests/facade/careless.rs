@@ -247,7 +247,7 @@ const MOVES: &[(&str, Call)] = &[
     ("split", |c, m| {
         let x = c.any(m)?;
         match c.flag() {
-            true => x.split(&[c.size(), c.size()], c.dim()),
+            true => x.split([c.size(), c.size()], c.dim()),
             false => x.split(c.size(), c.dim()),
         }
     }),
@@ -571,7 +571,14 @@ const LAYERS: &[(&str, Call)] = &[
         if c.flag() {
             options = options.window(c.size(), c.size()).scale(c.number());
         }
-        one(q.attention(&k, &v, mask.as_ref(), &options))
+        if c.flag() {
+            return one(q.attention(&k, &v, mask.as_ref(), &options));
+        }
+        let tokens = [queries, keys]
+            .map(|n| vec![vec![n], vec![batch, n], vec![n, 1]].swap_remove(c.below(3)));
+        let of_queries = c.indices(m, &tokens[0], 3)?;
+        let of_keys = c.indices(m, &tokens[1], 3)?;
+        one(q.attention_by_segment(&k, &v, [&of_queries, &of_keys], mask.as_ref(), &options))
     }),
     ("neighborhood_attention", |c, m| {
         let x = c.of(m, 4)?;

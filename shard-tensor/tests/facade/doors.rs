@@ -127,7 +127,7 @@ fn dims_count_from_either_end_and_come_as_arrays() {
             ShardTensor::stack(&[&x, &x], -1)?,
             ShardTensor::stack(&[&x, &x], 3)?,
         )?;
-        assert_eq!(x.split(&[1, 3], -1)?[1].shape(), [2, 3, 3]);
+        assert_eq!(x.split([1, 3], -1)?[1].shape(), [2, 3, 3]);
         let widths =
             |parts: Vec<ShardTensor>| parts.iter().map(|part| part.shape()[2]).collect::<Vec<_>>();
         assert_eq!(widths(x.split(3, 2)?), [3, 1]);

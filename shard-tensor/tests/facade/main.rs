@@ -36,6 +36,7 @@ mod noise;
 mod numbers;
 mod operators;
 mod optimizing;
+mod packed;
 mod parametrized;
 mod peers;
 mod places;

@@ -124,7 +124,7 @@ const ROWS: &[Row] = rows! {
     "stack" [X, X] |x| ShardTensor::stack(&[&x[0], &x[1]], 0);
     "split(2,0)" [X] |x| {
         let n = x[0].shape()[0];
-        x[0].split(&[&vec![2; n / 2][..], &vec![1; n % 2]].concat(), 0)
+        x[0].split([&vec![2; n / 2][..], &vec![1; n % 2]].concat(), 0)
     };
     "chunk(2,0)" [X] |x| x[0].chunk(2, 0);
     "unbind(0)" [X] |x| x[0].unbind(0);

@@ -3,7 +3,7 @@
 use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::Case;
 use shard_kernels::unary::Unary;
-use shard_ops::attention::{Attention, Causal, attention};
+use shard_ops::attention::{Attention, Causal, Segments, attention, attention_by_segment};
 use shard_ops::elementwise::{add, isinf, masked_fill, unary};
 use shard_ops::index::slice;
 use shard_ops::matmul::matmul;
@@ -24,6 +24,17 @@ pub(crate) const TABLE: &[Entry] = &[
             (rate != 0.0).then(|| "dropout is not built".to_owned())
         },
     },
+    built("attention_by_segment", |e, c, v| {
+        let args = Args::new(c, v);
+        let operands = [args.need("query")?, args.need("key")?, args.need("value")?];
+        let segments = Segments {
+            queries: args.need("query_segments")?,
+            keys: args.need("key_segments")?,
+        };
+        let (mask, options) = (args.get("attn_mask"), attention_options(c)?);
+        let out = attention_by_segment(e, operands, segments, mask, &options)?;
+        Ok(vec![out])
+    }),
     built("x + mlp(x + attn(layer_norm(x)))", transformer_block),
     built("knn", |e, c, v| {
         let args = Args::new(c, v);
@@ -103,6 +114,17 @@ fn ring(case: &Case) -> Result<FoldBy, ApplyError> {
 
 fn sdpa(exec: &dyn Exec, case: &Case, values: &[Value]) -> Applied {
     let args = Args::new(case, values);
+    Ok(vec![attention(
+        exec,
+        args.need("query")?,
+        args.need("key")?,
+        args.need("value")?,
+        args.get("attn_mask"),
+        &attention_options(case)?,
+    )?])
+}
+
+fn attention_options(case: &Case) -> Result<Attention, ApplyError> {
     let mut options = Attention::default();
     if case.attributes.bool("is_causal", false)? {
         options = options.causal(Causal::TopLeft);
@@ -110,14 +132,7 @@ fn sdpa(exec: &dyn Exec, case: &Case, values: &[Value]) -> Applied {
     if case.attributes.has("scale") {
         options = options.scale(case.attributes.float("scale", 1.0)?);
     }
-    Ok(vec![attention(
-        exec,
-        args.need("query")?,
-        args.need("key")?,
-        args.need("value")?,
-        args.get("attn_mask"),
-        &options.fold_by(ring(case)?),
-    )?])
+    Ok(options.fold_by(ring(case)?))
 }
 
 /// A block of a transformer: attention of several heads to normalised tokens, then two layers around a GELU, each added to what it

@@ -334,6 +334,7 @@ fn rows(add: Add<'_>) {
     let counts = ("counts", Class, &[7][..]);
     add("repeat_interleave_each", json!({"dim": 0}), &[x, counts]);
     clouds(add);
+    segments(add);
     for mask in [&[7, 3][..], &[7, 1]] {
         add("masked_select", json!({}), &[x, ("mask", Truth, mask)]);
     }
@@ -367,6 +368,34 @@ fn clouds(add: Add<'_>) {
         add("radius_search_by_cloud", within, &all);
         let samples = json!({"clouds": 6, "count": 4, "ring": ring});
         add("farthest_points_by_cloud", samples, &[points, others]);
+    }
+}
+
+/// Attention within segments, whose numbers stand in no order, of all entries of a batch alike or of each its own.
+fn segments(add: Add<'_>) {
+    let [query, key, value]: [Operand; 3] = [
+        ("query", Float, &[2, 4, 7, 3]),
+        ("key", Float, &[2, 2, 9, 3]),
+        ("value", Odd, &[2, 2, 9, 2]),
+    ];
+    let mask: Operand = ("attn_mask", Float, &[4, 7, 9]);
+    let [own, others]: [Operand; 2] = [
+        ("query_segments", Class, &[2, 7]),
+        ("key_segments", Class, &[9]),
+    ];
+    for ring in ["always", "never"] {
+        let attributes = json!({"ring": ring});
+        add(
+            "attention_by_segment",
+            attributes,
+            &[query, key, value, own, others],
+        );
+        let attributes = json!({"ring": ring, "is_causal": true});
+        add(
+            "attention_by_segment",
+            attributes,
+            &[query, key, value, mask, own, others],
+        );
     }
 }
 

@@ -27,7 +27,7 @@ fn calls() -> Vec<Call> {
         }),
         ("select", |x, _| x.select(2, HUGE)),
         ("split", |x, _| {
-            x.split(&[usize::MAX, 8], 2).map(|mut v| v.remove(0))
+            x.split([usize::MAX, 8], 2).map(|mut v| v.remove(0))
         }),
         ("pad", |x, _| {
             x.pad(

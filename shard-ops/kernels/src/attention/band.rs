@@ -31,6 +31,17 @@ pub(super) enum Sight {
     All,
 }
 
+impl Sight {
+    /// How they meet where two masks hide pairs.
+    pub(super) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::None, _) | (_, Self::None) => Self::None,
+            (Self::All, Self::All) => Self::All,
+            _ => Self::Some,
+        }
+    }
+}
+
 /// A number of positions as a distance; one that is too large becomes `i64::MAX`, which is no bound.
 const fn distance(positions: usize) -> i64 {
     if positions > i64::MAX as usize {

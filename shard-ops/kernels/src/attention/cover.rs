@@ -42,7 +42,7 @@ impl<E: Stored> Problem<'_, '_, E> {
             banded: false,
             masked: false,
         };
-        if self.queries.band == Band::ALL {
+        if self.queries.band == Band::ALL && self.segments.is_none() {
             self.cut(&tile, most, |_| Sight::All, visit);
         } else {
             self.cover(&tile, most, visit);
@@ -51,10 +51,15 @@ impl<E: Stored> Problem<'_, '_, E> {
 
     /// Visits tiles for each run of keys of which some row sees some.
     fn cover(&self, tile: &Tile, most: usize, visit: &mut impl FnMut(Tile)) {
-        let Some(rows) = extremes(self.positions(tile.rows.clone())) else {
+        let Some(rows) = extremes(self.positions(&tile.rows)) else {
             return;
         };
-        let sight = |piece: usize| self.queries.band.sight(rows, self.key_pieces[piece]);
+        let by_segments = self.segments.as_ref();
+        let by_segments = by_segments.map(|of| of.sights(tile.batch, self.queries_of(&tile.rows)));
+        let sight = |piece: usize| {
+            let by_band = self.queries.band.sight(rows, self.key_pieces[piece]);
+            (by_segments.as_ref()).map_or(by_band, |of_piece| by_band.and(of_piece(piece)))
+        };
         let are_few = tile.rows.len() <= FEWEST;
         for seen in runs(pieces_of(&tile.keys), |piece| sight(piece) != Sight::None) {
             let whole = runs(seen.clone(), |piece| sight(piece) == Sight::All)
@@ -136,7 +141,8 @@ fn runs(all: Range<usize>, are_so: impl Fn(usize) -> bool) -> impl Iterator<Item
     })
 }
 
-fn extremes(positions: impl Iterator<Item = i64>) -> Option<Extremes> {
+/// The least and the greatest of some numbers.
+pub(super) fn extremes(positions: impl Iterator<Item = i64>) -> Option<Extremes> {
     positions.fold(None, |seen, p| match seen {
         None => Some((p, p)),
         Some((low, high)) => Some((low.min(p), high.max(p))),

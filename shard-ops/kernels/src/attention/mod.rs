@@ -23,6 +23,7 @@ mod forward;
 mod merge;
 mod problem;
 mod products;
+mod segments;
 mod stored;
 mod tiles;
 

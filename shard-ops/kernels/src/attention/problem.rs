@@ -3,6 +3,7 @@
 use super::band::{Band, Sight};
 use super::cover::{self, Extremes, PIECE};
 use super::dropout::DropoutMask;
+use super::segments::Segments;
 use super::stored::{Stored, gather, start};
 use crate::{Positions, View};
 use shard_device::Bool;
@@ -16,6 +17,7 @@ pub struct Queries<'a, E> {
     pub(super) positions: Positions<'a>,
     pub(super) scale: f64,
     pub(super) band: Band,
+    pub(super) segments: Option<View<'a, i64>>,
     pub(super) dropout: Option<&'a dyn DropoutMask>,
 }
 
@@ -32,6 +34,7 @@ impl<'a, E: Stored> Queries<'a, E> {
             positions,
             scale,
             band: Band::ALL,
+            segments: None,
             dropout: None,
         }
     }
@@ -46,6 +49,16 @@ impl<'a, E: Stored> Queries<'a, E> {
     #[must_use]
     pub fn band(self, band: Band) -> Self {
         Self { band, ..self }
+    }
+
+    /// Lets queries see only the keys of their own segment: numbers of segments are broadcast to `[batch, queries]`, and those of keys are
+    /// [the block's](KeyBlock::segments).
+    #[must_use]
+    pub fn segments(self, segments: View<'a, i64>) -> Self {
+        Self {
+            segments: Some(segments),
+            ..self
+        }
     }
 
     /// Applies dropout to probabilities.
@@ -96,6 +109,7 @@ pub struct KeyBlock<'a, E> {
     pub(super) positions: Positions<'a>,
     pub(super) allow: Option<View<'a, Bool>>,
     pub(super) bias: Option<View<'a, E>>,
+    pub(super) segments: Option<View<'a, i64>>,
 }
 
 impl<'a, E: Stored> KeyBlock<'a, E> {
@@ -116,6 +130,16 @@ impl<'a, E: Stored> KeyBlock<'a, E> {
             positions,
             allow: None,
             bias: None,
+            segments: None,
+        }
+    }
+
+    /// Says of which segment each key is, broadcast to `[batch, keys]`, for [queries](Queries::segments) that are of one, too.
+    #[must_use]
+    pub fn segments(self, segments: View<'a, i64>) -> Self {
+        Self {
+            segments: Some(segments),
+            ..self
         }
     }
 
@@ -164,8 +188,9 @@ pub(super) struct Problem<'a, 'b, E> {
     pub(super) queries: &'b Queries<'a, E>,
     row_positions: Cow<'a, [i64]>,
     key_positions: Cow<'a, [i64]>,
-    /// Unless all keys are seen.
+    /// Unless all keys are seen by their positions.
     pub(super) key_pieces: Vec<Extremes>,
+    pub(super) segments: Option<Segments>,
     /// The masks, broadcast to all pairs.
     allow: Option<View<'a, Bool>>,
     bias: Option<View<'a, E>>,
@@ -182,7 +207,7 @@ pub struct Tile {
     pub rows: Range<usize>,
     /// The keys, as they lie in the block.
     pub keys: Range<usize>,
-    /// Whether the band hides some pair.
+    /// Whether the band hides some pair, or segments do.
     pub banded: bool,
     /// Whether the boolean mask hides some pair.
     pub masked: bool,
@@ -223,7 +248,8 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
         );
         let pairs = [q[0], q[1], q[2], k[2]];
         let key_positions = block.positions.list(k[2]);
-        let key_pieces = if queries.band == Band::ALL {
+        let segments = Segments::of([&queries.segments, &block.segments], [q[0], q[2], k[2]]);
+        let key_pieces = if queries.band == Band::ALL && segments.is_none() {
             Vec::new()
         } else {
             cover::pieces(&key_positions)
@@ -242,6 +268,7 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
             row_positions: queries.positions.list(q[2]),
             key_positions,
             key_pieces,
+            segments,
             allow: block
                 .allow
                 .as_ref()
@@ -300,9 +327,15 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
         }
     }
 
+    /// The queries of rows of a kv head.
+    pub(super) fn queries_of(&self, rows: &Range<usize>) -> impl Iterator<Item = usize> + use<E> {
+        let queries = self.extents.queries;
+        rows.clone().map(move |r| r % queries)
+    }
+
     /// The positions of rows of a kv head.
-    pub(super) fn positions(&self, rows: Range<usize>) -> impl Iterator<Item = i64> {
-        rows.map(|r| self.row_positions[r % self.extents.queries])
+    pub(super) fn positions(&self, rows: &Range<usize>) -> impl Iterator<Item = i64> {
+        self.queries_of(rows).map(|query| self.row_positions[query])
     }
 
     /// How the queries and keys of a tile meet under the boolean mask.
@@ -396,8 +429,14 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
                     }
                 }
             }
-            if tile.banded {
-                let query = self.row_positions[r % self.extents.queries];
+            let query = r % self.extents.queries;
+            if tile.banded
+                && let Some(segments) = &self.segments
+            {
+                segments.hide(tile.batch, query, tile.keys.clone(), row, hidden);
+            }
+            if tile.banded && self.queries.band != Band::ALL {
+                let query = self.row_positions[query];
                 let band = self.queries.band;
                 if let Some(first) = run {
                     let seen = band.seen_of_run(query, first, keys.len());

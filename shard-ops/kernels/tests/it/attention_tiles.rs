@@ -71,3 +71,37 @@ fn tiles_hold_every_visible_pair_once_and_little_else() {
         area(&queries, &keys, band.shifted(rng.within(0, 90) as i64 - 45));
     }
 }
+
+#[test]
+fn tiles_of_segments_hold_little_but_their_own_keys() {
+    // Documents of 100, 300 and 600 tokens: 10,000, 90,000 and 360,000 pairs, of which a causal mask leaves half.
+    let of: Vec<i64> = (0..1000)
+        .map(|i| i64::from(i >= 100) + i64::from(i >= 400))
+        .collect();
+    let zeros = vec![0.0; 1000];
+    let x = View::contiguous(&zeros, &[1, 1, 1000, 1]);
+    let segments = View::contiguous(&of, &[1, 1000]);
+    let area = |band| {
+        let queries = Queries::new(x.clone(), Positions::from(0))
+            .band(band)
+            .segments(segments.clone());
+        let block =
+            KeyBlock::new(x.clone(), x.clone(), Positions::from(0)).segments(segments.clone());
+        let tiles = queries.tiles(&block, 100);
+        assert!(
+            tiles.iter().any(|tile| !tile.banded),
+            "some tiles lie within a segment"
+        );
+        tiles.iter().map(|tile| tile.area()).sum::<usize>()
+    };
+    let all = area(Band::ALL);
+    assert!(
+        (460_000..520_000).contains(&all),
+        "{all} of 460,000 visible pairs"
+    );
+    let causal = area(Band::causal());
+    assert!(
+        (230_500..320_000).contains(&causal),
+        "{causal} of 230,500 visible pairs"
+    );
+}

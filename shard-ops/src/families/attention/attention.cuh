@@ -6,12 +6,14 @@ struct Attention {
     View mask;               // broadcast to (batch, heads, queries, keys)
     View out, dout;          // (batch, heads, queries, VDIM)
     View dk, dv, dmask;      // of A
+    View of_queries, of_keys; // segments, broadcast to (batch, queries) and (batch, keys)
     u64 max, sum, acc, lse, delta, dq;  // of A, rows in row-major order
     u64 parts[5];            // of q, k, v, dout and out, as they are packed for the kernels of tiles; or 0
     u64 apart;               // a u32: not 0 if numbers have no parts, so that the kernels of tiles leave the call to these
     Positions queries, keys, batches, heads;
     i64 low, high;           // a query sees keys with low <= key - query <= high
     i64 masked;              // 0: no mask, 1: which count, 2: added
+    i64 segmented;           // whether a query sees the keys of its own segment alone
     i64 dropping, least, all_heads, all_queries, all_keys;
     Stream stream;
     f64 scale, kept;
@@ -22,10 +24,15 @@ struct Attention {
 #define GROUP (p.q.shape[1] / p.k.shape[1])
 #define ROW(name, i) ((A*)p.name)[i]
 
+// Whether a query and a key are of two segments.
+DEVICE bool of_two_segments(const Attention& p, i64 b, i64 r, i64 j) {
+    return element<i64>(p.of_queries, b * p.of_queries.strides[0] + r * p.of_queries.strides[1]) != element<i64>(p.of_keys, b * p.of_keys.strides[0] + j * p.of_keys.strides[1]);
+}
 // The scaled and masked logit of a pair, from its product; -inf where the key is hidden.
 DEVICE A logit(const Attention& p, i64 b, i64 h, i64 r, i64 j, i64 query, A product) {
     const i64 away = at(p.keys, j) - query;
     if (away < p.low || away > p.high) return A(-INFINITE);
+    if (p.segmented && of_two_segments(p, b, r, j)) return A(-INFINITE);
     A t = product * (A)p.scale;
     if (p.masked) {
         const i64 m = b * p.mask.strides[0] + h * p.mask.strides[1] + r * p.mask.strides[2] + j * p.mask.strides[3];

@@ -2,10 +2,10 @@
 
 use super::facing::{Facing, block};
 use super::options::Attention;
-use super::rule::{Extents, accesses, types};
+use super::rule::{Extents, Masks, accesses, types};
 use crate::host::{partial_type, with_stored};
 use crate::{HostCall, Meta, Op, OperandBox, Reduction, Result, Rule};
-use shard_comm::{DType, Element};
+use shard_comm::Element;
 use shard_kernels::attention::{AttentionGrad, BlockGrad, PausedGrad, Stored};
 use shard_spec::ReduceOp;
 use smallvec::SmallVec;
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backward {
     pub(crate) options: Attention,
-    pub(crate) mask: Option<DType>,
+    pub(super) masks: Masks,
     pub(crate) wants_mask: bool,
 }
 
@@ -24,27 +24,27 @@ impl Op for Backward {
     }
 
     fn key(&self) -> u128 {
-        self.options.key(if self.wants_mask {
-            "attention_grad with mask"
-        } else {
-            "attention_grad"
-        })
+        let name = match self.wants_mask {
+            true => "attention_grad with mask",
+            false => "attention_grad",
+        };
+        self.options.key(name, self.masks)
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let mask = self.mask.is_some().then(|| &inputs[3]);
-        let dtype = partial_type(types(inputs, self.mask)?);
+        let mask = self.masks.of(inputs);
+        let dtype = partial_type(types(inputs, self.masks)?);
         let at = Extents::new(&inputs[0], &inputs[1], &inputs[2], mask)?;
         let mut rule = Rule::builder(self.name(), inputs)
             .any_order()
             .fold_by(self.options.fold_by);
-        let a = accesses(&mut rule, &at, mask);
+        let a = accesses(&mut rule, &at, self.masks, inputs);
         let mut rule = rule
             .input(a.query.clone())
             .input(a.key.clone())
             .input(a.key.clone());
-        if let Some(dims) = &a.mask {
-            rule = rule.input(dims.clone());
+        for side in a.mask.iter().chain(&a.segments) {
+            rule = rule.input(side.clone());
         }
         rule = rule
             .input(a.query.clone())
@@ -75,9 +75,9 @@ impl Backward {
     {
         let boxes = &call.cx.inputs;
         let facing = Facing::new(&self.options, boxes);
-        let problem = facing.problem(call.input::<E>(0));
-        let block = block(call, self.mask, facing.keys.get());
-        let first = 3 + usize::from(self.mask.is_some());
+        let problem = facing.problem::<E>(call, self.masks);
+        let block = block(call, self.masks, facing.keys.get());
+        let first = self.masks.end();
         let dout = call.input::<E>(first + 2);
         let paused = call
             .state

@@ -3,6 +3,7 @@
 //! Numbers of up to 32 bits are multiplied by the GPU's units for matrices, as sums of parts ([`Tiled`]). Only the GPU sees whether
 //! there are infinities or other numbers that have no parts. So both kernels are queued, and either leaves at once.
 
+use super::rule::Masks;
 use super::{Attention, Backward, Forward};
 use crate::cuda::kept::{Kept, Lists, Positions};
 use crate::cuda::source::{PHILOX, POSITIONS, TILES};
@@ -33,9 +34,9 @@ const TILED: KernelSource = cuda_source!(
     CALL,
     include_str!("tiles.cu")
 );
-/// A text of [`TILED`] for tests: the type, the dims, and what the kernel is for.
+/// A text of [`TILED`] for tests: the type, the dims, whether there is a mask, segments and dropout, and what the kernel is for.
 macro_rules! tried {
-    ($stored:literal, $dim:literal, $masked:literal, $drops:literal, $kernel:literal) => {
+    ($stored:literal, $dim:literal, $masked:literal, $segmented:literal, $drops:literal, $kernel:literal) => {
         (
             TILED,
             concat!(
@@ -47,6 +48,8 @@ macro_rules! tried {
                 $dim,
                 "\n#define MASKED ",
                 $masked,
+                "\n#define SEGMENTED ",
+                $segmented,
                 "\n#define DROPS ",
                 $drops,
                 "\n#define KERNEL_OF ",
@@ -68,14 +71,14 @@ pub(crate) const TRIED: &[(KernelSource, &str)] = &[
         "#define T f64\n#define A f64\n#define OUT f64\n#define DIM 64\n\
          #define VDIM 72\n#define KEYS 16\n#define ADDS 1\n",
     ),
-    tried!("f32", "64", "0", "0", "0"),
-    tried!("f32", "64", "0", "0", "1"),
-    tried!("bf16", "64", "0", "0", "1"),
-    tried!("f16", "128", "1", "1", "1"),
-    tried!("f32", "64", "2", "1", "2"),
-    tried!("bf16", "128", "0", "0", "2"),
-    tried!("f32", "128", "0", "0", "3"),
-    tried!("bf16", "64", "2", "1", "3"),
+    tried!("f32", "64", "0", "0", "0", "0"),
+    tried!("f32", "64", "0", "0", "0", "1"),
+    tried!("bf16", "64", "0", "1", "0", "1"),
+    tried!("f16", "128", "1", "0", "1", "1"),
+    tried!("f32", "64", "2", "1", "1", "2"),
+    tried!("bf16", "128", "0", "0", "0", "2"),
+    tried!("f32", "128", "0", "1", "0", "3"),
+    tried!("bf16", "64", "2", "0", "1", "3"),
 ];
 
 /// Threads of a block; each has a query or a key.
@@ -134,6 +137,8 @@ struct Params {
     dk: CudaView,
     dv: CudaView,
     dmask: CudaView,
+    of_queries: CudaView,
+    of_keys: CudaView,
     max: u64,
     sum: u64,
     acc: u64,
@@ -149,6 +154,7 @@ struct Params {
     low: i64,
     high: i64,
     masked: i64,
+    segmented: i64,
     dropping: i64,
     least: i64,
     all_heads: i64,
@@ -183,7 +189,7 @@ struct Problem {
 
 impl Problem {
     /// A problem whose queries, keys, values and mask are the call's first operands.
-    fn new(call: &CudaCall<'_>, options: &Attention, mask: Option<DType>) -> Result<Self> {
+    fn new(call: &CudaCall<'_>, options: &Attention, masks: Masks) -> Result<Self> {
         let boxes = &call.cx.inputs;
         let (queries, keys) = (boxes[0].global[2], boxes[1].global[2]);
         let (low, high) = options.band(queries, keys).bounds();
@@ -213,7 +219,17 @@ impl Problem {
             params.kept = 1.0 - rate;
             params.stream = stream.numbers();
         }
-        if let Some(mask) = mask {
+        if masks.segments {
+            params.segmented = 1;
+            let of = |operand, like: &CudaView| -> Result<CudaView> {
+                let mut tokens = *like;
+                (tokens.ndim, tokens.shape[1]) = (2, like.shape[2]);
+                Ok(call.input(operand)?.broadcast_to(&tokens))
+            };
+            params.of_queries = of(masks.first_segments(), &params.q)?;
+            params.of_keys = of(masks.first_segments() + 1, &params.k)?;
+        }
+        if let Some(mask) = masks.mask {
             params.masked = if mask == DType::Bool { 1 } else { 2 };
             let mut pairs = params.q;
             (pairs.ndim, pairs.shape[3]) = (4, params.k.shape[2]);
@@ -287,11 +303,12 @@ impl Problem {
             k,
             v,
             masked,
+            segmented,
             dropping,
             ..
         } = &self.params;
         let texts = format!(
-            "{}#define DIM {}\n#define VDIM {}\n#define MASKED {masked}\n#define DROPS {dropping}\n#define KERNEL_OF {}\n",
+            "{}#define DIM {}\n#define VDIM {}\n#define MASKED {masked}\n#define SEGMENTED {segmented}\n#define DROPS {dropping}\n#define KERNEL_OF {}\n",
             define(&[("T", self.stored), ("A", self.wide())]),
             k.shape[3],
             v.shape[3],
@@ -357,7 +374,7 @@ impl Problem {
 
 impl CudaKernel for Forward {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let mut problem = Problem::new(call, &self.options, self.mask)?;
+        let mut problem = Problem::new(call, &self.options, self.masks)?;
         let rows = problem.rows();
         let found = Kept::take(call);
         let fresh = found.is_none();
@@ -418,7 +435,7 @@ impl CudaKernel for Forward {
 
 impl CudaKernel for Backward {
     fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let mut problem = Problem::new(call, &self.options, self.mask)?;
+        let mut problem = Problem::new(call, &self.options, self.masks)?;
         let rows = problem.rows();
         let dim = problem.params.q.shape[3] as usize;
         let found = Kept::take(call);
@@ -472,7 +489,7 @@ impl Backward {
         params: &mut Params,
         [delta, dq]: [u64; 2],
     ) -> Result<()> {
-        let first = 3 + usize::from(self.mask.is_some());
+        let first = self.masks.end();
         (params.delta, params.dq) = (delta, dq);
         (params.out, params.dout) = (call.input(first)?, call.input(first + 2)?);
         params.lse = call.input(first + 1)?.data;

@@ -1,13 +1,14 @@
 //! The positions of the queries and keys of a kernel call, and which pairs of them are hidden or dropped.
 
 use super::options::Attention;
+use super::rule::Masks;
 use crate::host::{Held, positions};
 use crate::rng::Stream;
 use crate::{HostCall, OperandBox};
 use shard_comm::{Bool, DType, Element};
+use shard_kernels::Positions;
 use shard_kernels::attention::{Band, DropoutMask, KeyBlock, Queries, Stored};
 use shard_kernels::random::BLOCKS;
-use shard_kernels::{Positions, View};
 use shard_spec::DimPart;
 
 /// Which probabilities are dropped: those whose random word is below the rate. The words of the stream are numbered by place in
@@ -94,8 +95,16 @@ impl<'a> Facing<'a> {
         }
     }
 
-    pub(super) fn problem<'b, E: Stored>(&'b self, q: View<'b, E>) -> Queries<'b, E> {
-        let mut queries = Queries::new(q, self.queries.get()).band(self.band);
+    /// The queries of a call.
+    pub(super) fn problem<'b, E: Stored + Element>(
+        &'b self,
+        call: &HostCall<'b, '_>,
+        masks: Masks,
+    ) -> Queries<'b, E> {
+        let mut queries = Queries::new(call.input(0), self.queries.get()).band(self.band);
+        if masks.segments {
+            queries = queries.segments(call.input(masks.first_segments()));
+        }
         if let Some(scale) = self.options.scale {
             queries = queries.scale(scale);
         }
@@ -106,14 +115,17 @@ impl<'a> Facing<'a> {
     }
 }
 
-/// The keys and values of a call, with their mask.
+/// The keys and values of a call, with their masks.
 pub(super) fn block<'a, E: Stored + Element>(
     call: &HostCall<'a, '_>,
-    mask: Option<DType>,
+    masks: Masks,
     positions: Positions<'a>,
 ) -> KeyBlock<'a, E> {
-    let block = KeyBlock::new(call.input::<E>(1), call.input::<E>(2), positions);
-    match mask {
+    let mut block = KeyBlock::new(call.input::<E>(1), call.input::<E>(2), positions);
+    if masks.segments {
+        block = block.segments(call.input(masks.first_segments() + 1));
+    }
+    match masks.mask {
         None => block,
         Some(DType::Bool) => block.allow(call.input::<Bool>(3)),
         Some(_) => block.bias(call.input::<E>(3)),

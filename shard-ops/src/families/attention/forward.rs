@@ -4,14 +4,14 @@ use super::NAME;
 use super::backward::Backward;
 use super::facing::{Facing, block};
 use super::options::Attention;
-use super::rule::{Extents, accesses, types};
+use super::rule::{Extents, Masks, accesses, types};
 use crate::families::elementwise::cast;
 use crate::host::{partial_type, with_stored};
 use crate::{
     Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Precision, Result,
     Rule, Saved, Value,
 };
-use shard_comm::{DType, Element};
+use shard_comm::Element;
 use shard_kernels::attention::{AttentionState, Stored, merge};
 use shard_spec::Layout;
 use smallvec::smallvec;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Forward {
     pub(crate) options: Attention,
-    pub(crate) mask: Option<DType>,
+    pub(super) masks: Masks,
 }
 
 impl Op for Forward {
@@ -33,28 +33,28 @@ impl Op for Forward {
     }
 
     fn key(&self) -> u128 {
-        self.options.key(NAME)
+        self.options.key(NAME, self.masks)
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
-        let count = 3 + usize::from(self.mask.is_some());
+        let count = self.masks.end();
         if inputs.len() != count {
             return Err(OpError::arity(NAME, count.to_string(), inputs.len()));
         }
-        let dtype = types(inputs, self.mask)?;
-        let at = Extents::new(&inputs[0], &inputs[1], &inputs[2], inputs.get(3))?;
+        let dtype = types(inputs, self.masks)?;
+        let mask = self.masks.of(inputs);
+        let at = Extents::new(&inputs[0], &inputs[1], &inputs[2], mask)?;
         let mut rule = Rule::builder(NAME, inputs)
             .any_order()
             .fold_by(self.options.fold_by);
-        let a = accesses(&mut rule, &at, inputs.get(3));
-        let rule = rule
+        let a = accesses(&mut rule, &at, self.masks, inputs);
+        let mut rule = rule
             .input(a.query.clone())
             .input(a.key.clone())
             .input(a.key);
-        let rule = match a.mask {
-            Some(mask) => rule.input(mask),
-            None => rule,
-        };
+        for side in a.mask.into_iter().chain(a.segments) {
+            rule = rule.input(side);
+        }
         let shape = smallvec![at.batch, at.heads, at.queries];
         rule.output(
             a.query,
@@ -93,8 +93,8 @@ impl Op for Forward {
         };
         let op = Backward {
             options: self.options,
-            mask: self.mask,
-            wants_mask: self.mask.is_some_and(|m| m != DType::Bool) && saved.needs[3],
+            masks: self.masks,
+            wants_mask: self.masks.is_added() && saved.needs[3],
         };
         let operands: Vec<&Value> = saved
             .inputs
@@ -119,8 +119,8 @@ impl Forward {
     {
         let boxes = &call.cx.inputs;
         let facing = Facing::new(&self.options, boxes);
-        let problem = facing.problem(call.input::<E>(0));
-        let block = block(call, self.mask, facing.keys.get());
+        let problem = facing.problem::<E>(call, self.masks);
+        let block = block(call, self.masks, facing.keys.get());
         let shape = &boxes[0].shape;
         let rows = [shape[0], shape[1], shape[2]];
         let mut state = match call

@@ -16,15 +16,19 @@ mod facing;
 mod forward;
 mod options;
 mod rule;
+mod segments;
 mod weights;
 
 #[cfg(feature = "cuda")]
 pub(crate) use backward::Backward;
 
 pub use options::{Attention, Causal};
+pub use segments::{Segments, attention_by_segment};
 pub use weights::attention_weights;
 
 pub(crate) use forward::Forward;
+
+use rule::Masks;
 
 use crate::families::shape::reshape;
 use crate::{Exec, OpError, Result, Value};
@@ -78,15 +82,30 @@ pub fn attention(
     mask: Option<&Value>,
     options: &Attention,
 ) -> Result<Value> {
+    apply(exec, [q, k, v], mask, None, options)
+}
+
+/// Attention, of queries and keys that may be of segments.
+fn apply(
+    exec: &dyn Exec,
+    [q, k, v]: [&Value; 3],
+    mask: Option<&Value>,
+    segments: Option<&[Value; 2]>,
+    options: &Attention,
+) -> Result<Value> {
     check(q, k, options)?;
     let mask = as_four_dims(exec, mask)?;
     let op = Forward {
         options: *options,
-        mask: mask.as_ref().map(|m| m.dtype()),
+        masks: Masks {
+            mask: mask.as_ref().map(|m| m.dtype()),
+            segments: segments.is_some(),
+        },
     };
-    let operands: Vec<&Value> = [Some(q), Some(k), Some(v), mask.as_ref()]
+    let operands: Vec<&Value> = [q, k, v]
         .into_iter()
-        .flatten()
+        .chain(&mask)
+        .chain(segments.into_iter().flatten())
         .collect();
     let [out, _] = exec.apply_n(Arc::new(op), &operands)?;
     Ok(out)

@@ -1,5 +1,6 @@
 //! The options of attention: which keys a query sees, and how the keys reach it.
 
+use super::rule::Masks;
 use crate::rng::Stream;
 use crate::{FoldBy, key_of};
 use shard_kernels::attention::Band;
@@ -90,10 +91,13 @@ impl Attention {
         causal.and(window).shifted(offset)
     }
 
-    pub(super) fn key(&self, name: &str) -> u128 {
+    pub(super) fn key(&self, name: &str, masks: Masks) -> u128 {
         let scale = self.scale.map(f64::to_bits);
         let rate = self.dropout.map(|(rate, _)| rate.to_bits());
         // The stream is left out: what is dropped does not change what moves, and every call has another stream.
-        key_of(name, &(scale, self.causal, self.window, rate, self.fold_by))
+        key_of(
+            name,
+            &(scale, self.causal, self.window, rate, self.fold_by, masks),
+        )
     }
 }

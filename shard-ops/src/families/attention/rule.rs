@@ -5,6 +5,37 @@ use crate::families::types::stored_types;
 use crate::{Access, Meta, OpError, Result, RuleBuilder};
 use shard_comm::DType;
 
+/// The operands behind queries, keys and values that say which pairs count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Masks {
+    /// The type of the mask, if there is one.
+    pub(super) mask: Option<DType>,
+    /// Whether the segments of queries and of keys follow.
+    pub(super) segments: bool,
+}
+
+impl Masks {
+    /// The place of the first operand behind these.
+    pub(super) fn end(self) -> usize {
+        self.first_segments() + 2 * usize::from(self.segments)
+    }
+
+    /// The place of the queries' segments, if there are any.
+    pub(super) fn first_segments(self) -> usize {
+        3 + usize::from(self.mask.is_some())
+    }
+
+    /// The mask among a rule's inputs.
+    pub(super) fn of(self, inputs: &[Meta]) -> Option<&Meta> {
+        self.mask.and(inputs.get(3))
+    }
+
+    /// Whether the mask is added to logits.
+    pub(super) fn is_added(self) -> bool {
+        self.mask.is_some_and(|dtype| dtype != DType::Bool)
+    }
+}
+
 /// The operands' extents, checked.
 pub(super) struct Extents {
     pub(super) batch: usize,
@@ -90,10 +121,18 @@ pub(super) struct Accesses {
     pub(super) key: Vec<Access>,
     pub(super) sums: Vec<Access>,
     pub(super) mask: Option<Vec<Access>>,
+    /// Of the segments of queries and of keys, if there are any.
+    pub(super) segments: Vec<Vec<Access>>,
 }
 
 /// Adds the factors of attention to a rule, and says how its operands are indexed.
-pub(super) fn accesses(rule: &mut RuleBuilder, at: &Extents, mask: Option<&Meta>) -> Accesses {
+pub(super) fn accesses(
+    rule: &mut RuleBuilder,
+    at: &Extents,
+    masks: Masks,
+    inputs: &[Meta],
+) -> Accesses {
+    let mask = masks.of(inputs);
     let batch = Access::factor(rule.factor(at.batch));
     let heads = rule.factor(at.kv_heads);
     let queries = rule.factor(at.queries);
@@ -116,7 +155,19 @@ pub(super) fn accesses(rule: &mut RuleBuilder, at: &Extents, mask: Option<&Meta>
         keys.clone(),
     ];
     let full = [at.batch, at.heads, at.queries, at.keys];
+    let of_entries = |meta: &Meta| match meta.shape[0] == 1 && at.batch != 1 {
+        true => Access::WHOLE,
+        false => batch.clone(),
+    };
+    let segments = match masks.segments {
+        true => &inputs[masks.first_segments()..masks.end()],
+        false => &[],
+    };
+    let tokens = [Access::factor(queries), keys.clone()];
+    let segments = segments.iter().zip(tokens);
+    let segments = segments.map(|(meta, tokens)| vec![of_entries(meta), tokens]);
     Accesses {
+        segments: segments.collect(),
         query: rows.iter().cloned().chain([rest.clone()]).collect(),
         key: vec![batch, Access::factor(heads), keys, rest],
         sums: rows.to_vec(),
@@ -135,9 +186,8 @@ pub(super) fn accesses(rule: &mut RuleBuilder, at: &Extents, mask: Option<&Meta>
 }
 
 /// The operands' common type.
-pub(super) fn types(inputs: &[Meta], mask: Option<DType>) -> Result<DType> {
-    let added = mask.is_some_and(|m| m != DType::Bool);
-    if let Some(got) = mask.filter(|m| !m.is_float() && *m != DType::Bool) {
+pub(super) fn types(inputs: &[Meta], masks: Masks) -> Result<DType> {
+    if let Some(got) = masks.mask.filter(|m| !m.is_float() && *m != DType::Bool) {
         // Ones that say which keys count would be added to logits, if they were converted to the queries' type.
         let float = inputs[0].dtype;
         return Err(OpError::dtype(
@@ -147,5 +197,5 @@ pub(super) fn types(inputs: &[Meta], mask: Option<DType>) -> Result<DType> {
             got,
         ));
     }
-    stored_types(NAME, &inputs[..3 + usize::from(added)])
+    stored_types(NAME, &inputs[..3 + usize::from(masks.is_added())])
 }

@@ -1,5 +1,5 @@
 // Attention and its gradient by a GPU's units for matrices, of operands that were packed as parts (tiles.cuh), for finite numbers
-// up to a size. MASKED: as `masked`; DROPS: whether there is dropout; KERNEL_OF: which kernel is compiled.
+// up to a size. MASKED, SEGMENTED: as `masked` and `segmented`; DROPS: whether there is dropout; KERNEL_OF: which kernel is compiled.
 //
 // A warp has 16 rows, which are queries, or keys in the gradient of these, and goes through tiles of the other side (Dao,
 // "FlashAttention-2", 2023). Logits, weights and their gradients stay in registers.
@@ -104,6 +104,9 @@ DEVICE f32 masked_product(const Attention& p, i64 b, i64 h, i64 r, i64 j, f32 pr
     if (r >= p.q.shape[2] || j >= p.k.shape[2]) return (f32)-INFINITE;
     const i64 away = at(p.keys, j) - at(p.queries, r);
     if (away < p.low || away > p.high) return (f32)-INFINITE;
+#if SEGMENTED
+    if (of_two_segments(p, b, r, j)) return (f32)-INFINITE;
+#endif
 #if MASKED
     const i64 m = b * p.mask.strides[0] + h * p.mask.strides[1] + r * p.mask.strides[2] + j * p.mask.strides[3];
 #if MASKED == 1
@@ -166,7 +169,7 @@ TILE_KERNEL(fold_tiles, Attention, BLOCK, SMALL ? 4 : 2) {
         Values::template bring<BLOCK>(values, v.first + (i64)first * VDIMS, v.behind);
         tiles::Sums x[tile / 8];
         tiles::by_lines<tile / 8, DIMS / 16, PARTS, false>(x, q, tiles::Lines<Keys::apart, Keys::part>{keys});
-        if (MASKED || first + tile > count || first < shared->all_from || first >= shared->all_to)
+        if (MASKED || SEGMENTED || first + tile > count || first < shared->all_from || first >= shared->all_to)
             #pragma unroll
             for (i32 i = 0; i < tile / 2; i++) {
                 f32& at = x[i / 4].at[i % 4];
@@ -299,7 +302,7 @@ TILE_KERNEL(grad_queries_tiles, Attention, BLOCK, SMALL ? 3 : 2) {
         tiles::Sums x[tile / 8], dp[tile / 8];
         tiles::by_lines<tile / 8, DIMS / 16, PARTS, false>(x, q, tiles::Lines<Keys::apart, Keys::part>{keys});
         tiles::by_lines<tile / 8, VDIMS / 16, PARTS, false>(dp, dout, tiles::Lines<Values::apart, Values::part>{values});
-        const bool checked = MASKED || first + tile > count || first < shared->all_from || first >= shared->all_to;
+        const bool checked = MASKED || SEGMENTED || first + tile > count || first < shared->all_from || first >= shared->all_to;
         #pragma unroll
         for (i32 i = 0; i < tile / 2; i++) {
             const i32 r = r0 + i % 4 / 2 * 8, j = first + i / 4 * 8 + col + i % 2;
@@ -370,7 +373,7 @@ TILE_KERNEL(grad_keys_tiles, Attention, BLOCK, SMALL ? 3 : 2) {
             tiles::Sums x[tile / 8], dp[tile / 8];
             tiles::by_lines<tile / 8, DIMS / 16, PARTS, true>(x, k, tiles::Lines<Queries::apart, Queries::part>{queries});
             tiles::by_lines<tile / 8, VDIMS / 16, PARTS, true>(dp, v, tiles::Lines<Grads::apart, Grads::part>{grads});
-            const bool checked = MASKED || top + ROWS > count || first < shared->all_from || first >= shared->all_to;
+            const bool checked = MASKED || SEGMENTED || top + ROWS > count || first < shared->all_from || first >= shared->all_to;
             #pragma unroll
             for (i32 i = 0; i < tile / 2; i++) {
                 const i32 c = i / 4 * 8 + col + i % 2;

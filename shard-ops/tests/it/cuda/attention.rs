@@ -2,7 +2,7 @@
 
 use crate::ranks::{gpus, on_device};
 use shard_comm::{Bool, DType, DeviceKind, Element, dispatch_dtype};
-use shard_ops::attention::{Attention, Causal, attention};
+use shard_ops::attention::{Attention, Causal, Segments, attention, attention_by_segment};
 use shard_ops::rng::Stream;
 use shard_ops::{Engine, Exec, FoldBy, Op, Result, Saved, Value, Values, elementwise};
 use shard_redistribute::{Array, MeshComm};
@@ -48,6 +48,8 @@ struct Case {
     keys: usize,
     dims: [usize; 2],
     mask: Option<(DType, [usize; 4])>,
+    /// Of how many segments queries and keys are, if of any.
+    segments: Option<usize>,
     options: Attention,
     /// Numbers are up to this; some of the keys and values are these instead.
     size: f64,
@@ -91,6 +93,7 @@ impl Case {
             keys,
             dims,
             mask: mask.map(|mask| (mask, shape)),
+            segments: [None, None, Some(1 + at(14, 3))][at(13, 3)],
             options: options.fold_by(FoldBy::Ring),
             size: 2.0,
             odd: Vec::new(),
@@ -135,6 +138,13 @@ impl Case {
             };
             inputs.push(Value::new(mask.unwrap()));
         }
+        let rows = [self.queries, self.keys].into_iter().zip(5..);
+        for (rows, seed) in rows.filter(|_| self.segments.is_some()) {
+            let layout = Layout::replicated(cx.mesh(), &[self.batch, rows]);
+            let many = self.segments.unwrap_or(1) as f64;
+            let at = |i: &[usize]| ((drawn(i, seed) + 1.0) / 2.0 * many) as i64;
+            inputs.push(Value::new(Array::from_fn(cx, &layout, at).unwrap()));
+        }
         inputs
     }
 
@@ -152,7 +162,16 @@ impl Case {
         let inputs = self.inputs::<T>(cx);
         let kept = Keeping(engine, RefCell::default());
         let [q, k, v] = [0, 1, 2].map(|i| &inputs[i]);
-        attention(&kept, q, k, v, inputs.get(3), &self.options).unwrap();
+        let mask = self.mask.map(|_| &inputs[3]);
+        match &inputs[3 + usize::from(self.mask.is_some())..] {
+            [queries, keys] => {
+                let of = Segments { queries, keys };
+                attention_by_segment(&kept, [q, k, v], of, mask, &self.options).unwrap();
+            }
+            _ => {
+                attention(&kept, q, k, v, mask, &self.options).unwrap();
+            }
+        }
         let (op, outputs) = kept.1.take().unwrap();
         let mut cotangents = vec![None; outputs.len()];
         let dout = elementwise::add_scalar(engine, &outputs[0], 0.5).unwrap();
@@ -223,6 +242,7 @@ fn numbers_without_parts_are_the_hosts() {
                 queries: 20,
                 keys: 18,
                 mask: None,
+                segments: None,
                 options: Attention::default().fold_by(FoldBy::Ring),
                 ..Case::of(i, dtype)
             };

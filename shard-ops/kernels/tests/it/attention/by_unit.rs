@@ -14,7 +14,8 @@ const TOLERANCE: f64 = 6e-5;
 /// In `f32` products are as by vectors.
 const TOLERANCE_OF_SINGLE: f64 = 2e-6;
 
-/// A random problem in numbers that are exact in `bf16`.
+/// A random problem in numbers that are exact in `bf16`. Rows that see one key alone and drop from it have no cotangent: what rounds their result
+/// is all of their logit's gradient, unless its weight is 1 to the last bit.
 fn coarse(rng: &mut Rng, most: usize) -> Case {
     let mut case = Case::random(rng, most);
     for x in [&mut case.q, &mut case.k, &mut case.v, &mut case.dout] {
@@ -23,6 +24,14 @@ fn coarse(rng: &mut Rng, most: usize) -> Case {
     if let Some((_, bias)) = &mut case.bias {
         bias.iter_mut()
             .for_each(|x| *x = (*x * 64.0).round() / 64.0);
+    }
+    if case.dropped.is_some() {
+        let seen = case.answer().seen;
+        for (dout, seen) in case.dout.chunks_exact_mut(case.value_dim).zip(seen) {
+            if seen == 1 {
+                dout.fill(0.0);
+            }
+        }
     }
     case
 }
@@ -49,9 +58,11 @@ impl<E: Stored<Acc = f32>> Rows<E> {
     ) -> Queries<'a, E> {
         let shape = [case.batch, case.heads(), case.queries, case.dim];
         let q = View::contiguous(&self.q, &shape);
-        let queries = Queries::new(q, Positions::List(&case.query_at))
-            .scale(case.scale)
-            .band(case.band);
+        let queries = case.of_segments(
+            Queries::new(q, Positions::List(&case.query_at))
+                .scale(case.scale)
+                .band(case.band),
+        );
         match dropout {
             Some(dropout) => queries.dropout(dropout),
             None => queries,

@@ -21,6 +21,8 @@ pub(super) struct Case {
     pub(super) dout: Vec<f64>,
     pub(super) scale: f64,
     pub(super) band: Band,
+    /// Segments of queries and of keys, of all batch entries.
+    pub(super) segments: Option<[Vec<i64>; 2]>,
     pub(super) query_at: Vec<i64>,
     pub(super) key_at: Vec<i64>,
     pub(super) allow: Option<(Vec<usize>, Vec<Bool>)>,
@@ -36,6 +38,8 @@ pub(super) struct Answer {
     pub(super) dk: Vec<f64>,
     pub(super) dv: Vec<f64>,
     pub(super) dbias: Vec<f64>,
+    /// How many keys each row sees.
+    pub(super) seen: Vec<usize>,
 }
 
 /// Whether a probability is dropped, by a small hash.
@@ -101,6 +105,22 @@ impl Case {
             }
             list
         };
+        let scale = single(0.2 + rng.unit().abs());
+        let (query_at, key_at) = (shuffled(rng, queries), shuffled(rng, keys));
+        let dropped = (rng.within(0, 3) == 0).then_some(0.3);
+        // One after the other, as documents are, or anyhow.
+        let (sorted, many) = (rng.within(0, 2) > 0, rng.within(0, 4));
+        let mut numbers = |n: usize| -> Vec<i64> {
+            let entry = |rng: &mut Rng| {
+                let mut of: Vec<_> = (0..n).map(|_| rng.within(0, many) as i64 - 1).collect();
+                if sorted {
+                    of.sort_unstable();
+                }
+                of
+            };
+            (0..batch).flat_map(|_| entry(rng)).collect()
+        };
+        let segments = [numbers(queries), numbers(keys)];
         Self {
             batch,
             kv_heads,
@@ -113,13 +133,14 @@ impl Case {
             k,
             v,
             dout,
-            scale: single(0.2 + rng.unit().abs()),
+            scale,
             band,
-            query_at: shuffled(rng, queries),
-            key_at: shuffled(rng, keys),
+            segments: (rng.within(0, 2) == 0).then_some(segments),
+            query_at,
+            key_at,
             allow,
             bias,
-            dropped: (rng.within(0, 3) == 0).then_some(0.3),
+            dropped,
         }
     }
 
@@ -152,6 +173,7 @@ impl Case {
             dk: vec![0.0; self.k.len()],
             dv: vec![0.0; self.v.len()],
             dbias: vec![0.0; rows * keys],
+            seen: vec![0; rows],
         };
         for row in 0..rows {
             let (b, h, i) = (
@@ -167,7 +189,11 @@ impl Case {
             let dot = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
             let logit = |j: usize| {
                 let at = [b, h, i, j];
+                let of_one_segment = self.segments.as_ref().is_none_or(|[of_queries, of_keys]| {
+                    of_queries[b * self.queries + i] == of_keys[b * keys + j]
+                });
                 let seen = self.band.sees(self.query_at[i], self.key_at[j])
+                    && of_one_segment
                     && allow.as_ref().is_none_or(|m| m.get(&at).get());
                 if seen {
                     self.scale * dot(q, key(j)) + bias.as_ref().map_or(0.0, |m| m.get(&at))
@@ -176,6 +202,7 @@ impl Case {
                 }
             };
             let logits: Vec<f64> = (0..keys).map(logit).collect();
+            a.seen[row] = logits.iter().filter(|&&t| t > f64::NEG_INFINITY).count();
             let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             if max == f64::NEG_INFINITY {
                 continue;
@@ -229,9 +256,11 @@ impl Case {
             rate,
             dropped: |b, h, q, k| dropped(b, h, q, k, rate),
         };
-        let mut queries = Queries::new(q.view(), Positions::List(&self.query_at))
-            .scale(self.scale)
-            .band(self.band);
+        let mut queries = self.of_segments(
+            Queries::new(q.view(), Positions::List(&self.query_at))
+                .scale(self.scale)
+                .band(self.band),
+        );
         if self.dropped.is_some() {
             queries = queries.dropout(&drop);
         }
@@ -258,6 +287,7 @@ impl Case {
             dk: vec![0.0; self.k.len()],
             dv: vec![0.0; self.v.len()],
             dbias: vec![0.0; rows * self.keys],
+            seen: vec![],
             lse: lse.iter().map(|x| x.wide()).collect(),
             out: wide(&out),
         };
@@ -296,6 +326,14 @@ impl Case {
         a
     }
 
+    /// Queries of the case's segments, if it has any.
+    pub(super) fn of_segments<'a, E: Stored>(&'a self, queries: Queries<'a, E>) -> Queries<'a, E> {
+        match &self.segments {
+            Some([of, _]) => queries.segments(View::contiguous(of, &[self.batch, self.queries])),
+            None => queries,
+        }
+    }
+
     /// The keys `keys` of the problem, with their masks.
     pub(super) fn part<E: Stored>(&self, keys: &[usize], strided: bool) -> Part<E> {
         let pick = |data: &[f64], d: usize| -> Vec<E> {
@@ -313,6 +351,10 @@ impl Case {
                 strided,
             ),
             at: keys.iter().map(|&key| self.key_at[key]).collect(),
+            segments: self
+                .segments
+                .as_ref()
+                .map(|[_, of]| columns(&[self.batch, self.keys], of, keys)),
             allow: self.allow.as_ref().map(|(s, m)| columns(s, m, keys)),
             bias: self.bias.as_ref().map(|(s, m)| {
                 let (shape, bias) = columns(s, m, keys);
@@ -349,6 +391,7 @@ pub(super) struct Part<E> {
     pub(super) k: Owned<E>,
     pub(super) v: Owned<E>,
     pub(super) at: Vec<i64>,
+    pub(super) segments: Option<(Vec<usize>, Vec<i64>)>,
     pub(super) allow: Option<(Vec<usize>, Vec<Bool>)>,
     pub(super) bias: Option<(Vec<usize>, Vec<E>)>,
 }
@@ -356,6 +399,9 @@ pub(super) struct Part<E> {
 impl<E: Stored> Part<E> {
     pub(super) fn block(&self) -> KeyBlock<'_, E> {
         let mut block = KeyBlock::new(self.k.view(), self.v.view(), Positions::List(&self.at));
+        if let Some((shape, of)) = &self.segments {
+            block = block.segments(View::contiguous(of, shape));
+        }
         if let Some((shape, mask)) = &self.allow {
             block = block.allow(View::contiguous(mask, shape));
         }

@@ -180,12 +180,11 @@ fn mask_gradients_sum_where_the_mask_repeats() {
             rate,
             dropped: |b, h, q, k| dropped(b, h, q, k, rate),
         };
-        let mut queries = Queries::new(
+        let queries = Queries::new(
             View::contiguous(&case.q, &q),
             Positions::List(&case.query_at),
-        )
-        .scale(case.scale)
-        .band(case.band);
+        );
+        let mut queries = case.of_segments(queries.scale(case.scale).band(case.band));
         if case.dropped.is_some() {
             queries = queries.dropout(&drop);
         }
