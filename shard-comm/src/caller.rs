@@ -6,7 +6,7 @@ use std::panic::Location;
 
 thread_local! {
     /// The call of the program that this rank is in.
-    static CALL: Cell<Call> = const { Cell::new(Call { method: None, site: None }) };
+    static CALL: Cell<Call> = const { Cell::new(Call { method: None, site: None, is_whole: false }) };
 }
 
 /// A call of the program.
@@ -14,6 +14,8 @@ thread_local! {
 struct Call {
     method: Option<&'static str>,
     site: Option<Site>,
+    /// Whether what it calls is named after it, too, wherever that is called.
+    is_whole: bool,
 }
 
 /// While this value lives, operations of this thread name, in errors and records, the place where the value was made, and the
@@ -60,14 +62,31 @@ impl Calling {
         Self::enter(Some(method), Location::caller())
     }
 
+    /// As [`of`](Self::of), of a method that calls others in closures, which know nothing of the place: whatever is called while the value
+    /// lives has this place and this name.
+    #[track_caller]
+    #[inline]
+    pub fn throughout(method: &'static str) -> Self {
+        let call = Self::of(method);
+        CALL.set(Call {
+            is_whole: true,
+            ..CALL.get()
+        });
+        call
+    }
+
     #[inline]
     fn enter(method: Option<&'static str>, site: Site) -> Self {
         let outer = CALL.get();
+        if outer.is_whole {
+            return Self(outer);
+        }
         let named = (outer.method).filter(|_| outer.site.is_some_and(|s| std::ptr::eq(s, site)));
         let method = named.or(method);
         CALL.set(Call {
             method,
             site: Some(site),
+            is_whole: false,
         });
         Self(outer)
     }
@@ -81,6 +100,7 @@ impl Calling {
         CALL.set(Call {
             method: outer.method.or(Some(op)),
             site: outer.site.or(Some(Location::caller())),
+            is_whole: outer.is_whole,
         });
         Self(outer)
     }

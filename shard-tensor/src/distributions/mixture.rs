@@ -41,7 +41,7 @@ impl<D: Distribution> MixtureSameFamily<D> {
     #[track_caller]
     pub fn new(weights: &Categorical, parts: D) -> Result<Self> {
         const OP: &str = "MixtureSameFamily::new";
-        let _call = Calling::of(OP);
+        let _call = Calling::throughout(OP);
         let of_parts = parts.batch_shape();
         let Some((&count, batch)) = of_parts.split_last() else {
             return Err(Error::argument(

@@ -98,6 +98,7 @@ pub trait Module: Tree {
 }
 
 /// A replicated parameter, uniform in `±1/√fan_in`: what PyTorch gives linear and convolutional layers.
+#[track_caller]
 fn uniform(mesh: &Mesh, shape: impl Into<Shape>, fan_in: usize) -> Result<ShardTensor> {
     let bound = 1.0 / (fan_in.max(1) as f64).sqrt();
     mesh.uniform(shape, -bound..bound, Placements::replicated())?

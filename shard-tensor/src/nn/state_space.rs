@@ -174,7 +174,7 @@ impl SelectiveStateSpace {
         x: &ShardTensor,
         kept: Option<&SelectiveState>,
     ) -> Result<(ShardTensor, SelectiveState)> {
-        let _call = Calling::of(NAME);
+        let _call = Calling::throughout(NAME);
         let [y, seen, h] = self.mixed(x, kept)?;
         let first = kept.map(|kept| &kept.states);
         let kept = SelectiveState {
@@ -250,7 +250,7 @@ impl Module for SelectiveStateSpace {
     /// Of `[batch, time, width]`.
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        let _call = Calling::of(NAME);
+        let _call = Calling::throughout(NAME);
         let [y, ..] = self.mixed(x, None)?;
         Ok(y)
     }

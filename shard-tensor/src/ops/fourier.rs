@@ -30,6 +30,7 @@ macro_rules! transforms {
                 dim: impl Into<crate::Dim>,
                 norm: FourierNorm,
             ) -> Result<Self> {
+                let _call = Calling::of(stringify!($name));
                 let counted = self.ndim().saturating_sub($complex);
                 let dim = dim.into().of(stringify!($name), counted)?;
                 self.run(|exec, x| fft::$name(exec, x, n, dim, norm))
@@ -52,6 +53,7 @@ macro_rules! transforms {
                 dims: impl Into<DimList>,
                 norm: FourierNorm,
             ) -> Result<Self> {
+                let _call = Calling::of(stringify!($many));
                 let counted = self.ndim().saturating_sub($complex);
                 let dims = dims.into().of(stringify!($many), counted)?;
                 self.run(|exec, x| fft::$many(exec, x, lengths, &dims, norm))

@@ -62,7 +62,7 @@ impl ShardTensor {
     /// As [`inv`](Self::inv); for shapes that do not belong together, and types that differ.
     #[track_caller]
     pub fn solve(&self, b: &Self) -> Result<Self> {
-        let _call = Calling::of("solve");
+        let _call = Calling::throughout("solve");
         self.beside("solve", b, |a, b| a.run2(b, ops::solve))
     }
 
@@ -219,7 +219,7 @@ impl ShardTensor {
     /// As [`solve`](Self::solve).
     #[track_caller]
     pub fn solve_triangular(&self, b: &Self, upper: bool, unit: bool) -> Result<Self> {
-        let _call = Calling::of("solve_triangular");
+        let _call = Calling::throughout("solve_triangular");
         self.beside("solve_triangular", b, |a, b| {
             a.run2(b, |exec, a, b| {
                 ops::solve_triangular(exec, a, b, upper, unit)
@@ -250,7 +250,7 @@ impl ShardTensor {
     /// As [`solve`](Self::solve), of matrices of any extents.
     #[track_caller]
     pub fn lstsq(&self, b: &Self) -> Result<Self> {
-        let _call = Calling::of("lstsq");
+        let _call = Calling::throughout("lstsq");
         self.beside("lstsq", b, |a, b| a.run2(b, ops::lstsq))
     }
 

@@ -47,7 +47,7 @@ impl ShardTensor {
         target: &Self,
         options: &ClassLoss,
     ) -> Result<Self> {
-        let _call = Calling::of("linear_cross_entropy");
+        let _call = Calling::throughout("linear_cross_entropy");
         self.check_rows(target)?;
         let weight = weight.in_use()?;
         let (dim, pieces) = self.pieces_for(&weight);
