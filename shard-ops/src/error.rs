@@ -39,7 +39,9 @@ pub enum OpError {
         got: DType,
     },
     /// A number does not fit the type of the result.
-    #[error("{op}: {value} is no {dtype}; give a number that the type holds, or take another type")]
+    #[error(
+        "{op}: {value:?} is no {dtype}; give a number that the type holds, or take another type"
+    )]
     Value {
         /// The op.
         op: &'static str,

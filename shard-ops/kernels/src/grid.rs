@@ -67,7 +67,7 @@ impl SampleMode {
 }
 
 impl Sampling {
-    /// What a coordinate reads along a dim of `extent`. One that is not finite reads nothing.
+    /// What a coordinate reads along a dim of `extent`: nothing, if it is NaN, or infinite without a border.
     #[inline(always)]
     pub fn taps(self, coordinate: f64, extent: usize) -> DimTaps {
         let mut taps = DimTaps::default();
@@ -76,6 +76,7 @@ impl Sampling {
             true => ((coordinate + 1.0) / 2.0 * (n - 1.0), (n - 1.0) / 2.0),
             false => (((coordinate + 1.0) * n - 1.0) / 2.0, n / 2.0),
         };
+        let at = self.within_reach(at, n);
         if !at.is_finite() || extent == 0 {
             return taps;
         }
@@ -102,6 +103,16 @@ impl Sampling {
         taps.weight = [first + 1.0 - at, at - first, 0.0, 0.0];
         taps.slope = [-per, per, 0.0, 0.0];
         taps
+    }
+
+    /// A position, as far from a border as matters.
+    #[inline(always)]
+    fn within_reach(self, at: f64, n: f64) -> f64 {
+        match self.edge {
+            SampleEdge::Border if at < -4.0 => -4.0,
+            SampleEdge::Border if at > n + 4.0 => n + 4.0,
+            _ => at,
+        }
     }
 
     /// Where a position comes to lie that is beyond the ends, and how fast it moves there.
@@ -446,6 +457,9 @@ impl Sampling {
             true => each(coordinates, |c| (c + 1.0) / 2.0 * (n - 1.0)),
             false => each(coordinates, |c| ((c + 1.0) * n - 1.0) / 2.0),
         };
+        if self.edge == SampleEdge::Border {
+            at = each(at, |at| self.within_reach(at, n));
+        }
         let reads = each(at, |at| at.is_finite() & (extent > 0));
         if self.edge != SampleEdge::Zeros {
             for (at, reads) in at.iter_mut().zip(&reads) {

@@ -144,6 +144,23 @@ pub(super) fn square_sum(
     exec.apply1(Arc::new(op), &[x])
 }
 
+/// What each of so many ties has of the cotangent of their extreme, which is `best`: NaN where that is.
+pub(super) fn share_of_ties(
+    exec: &dyn Exec,
+    dy: &Value,
+    ties: &Value,
+    best: &Value,
+) -> Result<Value> {
+    static SHARE: LazyLock<Arc<Fused>> = LazyLock::new(|| {
+        Fused::new("share", |[dy, ties, best]| {
+            let share = dy / ties;
+            let unless_nan = (-best).below(f64::INFINITY, share, f64::NAN);
+            [best.below(f64::INFINITY, share, unless_nan)]
+        })
+    });
+    SHARE.apply1(exec, &[dy, ties, best])
+}
+
 /// The gradient of extremes over dims, which are `best`: ties have an even share each, and NaN, which is the largest and the smallest and equals
 /// nothing, gives NaN to all.
 fn shared_between_ties(
@@ -159,13 +176,6 @@ fn shared_between_ties(
             [x.below(best, 0.0, best.below(x, 0.0, 1.0))]
         })
     });
-    static SHARE: LazyLock<Arc<Fused>> = LazyLock::new(|| {
-        Fused::new("share", |[dy, ties, best]| {
-            let share = dy / ties;
-            let unless_nan = (-best).below(f64::INFINITY, share, f64::NAN);
-            [best.below(f64::INFINITY, share, unless_nan)]
-        })
-    });
     static SHARED: LazyLock<Arc<Fused>> = LazyLock::new(|| {
         Fused::new("shared", |[x, best, share]| {
             [x.below(best, 0.0, best.below(x, 0.0, share))]
@@ -173,7 +183,7 @@ fn shared_between_ties(
     });
     let ties = sum_in_full(exec, &HIT.apply1(exec, &[x, best])?, dims, true)?;
     let share = rounded_once(exec, [dy, best], |[dy, best]| {
-        SHARE.apply1(exec, &[dy, &ties, best])
+        share_of_ties(exec, dy, &ties, best)
     })?;
     SHARED.apply1(exec, &[x, best, &share])
 }

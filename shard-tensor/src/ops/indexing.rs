@@ -636,8 +636,8 @@ impl ShardTensor {
         self.run2(ids, |exec, x, i| indexing::segment_mean(exec, x, i, count))
     }
 
-    /// The largest of the rows of each segment, element by element; -∞ for those without rows. Ties share the gradient evenly. See
-    /// [`segment_sum`](Self::segment_sum).
+    /// The largest of the rows of each segment, element by element; -∞ for those without rows. Ties share the gradient evenly, and where
+    /// the largest is NaN all have that. See [`segment_sum`](Self::segment_sum).
     ///
     /// Another value for segments without rows, such as PyTorch Geometric's 0, takes their place so:
     ///

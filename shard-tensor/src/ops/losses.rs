@@ -186,7 +186,7 @@ impl ShardTensor {
     }
 
     /// The binary cross entropy of probabilities with targets, each times `weight` if there is one, reduced. Logarithms are cut off at
-    /// -100, with PyTorch's slope of 1e12 there.
+    /// -100, and of less than 1e-12 their slope is PyTorch's, 1e12.
     ///
     /// # Collective
     /// As [`mse_loss`](Self::mse_loss).

@@ -280,8 +280,8 @@ impl ShardTensor {
     }
 
     /// `beta * x + alpha * a b`, with `x` broadcast to the product of the matrices `a` and `b`; also of batches of them, as
-    /// `torch.baddbmm`. With a `beta` of 0 only the shape of `x` counts, and NaN or infinities in it do not. Of 16-bit floats the product is
-    /// rounded before it is added.
+    /// `torch.baddbmm`. With a `beta` of 0 only the shape of `x` counts, and with an `alpha` of 0 that of the product: NaN and
+    /// infinities in them do not. Of 16-bit floats the product is rounded before it is added.
     ///
     /// # Collective
     /// As [`matmul`](Self::matmul).

@@ -3,13 +3,8 @@
 use super::fine;
 use crate::{Dim, Error, Fused, Placement, Result, ShardTensor};
 use shard_comm::Calling;
+use std::ops::Range;
 use std::sync::LazyLock;
-
-/// How far apart places along a dim are: all alike, or a number for each two neighbours, which broadcasts along the other dims.
-enum Widths {
-    Even(f64),
-    Each(ShardTensor),
-}
 
 /// Slopes along a dim, by finite differences.
 impl ShardTensor {
@@ -38,9 +33,9 @@ impl ShardTensor {
     #[track_caller]
     pub fn gradient(&self, dx: f64, dim: impl Into<Dim>, edge_order: usize) -> Result<Self> {
         const OP: &str = "gradient";
-        let _call = Calling::of(OP);
+        let _call = Calling::throughout(OP);
         let dim = self.dim(OP, dim)?;
-        self.slopes(OP, &Widths::Even(dx), dim, edge_order)
+        self.slopes(OP, dim, edge_order, |x| evenly(x, dx, dim, edge_order))
     }
 
     /// As [`gradient`](Self::gradient), with the places: a list of as many as the dim has, whose neighbours differ.
@@ -63,7 +58,7 @@ impl ShardTensor {
     #[track_caller]
     pub fn gradient_at(&self, x: &Self, dim: impl Into<Dim>, edge_order: usize) -> Result<Self> {
         const OP: &str = "gradient_at";
-        let _call = Calling::of(OP);
+        let _call = Calling::throughout(OP);
         let dim = self.dim(OP, dim)?;
         let places = self.places(OP, dim)?;
         if x.shape() != [places] || x.dtype() != self.dtype() {
@@ -77,7 +72,10 @@ impl ShardTensor {
         let widths = x.to(fine(x.dtype()))?.diff(1, 0)?;
         let mut shape = vec![1; self.ndim() - dim];
         shape[0] = widths.numel();
-        self.slopes(OP, &Widths::Each(widths.reshape(shape)?), dim, edge_order)
+        let widths = widths.reshape(shape)?;
+        self.slopes(OP, dim, edge_order, |x| {
+            unevenly(x, &widths, dim, edge_order)
+        })
     }
 
     /// How many places a dim has.
@@ -97,9 +95,9 @@ impl ShardTensor {
     fn slopes(
         &self,
         op: &'static str,
-        widths: &Widths,
         dim: usize,
         edge_order: usize,
+        of: impl FnOnce(&Self) -> Result<Self>,
     ) -> Result<Self> {
         let n = self.places(op, dim)?;
         if !self.dtype().is_float() || !(1..=2).contains(&edge_order) || n <= edge_order {
@@ -110,12 +108,7 @@ impl ShardTensor {
                 "of two places there is order 1; integers are converted with `to`",
             ));
         }
-        let differences = self.to(fine(self.dtype()))?.diff(1, dim)?;
-        let between = match widths {
-            Widths::Even(width) => differences.div_scalar(*width)?,
-            Widths::Each(widths) => differences.div(widths)?,
-        };
-        let found = joined(&between, widths, dim, edge_order)?.to(self.dtype())?;
+        let found = of(&self.to(fine(self.dtype()))?)?.to(self.dtype())?;
         let partial = |placement: &Placement| matches!(placement, Placement::Partial(_));
         match found.layout() == self.layout() || self.placements().iter().any(partial) {
             true => Ok(found),
@@ -124,11 +117,34 @@ impl ShardTensor {
     }
 }
 
-/// Slopes at places, of those between neighbours: means by the widths on the other side, and what is there at the ends.
+/// Slopes at places that are `width` apart: what lies on either side, whatever the place itself has, and at the ends those between the last two or
+/// three.
 #[track_caller]
-fn joined(
-    between: &ShardTensor,
-    widths: &Widths,
+fn evenly(x: &ShardTensor, width: f64, dim: usize, edge_order: usize) -> Result<ShardTensor> {
+    let last = x.shape()[dim] - 1;
+    let between = |from: usize| {
+        x.narrow(dim, from..from + 2)?
+            .diff(1, dim)?
+            .div_scalar(width)
+    };
+    let end = |at: usize, before: usize| match edge_order {
+        1 => between(at),
+        _ => between(at)?
+            .mul_scalar(1.5)?
+            .add_scaled(&between(before)?, -0.5),
+    };
+    let (before, behind) = (x.narrow(dim, ..last - 1)?, x.narrow(dim, 2..)?);
+    let middle = behind.sub(&before)?.div_scalar(2.0 * width)?;
+    let ends = [end(0, 1)?, end(last - 1, last.saturating_sub(2))?];
+    ShardTensor::cat(&[&ends[0], &middle, &ends[1]], dim)
+}
+
+/// Slopes at places of which each two neighbours are a width apart, which broadcasts along the dims before: means of those between neighbours by the
+/// widths on the other side, and what is there at the ends.
+#[track_caller]
+fn unevenly(
+    x: &ShardTensor,
+    widths: &ShardTensor,
     dim: usize,
     edge_order: usize,
 ) -> Result<ShardTensor> {
@@ -142,30 +158,21 @@ fn joined(
             [last + width * (last - before) / (width + width_before)]
         })
     });
+    let between = x.diff(1, dim)?.div(widths)?;
     let last = between.shape()[dim] - 1;
     // Counted from the last dim, as widths have no dims before theirs.
-    let along = dim as isize - between.ndim() as isize;
-    let of = |from: usize, to: usize| between.narrow(dim, from..to);
-    let width = |from: usize, to: usize| match widths {
-        Widths::Even(_) => Ok(None),
-        Widths::Each(each) => each.narrow(along, from..to).map(Some),
-    };
-    let mixed = |a: [usize; 2], b: [usize; 2], at_end: bool| -> Result<ShardTensor> {
-        let (first, second) = (of(a[0], a[1])?, of(b[0], b[1])?);
-        match (width(a[0], a[1])?, width(b[0], b[1])?) {
-            (Some(a), Some(b)) => {
-                let formula = if at_end { &END } else { &MEAN };
-                formula.of([&first, &second, &a, &b]).map(|[found]| found)
-            }
-            _ if at_end => first.mul_scalar(1.5)?.add_scaled(&second, -0.5),
-            _ => first.add(&second)?.mul_scalar(0.5),
-        }
+    let along = dim as isize - x.ndim() as isize;
+    let mixed = |formula: &Fused<4, 1>, a: Range<usize>, b: Range<usize>| {
+        let of = |at: &Range<usize>| between.narrow(dim, at.clone());
+        let width = |at: &Range<usize>| widths.narrow(along, at.clone());
+        let [found] = formula.of([&of(&a)?, &of(&b)?, &width(&a)?, &width(&b)?])?;
+        Ok(found)
     };
     let end = |at: usize, before: usize| match edge_order {
-        1 => of(at, at + 1),
-        _ => mixed([at, at + 1], [before, before + 1], true),
+        1 => between.narrow(dim, at..at + 1),
+        _ => mixed(&END, at..at + 1, before..before + 1),
     };
-    let middle = mixed([0, last], [1, last + 1], false)?;
+    let middle = mixed(&MEAN, 0..last, 1..last + 1)?;
     let ends = [end(0, 1)?, end(last, last.saturating_sub(1))?];
     ShardTensor::cat(&[&ends[0], &middle, &ends[1]], dim)
 }

@@ -237,7 +237,8 @@ impl ShardTensor {
 /// Sampling at coordinates.
 impl ShardTensor {
     /// The elements of this `[batch, channels, spatial...]` tensor at the coordinates `grid`, `[batch, places..., spatial dims]`: from -1 to 1 over
-    /// each dim, the last dim's first. Gives `[batch, channels, places...]`. Gradients reach the tensor and the coordinates.
+    /// each dim, the last dim's first. Gives `[batch, channels, places...]`. Gradients reach the tensor and the coordinates. A coordinate that is NaN
+    /// reads nothing, which is 0, and so does an infinite one that no border stops.
     ///
     /// ```
     /// use shard_tensor::{SampleEdge, SampleMode, Sampling, launch, shard, replicate};

@@ -56,6 +56,7 @@ mod shared_factors;
 #[cfg(feature = "linalg")]
 mod sides;
 mod simulating;
+mod specials;
 mod spectral;
 mod stages;
 mod state_space;

@@ -526,14 +526,14 @@ macro_rules! unary_table {
                 3 => M::power(3, exponent, x);
             }
             /// `min(max(x, min), max)`; derivative 1 between the bounds and 0 at them, as PyTorch 2.15 has it. An infinite bound is none: beside
-            /// it the derivative is 1 at that infinity, too.
+            /// it the derivative is 1 at that infinity, too. A bound that is NaN makes all NaN.
             clamp: Clamp(
                 /// Lower bound.
                 min = f64::NEG_INFINITY,
                 /// Upper bound; wins where the bounds cross.
                 max = f64::INFINITY
             ) {
-                0 => clamp(x, min, max);
+                0 => pick!(min == min && max == max, clamp(x, min, max), min + max);
                 1 => passes(x, min, max);
             }
             /// -1, 0 or 1.

@@ -31,7 +31,11 @@ DEVICE T power(int order, T p, T x) {
     f64 exact = 1;
     for (int i = 0; i < order; i++) exact *= (f64)p - i;
     const T a = (T)exact, b = p - T(order);
-    return a == 0 || b == 0 ? a : b == T(1) ? a * x : b == T(2) ? a * x * x : a * pow(x, b);
+    if (a == 0 || b == 0) return a;
+    // Roots differ from powers at the negative infinity and 0.
+    if (b == T(0.5)) return a * sqrt(x);
+    if (b == T(-0.5)) return a / sqrt(x);
+    return b == T(1) ? a * x : b == T(2) ? a * x * x : a * pow(x, b);
 }
 
 // A function and its first three derivatives.
@@ -173,7 +177,7 @@ DEVICE Parts log_ndtr_parts(T x) {
 DEVICE T ndtri(T x) {
     const f64 p = x, tail = p < 1 - p ? p : 1 - p;
     if (tail >= 0.25) return T(1.4142135623730950488 * erfinv(2 * p - 1));
-    if (!(tail > 0)) return T(tail == 0 ? (p - 0.5) / tail : tail - tail + log(tail));
+    if (!(tail > 0)) return T(tail == 0 ? (p - 0.5) / fabs(tail) : tail - tail + log(tail));
     const f64 end = log(tail);
     f64 y = -sqrt(-2 * end);
     for (int i = 0; i < 6; i++) {

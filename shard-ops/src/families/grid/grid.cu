@@ -53,6 +53,8 @@ DEVICE Taps taps_of(const Grid& p, i32 d, f64 coordinate) {
     const f64 n = (f64)p.plane[d];
     f64 at = p.aligned ? (coordinate + 1) / 2 * (n - 1) : ((coordinate + 1) * n - 1) / 2;
     f64 per = p.aligned ? (n - 1) / 2 : n / 2;
+    // As far from a border as matters.
+    if (p.edge == 1) at = at < -4 ? -4 : at > n + 4 ? n + 4 : at;
     if (!(fabs(at) < INFINITE)) return t;
     if (p.mode == 2) {
         const f64 first = floor(at);

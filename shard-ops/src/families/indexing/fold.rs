@@ -3,6 +3,7 @@
 use super::rows::{Picked, fold_all, row_fold, with_foldable};
 use super::take::Take;
 use crate::elementwise::{add, add_scalar, cast, div, eq, logical_not, mul, sub};
+use crate::families::reduce::share_of_ties;
 use crate::{
     Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result,
     RouteBy, Rule, Saved, Value, key_of,
@@ -56,9 +57,9 @@ impl FoldRows {
         };
         let winners = own.as_ref().unwrap_or(&out);
         let count = exec.apply1(Arc::new(self.with(ReduceOp::Sum)), &[winners, index, &wins])?;
-        // Nobody wins where nothing was folded in, or NaN.
+        // Nobody wins where nothing was folded in, or NaN, of which all have the gradient NaN.
         let count = add(exec, &count, &is_zero(exec, &count)?)?;
-        let share = div(exec, dy, &count)?;
+        let share = share_of_ties(exec, dy, &count, &out)?;
         let to_base = match (&own, saved.needs[0]) {
             (Some(own), true) => Some(mul(exec, &share, own)?),
             _ => None,

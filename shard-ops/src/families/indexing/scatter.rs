@@ -27,9 +27,9 @@ pub enum ScatterReduce {
     Mean,
     /// Products.
     Prod,
-    /// The largest, NaN if there is one. Gradients are shared evenly between ties.
+    /// The largest, NaN if there is one. Gradients are shared evenly between ties, and NaN where it is.
     Max,
-    /// The smallest, NaN if there is one. Gradients are shared evenly between ties.
+    /// The smallest, NaN if there is one. Gradients are shared evenly between ties, and NaN where it is.
     Min,
 }
 

@@ -55,7 +55,7 @@ pub fn segment_mean(exec: &dyn Exec, x: &Value, ids: &Value, count: usize) -> Re
 }
 
 /// The largest of the rows of each segment, element by element; -∞, or the least whole number, for those without rows. Gradients are
-/// shared evenly between ties. See [`segment_sum`].
+/// shared evenly between ties, and NaN where the largest is. See [`segment_sum`].
 ///
 /// # Collective
 /// As [`segment_sum`].

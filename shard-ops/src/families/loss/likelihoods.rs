@@ -12,8 +12,8 @@ use shard_kernels::unary::Unary;
 use std::f64::consts::PI;
 use std::sync::{Arc, LazyLock};
 
-/// `-(target ln p + (1 - target) ln(1 - p))`, logarithms from -100 on, each times `weight` if there is one. Where a logarithm is cut
-/// off its slope is 1e12, PyTorch's. What is no probability gives NaN.
+/// `-(target ln p + (1 - target) ln(1 - p))`, logarithms from -100 on, each times `weight` if there is one. Of a
+/// share below 1e-12 the logarithm's slope is 1e12, PyTorch's. What is no probability gives NaN.
 ///
 /// # Collective
 /// All members of the mesh. Communicates to align misaligned operands; a mean or sum is partial over the axes that shard them.
@@ -29,8 +29,8 @@ pub fn binary_cross_entropy(
 ) -> Result<Value> {
     in_full_with(exec, [p, target], [weight], |operands, [weight]| {
         let [p, target] = &sums(exec, operands)?;
-        let hit = cut_log(exec, p)?;
-        let miss = cut_log(exec, &complement(exec, p)?)?;
+        let hit = cut_log(exec, p, false)?;
+        let miss = cut_log(exec, p, true)?;
         let hits = mul(exec, target, &hit)?;
         let misses = mul(exec, &complement(exec, target)?, &miss)?;
         let errors = neg(exec, &add(exec, &hits, &misses)?)?;
@@ -229,27 +229,36 @@ fn at_least(exec: &dyn Exec, x: &Value, min: f64) -> Result<Value> {
     where_(exec, &below, &lifted, x)
 }
 
-/// The logarithm, from -100 on, which near 0 is a steep line.
-fn cut_log(exec: &dyn Exec, x: &Value) -> Result<Value> {
-    const LEAST: f64 = -100.0;
+/// The logarithm of a share, or of its rest, from -100 on. Of less than 1e-12 the slope is what it is there, as PyTorch divides by no less.
+fn cut_log(exec: &dyn Exec, share: &Value, of_rest: bool) -> Result<Value> {
+    const LEAST: f64 = 1e-12;
+    // The rest of a small share has lost its digits.
+    let log = |x: &Value| match of_rest {
+        true => unary(exec, &neg(exec, x)?, Unary::Log1p),
+        false => unary(exec, x, Unary::Log),
+    };
+    let cut = |x: &Value| {
+        let (min, max) = (-100.0, f64::INFINITY);
+        unary(exec, &log(x)?, Unary::Clamp { min, max })
+    };
     // What no tape records has no slope.
-    if x.slot().is_none() {
-        let (min, max) = (LEAST, f64::INFINITY);
-        return unary(
-            exec,
-            &unary(exec, x, Unary::Log)?,
-            Unary::Clamp { min, max },
-        );
+    if share.slot().is_none() {
+        return cut(share);
     }
-    // PyTorch divides by at least this.
-    const SLOPE: f64 = 1e12;
-    let size = unary(exec, &x.detach(), Unary::Abs)?;
-    let near = lt(
+    let fixed = share.detach();
+    let size = match of_rest {
+        true => complement(exec, &fixed)?,
+        false => fixed.clone(),
+    };
+    let least = number("binary_cross_entropy", share, LEAST)?;
+    let near = lt(exec, &unary(exec, &size, Unary::Abs)?, &least)?;
+    let slope = if of_rest { -1.0 } else { 1.0 } / LEAST;
+    let steep = mul_scalar(exec, &sub(exec, share, &fixed)?, slope)?;
+    let line = add(exec, &cut(&fixed)?, &steep)?;
+    where_(
         exec,
-        &size,
-        &number("binary_cross_entropy", x, LEAST.exp())?,
-    )?;
-    let log = unary(exec, &masked_fill(exec, x, &near, 1.0)?, Unary::Log)?;
-    let line = add_scalar(exec, &mul_scalar(exec, x, SLOPE)?, LEAST)?;
-    where_(exec, &near, &line, &log)
+        &near,
+        &line,
+        &log(&masked_fill(exec, share, &near, 0.5)?)?,
+    )
 }

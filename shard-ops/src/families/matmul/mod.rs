@@ -297,7 +297,7 @@ fn turned<'a, T: Element>(x: &View<'a, T>, swap: bool) -> View<'a, T> {
 }
 
 /// `beta * c + alpha * (a @ b)`, with broadcasting, rounded once. With a `beta` of 0 only the shape of `c` counts, whatever its elements
-/// are.
+/// are, and with an `alpha` of 0 that of the product.
 ///
 /// # Collective
 /// As [`matmul`].
@@ -313,17 +313,8 @@ pub fn baddbmm(
     alpha: f64,
 ) -> Result<Value> {
     let total = |c: &Value, a: &Value, b: &Value, in_full: bool| -> Result<Value> {
-        let c = match beta == 0.0 {
-            // NaN and infinity times 0 are NaN.
-            true => &masked_fill(exec, c, &logical_not(exec, &isfinite(exec, c)?)?, 0.0)?,
-            false => c,
-        };
         let product = matmul_of(exec, a, b, in_full)?;
-        add(
-            exec,
-            &mul_scalar(exec, c, beta)?,
-            &mul_scalar(exec, &product, alpha)?,
-        )
+        add(exec, &times(exec, c, beta)?, &times(exec, &product, alpha)?)
     };
     let factors = [a, b];
     // Types that differ are for the product and the sum to refuse.
@@ -334,6 +325,18 @@ pub fn baddbmm(
     match alpha.abs() == 1.0 || factors.iter().all(|v| v.slot().is_none()) {
         true => rounded_once(exec, [c], |[c]| total(c, a, b, true)),
         false => rounded_once(exec, [c, a, b], |[c, a, b]| total(c, a, b, false)),
+    }
+}
+
+/// `factor * x`, and 0 for a factor of 0.
+fn times(exec: &dyn Exec, x: &Value, factor: f64) -> Result<Value> {
+    // NaN and infinity times 0 are NaN.
+    match factor == 0.0 && x.dtype().is_float() {
+        true => {
+            let x = masked_fill(exec, x, &logical_not(exec, &isfinite(exec, x)?)?, 0.0)?;
+            mul_scalar(exec, &x, factor)
+        }
+        false => mul_scalar(exec, x, factor),
     }
 }
 
