@@ -99,6 +99,10 @@ for edge in ("zeros", "border"):
 for how in ("max", "avg"):
     pool = getattr(F, f"{how}_pool1d")
     case(f"{how}_pool", lambda x, pool=pool: pool(x, 3, 2, 1, ceil_mode=True), [[[1.0, nan, 3.0, inf, 2.0, -0.0, 0.0, -1.0, 5.0, 5.0]], [[-inf] * 10]])
+gamma = lambda a, x: torch.distributions.Gamma(a, 2.0, validate_args=False).log_prob(x.detach())
+case("densities of Gamma at its end", gamma, [1.0, 0.5, 2.0, 1.0], [0.0, 0.0, 0.0, 3.0])
+beta = lambda a, b, x: torch.distributions.Beta(a, b, validate_args=False).log_prob(x.detach())
+case("densities of Beta at its ends", beta, [1.0, 1.0, 2.0], [2.0, 1.0, 1.0], [0.0, 1.0, 1.0])
 lines = lambda found: ",\n".join(found)
 print(f"""{{"operands": [
 {lines(json.dumps(operand) for operand in shared)}

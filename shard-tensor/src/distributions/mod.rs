@@ -294,6 +294,6 @@ const LITTLE: f64 = 1e-37;
 
 /// A multiple of a logarithm. 0 times it is 0, also if it is infinite.
 fn part<'f>(times: Symbol<'f>, log: Symbol<'f>) -> Symbol<'f> {
-    let infinite = times.abs().below(LITTLE, 0.0, times * log);
-    log.below(-3e38, infinite, times * log)
+    // The slope by the multiple is the logarithm, or what stands for it.
+    times * log.below(-3e38, times.abs().below(LITTLE, 0.0, log), log)
 }

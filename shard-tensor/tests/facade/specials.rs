@@ -3,6 +3,7 @@
 
 use ndarray::{ArrayD, IxDyn};
 use serde_json::Value;
+use shard_tensor::distributions::{Beta, Distribution, Gamma};
 use shard_tensor::{
     ClassLoss, DType, Error, Launch, LossReduction, Mesh, Placements, PoolOptions, Result,
     SampleEdge, SampleMode, Sampling, ScatterReduce, ShardTensor, replicate, shard,
@@ -121,6 +122,12 @@ const OPS: &[(&str, Op)] = &[
     }),
     ("grid_sample, border", |x| {
         x[0].grid_sample(&x[1].detach(), sampling(SampleEdge::Border))
+    }),
+    ("densities of Gamma at its end", |x| {
+        Gamma::new(&x[0], 2.0)?.log_prob(&x[1].detach())
+    }),
+    ("densities of Beta at its ends", |x| {
+        Beta::new(&x[0], &x[1])?.log_prob(&x[2].detach())
     }),
     ("max_pool", |x| x[0].max_pool(pool())),
     ("avg_pool", |x| x[0].avg_pool(pool())),

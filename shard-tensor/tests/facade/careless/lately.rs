@@ -58,10 +58,7 @@ fn any_map(c: &mut Chance) -> Unary {
         11 => Unary::Elu { alpha: a },
         12 => Unary::AddScalar { value: a },
         13 => Unary::MulScalar { value: a },
-        _ => *c
-            .pick(&[&Unary::ALL[..]])
-            .get(c.below(Unary::ALL.len()))
-            .expect("a map"),
+        _ => c.pick(Unary::ALL),
     }
 }
 
