@@ -28,7 +28,7 @@ pub fn multiplies_halves() -> bool {
 /// ```
 pub fn takes_halves(rows: usize, columns: usize, inner: usize) -> bool {
     let (few, many) = (rows.min(columns), rows.max(columns));
-    match few <= thin::FEW {
+    match few <= thin::most() {
         true => thin::are_few([few, many, inner]),
         false => multiplies_halves(),
     }

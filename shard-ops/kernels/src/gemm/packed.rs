@@ -115,15 +115,16 @@ pub(crate) fn multiply(
         for (i, (a, rows)) in a.panels().enumerate() {
             let to = &mut to[i * LINES * apart + j * LINES..];
             if rows == BLOCK && columns == BLOCK && apart >= BLOCK {
-                unit.multiply(steps, terms, a, b, &mut Rows { data: to, apart }, add);
+                unit.multiply(steps, terms, a, b, &mut Rows::whole(to, apart), add);
                 continue;
             }
             let mut block = Block([0.0; BLOCK * BLOCK]);
-            let mut whole = Rows {
+            let mut edge = Rows {
                 data: &mut block.0,
                 apart: BLOCK,
+                wanted: [rows, columns],
             };
-            unit.multiply(steps, terms, a, b, &mut whole, false);
+            unit.multiply(steps, terms, a, b, &mut edge, false);
             for (row, from) in block.0.chunks_exact(BLOCK).enumerate().take(rows) {
                 for (to, x) in to[row * apart..][..columns].iter_mut().zip(from) {
                     *to = if add { *to + x } else { *x };

@@ -64,21 +64,28 @@ impl Unit for Pairs {
         let few = NEAR.div_ceil(terms.len());
         for from in (0..steps).step_by(few) {
             let steps = from..steps.min(from + few);
-            for row in (0..BLOCK).step_by(ROWS) {
+            let add = add || from > 0;
+            let [wanted, columns] = to.wanted;
+            for row in (0..wanted.min(BLOCK)).step_by(ROWS) {
                 // SAFETY: there is no `Pairs` where the processor lacks the instructions. `check` has shown that all tiles that are read lie in
                 // their numbers, and all rows that are read and written in the results, which are borrowed mutably.
-                unsafe { rows(row, steps.clone(), terms, a, b, to, add || from > 0) };
+                unsafe {
+                    match columns > SIDE {
+                        true => rows::<2>(row, steps.clone(), terms, a, b, to, add),
+                        false => rows::<1>(row, steps.clone(), terms, a, b, to, add),
+                    }
+                }
             }
         }
     }
 }
 
-/// The results of [`ROWS`] rows from one on, of some steps.
+/// The results of [`ROWS`] rows from one on, of some steps, in the columns of the first `N` tiles on the right.
 ///
 /// # Safety
 /// The tiles of these steps and terms lie in their numbers, and the rows in the results, as [`check`] looks at them.
 #[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn rows(
+unsafe fn rows<const N: usize>(
     first: usize,
     steps: Range<usize>,
     terms: &[Term],
@@ -91,11 +98,13 @@ unsafe fn rows(
         // SAFETY: the row lies in the results.
         unsafe { to.data.as_mut_ptr().add((first + row) * to.apart) }
     });
-    let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
+    let mut sums = [[_mm512_setzero_ps(); N]; ROWS];
     if add {
         for (sums, to) in sums.iter_mut().zip(to) {
-            // SAFETY: a row has two vectors.
-            *sums = unsafe { [_mm512_loadu_ps(to), _mm512_loadu_ps(to.add(SIDE))] };
+            for (tile, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: a row has two vectors.
+                *sum = unsafe { _mm512_loadu_ps(to.add(tile * SIDE)) };
+            }
         }
     }
     let own = first / SIDE * a.tile + first % SIDE * a.row;
@@ -111,7 +120,10 @@ unsafe fn rows(
             for pair in 0..DEPTH / 2 {
                 // SAFETY: a tile on the right has so many rows of a vector, and one on the left as many pairs in each of its rows.
                 unsafe {
-                    let tiles = [numbers(right), numbers(right.add(b.tile))];
+                    let mut tiles = [numbers(right); N];
+                    if N > 1 {
+                        tiles[1] = numbers(right.add(b.tile));
+                    }
                     for (row, sums) in sums.iter_mut().enumerate() {
                         let pair = of_pair(left.add(row * a.row));
                         for (sum, tile) in sums.iter_mut().zip(tiles) {
@@ -126,10 +138,9 @@ unsafe fn rows(
         }
     }
     for (sums, to) in sums.iter().zip(to) {
-        // SAFETY: as above.
-        unsafe {
-            _mm512_storeu_ps(to, sums[0]);
-            _mm512_storeu_ps(to.add(SIDE), sums[1]);
+        for (tile, sum) in sums.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { _mm512_storeu_ps(to.add(tile * SIDE), *sum) };
         }
     }
 }

@@ -4,16 +4,22 @@
 //! A word of memory is a pair of numbers: shifted it is the one at the even place in `f32`, and with its lower half cleared the one at the odd
 //! place. What such vectors meet is put in their order, each block's even places before its odd ones.
 
+use super::by_unit::rate;
+use super::unit::TERMS;
 use super::{Mat, MatMut};
 use crate::arrays::numbered;
 use crate::attention::gather;
 use crate::pointwise::vectorized;
+use crate::prefetch::line as ask;
 use crate::scratch::Room;
 use half::bf16;
 use pulp::{Simd, WithSimd};
+use std::ops::Range;
 
-/// The most rows that are few.
-pub(super) const FEW: usize = 16;
+/// The most rows that are few where there is a unit for tiles, which takes 17 for 32 and is as fast as it is.
+const FEW: usize = 16;
+/// The most elsewhere. Of 17 rows the pairs of AVX-512 and the crate for `f32` take three times as long as these loops, of 24 twice, of 32 less.
+const MORE: usize = 28;
 /// How many times as many terms as rows a sum has at least. The sums of a column are joined lane by lane, which shorter ones cost more than
 /// copies in `f32` and their product: 100,000 columns of 16 terms by 16 rows took 6.7 times as long, of 128 terms 0.9.
 const LONG: usize = 8;
@@ -21,6 +27,8 @@ const LONG: usize = 8;
 const WIDE: usize = 32;
 /// Rows on the right that are added to sums at a time.
 const LINES: usize = 4;
+/// Numbers of columns that all rows meet before the next columns do: a fourth of a second-level cache of 1 MiB.
+const NEAR: usize = 128 << 10;
 
 /// Whether a product of these extents is of few rows and long sums, and a matrix on the right that is read in the order in which it lies.
 pub(super) fn pays(extent: [usize; 3], b: &Mat<'_, bf16>) -> bool {
@@ -28,9 +36,14 @@ pub(super) fn pays(extent: [usize; 3], b: &Mat<'_, bf16>) -> bool {
     are_few(extent) && (b.col_step == 1 || b.row_step == 1 && k >= WIDE)
 }
 
+/// The most rows that are few on this processor.
+pub(super) fn most() -> usize {
+    if rate() >= TERMS { FEW } else { MORE }
+}
+
 /// Whether rows are few for so many columns, which fill vectors, and for sums of so many terms.
 pub(super) fn are_few([m, n, k]: [usize; 3]) -> bool {
-    m <= FEW && n >= WIDE && k / LONG >= m
+    m <= most() && n >= WIDE && k / LONG >= m
 }
 
 /// Writes the product, which is not of nothing, or adds it to `c`.
@@ -81,25 +94,33 @@ impl WithSimd for Thin<'_, '_> {
         if by_columns {
             in_order::<S>(left, true);
         }
-        let mut row = 0;
-        while row < of[0] {
-            let some = match of[0] - row {
-                1 => 1,
-                2 | 3 => 2,
-                _ => 4,
-            };
-            let left = &left[row * inner..][..some * inner];
-            let sums = &mut sums[row * across..][..some * across];
-            let [_, n, k] = of;
-            match (some, by_columns) {
-                (1, true) => by_column::<S, 1>(simd, [n, k], left, b, sums),
-                (2, true) => by_column::<S, 2>(simd, [n, k], left, b, sums),
-                (_, true) => by_column::<S, 4>(simd, [n, k], left, b, sums),
-                (1, false) => by_row::<S, 1>(simd, [n, k], left, b, sums),
-                (2, false) => by_row::<S, 2>(simd, [n, k], left, b, sums),
-                (_, false) => by_row::<S, 4>(simd, [n, k], left, b, sums),
+        let [m, n, k] = of;
+        let columns = if by_columns {
+            (NEAR / k).max(2) / 2 * 2
+        } else {
+            n
+        };
+        for column in (0..n).step_by(columns) {
+            let part = column..n.min(column + columns);
+            let mut row = 0;
+            while row < m {
+                let some = match m - row {
+                    1 => 1,
+                    2 | 3 => 2,
+                    _ => 4,
+                };
+                let left = &left[row * inner..][..some * inner];
+                let sums = &mut sums[row * across..][..some * across];
+                match (some, by_columns) {
+                    (1, true) => by_column::<S, 1>(simd, (&part, k), left, b, sums),
+                    (2, true) => by_column::<S, 2>(simd, (&part, k), left, b, sums),
+                    (_, true) => by_column::<S, 4>(simd, (&part, k), left, b, sums),
+                    (1, false) => by_row::<S, 1>(simd, [n, k], left, b, sums),
+                    (2, false) => by_row::<S, 2>(simd, [n, k], left, b, sums),
+                    (_, false) => by_row::<S, 4>(simd, [n, k], left, b, sums),
+                }
+                row += some;
             }
-            row += some;
         }
         if !by_columns {
             in_order::<S>(sums, false);
@@ -127,24 +148,25 @@ fn in_order<S: Simd>(numbers: &mut [f32], of_pairs: bool) {
     }
 }
 
-/// Columns that lie one number after the other: two of them are read together, as long as there are two.
+/// Columns of so many numbers that lie one number after the other: two of them are read together, as long as there are two.
 #[inline(always)]
 fn by_column<S: Simd, const R: usize>(
     simd: S,
-    [n, k]: [usize; 2],
+    (columns, k): (&Range<usize>, usize),
     left: &[f32],
     b: &Mat<'_, bf16>,
     sums: &mut [f32],
 ) {
     let across = sums.len() / R;
-    for column in (0..n / 2 * 2).step_by(2) {
+    let pairs = columns.end - columns.len() % 2;
+    for column in (columns.start..pairs).step_by(2) {
         let [x, y] = dots::<S, R, 2>(simd, left, [0, 1].map(|i| line(b, column + i, k)));
         put(x, sums, across, column);
         put(y, sums, across, column + 1);
     }
-    if n % 2 == 1 {
-        let [x] = dots::<S, R, 1>(simd, left, [line(b, n - 1, k)]);
-        put(x, sums, across, n - 1);
+    if pairs < columns.end {
+        let [x] = dots::<S, R, 1>(simd, left, [line(b, pairs, k)]);
+        put(x, sums, across, pairs);
     }
 }
 
@@ -168,7 +190,8 @@ fn line<'b>(b: &Mat<'b, bf16>, number: usize, len: usize) -> &'b [bf16] {
     &b.data[at..at + len]
 }
 
-/// The products of rows with columns, summed.
+/// The products of rows with columns, summed. Behind them are the next columns, most often, which are asked for: of columns of a few pages a
+/// processor does not see that another follows.
 #[inline(always)]
 fn dots<S: Simd, const R: usize, const C: usize>(
     simd: S,
@@ -180,7 +203,10 @@ fn dots<S: Simd, const R: usize, const C: usize>(
     for at in (0..columns[0].len()).step_by(2 * S::F32_LANES) {
         let numbers: [[S::f32s; 2]; C] = numbered(
             #[inline(always)]
-            |i| pairs::<S>(simd, &columns[i][at..]),
+            |i| {
+                ask(columns[i].as_ptr().wrapping_add(C * columns[i].len() + at));
+                pairs::<S>(simd, &columns[i][at..])
+            },
         );
         for row in 0..R {
             let left = S::as_simd_f32s(&left[row * inner + at..][..2 * S::F32_LANES]).0;

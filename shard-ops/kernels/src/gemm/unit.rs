@@ -51,6 +51,19 @@ pub(crate) struct Rows<'a> {
     pub(crate) data: &'a mut [f32],
     /// From where a row begins to where the next does.
     pub(crate) apart: usize,
+    /// How many rows and columns are wanted. The others may become anything: a unit forms whole tiles, or as much of them as it takes.
+    pub(crate) wanted: [usize; 2],
+}
+
+impl<'a> Rows<'a> {
+    /// All of which are wanted.
+    pub(crate) fn whole(data: &'a mut [f32], apart: usize) -> Self {
+        Self {
+            data,
+            apart,
+            wanted: [BLOCK; 2],
+        }
+    }
 }
 
 /// Something that multiplies tiles.
@@ -184,9 +197,10 @@ impl Unit for Emulated {
         // Loops and arrays alone, which are fast with little optimisation too: tests have a unit multiply millions of numbers.
         let mut rows = [[0.0; DEPTH]; BLOCK];
         let mut columns = rows;
+        let [wanted, columns_wanted] = to.wanted.map(|n| n.min(BLOCK));
         if !add {
-            for i in 0..BLOCK {
-                to.data[i * to.apart..][..BLOCK].fill(0.0);
+            for i in 0..wanted {
+                to.data[i * to.apart..][..columns_wanted].fill(0.0);
             }
         }
         for s in 0..steps {
@@ -199,8 +213,8 @@ impl Unit for Emulated {
                         *y = widened(b.numbers[right + k / 2 * b.row + k % 2]);
                     }
                 }
-                for (i, row) in rows.iter().enumerate() {
-                    let results = &mut to.data[i * to.apart..][..BLOCK];
+                for (i, row) in rows.iter().enumerate().take(wanted) {
+                    let results = &mut to.data[i * to.apart..][..columns_wanted];
                     for (result, column) in results.iter_mut().zip(&columns) {
                         *result = self.step(*result, row, column);
                     }

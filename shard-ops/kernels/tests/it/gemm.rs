@@ -386,6 +386,9 @@ fn products_of_halves_are_summed_in_single_precision() {
         [15, 34, 125],
         [5, 33, 47],
         [40, 3, 64],
+        [23, 40, 190],
+        // Few, and more columns than are near at a time.
+        [3, 130, 2048],
         // Few with short sums, and few of both.
         [8, 64, 32],
         [90, 16, 16],

@@ -67,6 +67,7 @@ pub(in super::super) fn correlate<R: Stored<Acc = f32>>(
                         let mut to = Rows {
                             data: &mut sums[place - from..],
                             apart: APART,
+                            wanted: [g.cout - i * SIDE, places.end - place],
                         };
                         unit.multiply(steps, &terms, left, right, &mut to, false);
                     }

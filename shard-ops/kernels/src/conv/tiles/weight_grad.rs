@@ -87,10 +87,7 @@ fn sum(
                         for (panel, right) in panels.take(outputs / SIDE).enumerate() {
                             let right = Panel::packed(&right[from * TILES..], TILES);
                             let at = (row * terms + term) * outputs + panel * SIDE;
-                            let mut to = Rows {
-                                data: &mut sums[at..],
-                                apart: terms * outputs,
-                            };
+                            let mut to = Rows::whole(&mut sums[at..], terms * outputs);
                             unit.multiply(count, &[[0, 0]], left, right, &mut to, add);
                         }
                     }
