@@ -4,6 +4,9 @@
 //! [`whole`](super::whole).
 
 mod double;
+mod halves;
+
+pub use self::halves::binary_halves;
 
 use super::view::{Strides, for_each_joined, for_each_row, is_row_major, join_dims, same_shape};
 use super::whole::{by_rows, gathered};
@@ -184,7 +187,7 @@ const REPEATED: usize = 256;
 ///
 /// # Panics
 /// When the shapes differ.
-pub fn zip<T: Real>(
+pub fn zip<T: Copy + Default>(
     a: &View<'_, T>,
     b: &View<'_, T>,
     out: &mut ViewMut<'_, T>,
@@ -193,7 +196,7 @@ pub fn zip<T: Real>(
     zip_by(a, b, out, &f);
 }
 
-fn zip_by<T: Real, F: Fn(T, T) -> T>(
+fn zip_by<T: Copy + Default, F: Fn(T, T) -> T>(
     a: &View<'_, T>,
     b: &View<'_, T>,
     out: &mut ViewMut<'_, T>,
@@ -277,13 +280,13 @@ fn has_dense_slabs<T>(x: &View<'_, T>) -> bool {
 }
 
 /// Visits the elements of a view in row-major order, some of them brought side by side at a time, and the number of the first.
-fn beside<T: Real>(x: &View<'_, T>, mut visit: impl FnMut(usize, &[T])) {
+fn beside<T: Copy + Default>(x: &View<'_, T>, mut visit: impl FnMut(usize, &[T])) {
     let (extents, steps) = join_dims(x.shape(), [x.strides()]);
     if let [.., times, n] = extents[..]
         && let [.., [0], [step]] = steps[..]
     {
         // Rows that come again and again are written once, as often as there is room for.
-        let mut room = [T::zero(); REPEATED];
+        let mut room = [T::default(); REPEATED];
         let room = &mut room[..REPEATED / n * n];
         let outer = extents.len() - 2;
         let outer_steps: Strides = steps[..outer].iter().map(|[step]| *step).collect();
@@ -312,7 +315,7 @@ fn beside<T: Real>(x: &View<'_, T>, mut visit: impl FnMut(usize, &[T])) {
     else {
         return visit(0, &x.data()[x.offset()..][..1]);
     };
-    let (mut room, mut filled, mut number) = ([T::zero(); REPEATED], 0, 0);
+    let (mut room, mut filled, mut number) = ([T::default(); REPEATED], 0, 0);
     for_each_joined(outer, apart, [x.offset()], &mut |[first], rows, [apart]| {
         for row in 0..rows as isize {
             let first = first.wrapping_add_signed(row * apart);
@@ -459,7 +462,7 @@ struct Rows<'a, T, F> {
     f: &'a F,
 }
 
-impl<T: Real, F: Fn(T, T) -> T> WithSimd for Rows<'_, T, F> {
+impl<T: Copy, F: Fn(T, T) -> T> WithSimd for Rows<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
@@ -484,7 +487,7 @@ struct Slab<'a, T, F> {
     f: &'a F,
 }
 
-impl<T: Real, F: Fn(T, T) -> T> WithSimd for Slab<'_, T, F> {
+impl<T: Copy, F: Fn(T, T) -> T> WithSimd for Slab<'_, T, F> {
     type Output = ();
 
     #[inline(always)]

@@ -1,3 +1,4 @@
+use half::bf16;
 use shard_kernels::pointwise::*;
 use shard_kernels::{Real, View, ViewMut};
 
@@ -252,4 +253,80 @@ fn short_rows_are_spread_over_others() {
             }
         }
     }
+}
+
+/// All special numbers with each other and with ordinary ones, under views that are lines, rows, columns, few to a row, and turned.
+#[test]
+fn numbers_of_bf16_are_those_of_f32_rounded_once() {
+    let mut rng = Rng::new(21);
+    let special = [
+        f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        0.0,
+        -0.0,
+        f32::MAX,
+        f32::MIN_POSITIVE,
+        f32::from_bits(0x0001_0000),
+        1.0,
+        -1.0,
+    ];
+    let mut numbers = |n: usize| -> Vec<bf16> {
+        let drawn = |i: usize| match i % 3 {
+            0 => special[rng.within(0, special.len() - 1)],
+            _ => 100.0 * rng.unit() as f32 - 50.0,
+        };
+        (0..n).map(drawn).map(bf16::from_f32).collect()
+    };
+    let ops = [
+        Binary::Add,
+        Binary::Sub,
+        Binary::Mul,
+        Binary::Div,
+        Binary::Maximum,
+        Binary::Minimum,
+        Binary::Copysign,
+        Binary::Prelu,
+    ];
+    for (shape, small) in [
+        ([1, 1, 3000], [1, 1, 3000]),
+        ([1, 40, 70], [1, 1, 70]),
+        ([1, 40, 70], [1, 40, 1]),
+        ([3, 50, 7], [1, 50, 1]),
+        ([3, 50, 7], [3, 1, 7]),
+        ([0, 2, 5], [1, 2, 5]),
+    ] {
+        let count = |shape: &[usize; 3]| shape.iter().product::<usize>();
+        let (a, b) = (numbers(count(&shape)), numbers(count(&small)));
+        let turned = View::contiguous(&a, &[shape[2], shape[1], shape[0]]).permute(&[2, 1, 0]);
+        let b = View::contiguous(&b, &small).broadcast_to(&shape).unwrap();
+        for a in [View::contiguous(&a, &shape), turned] {
+            for (x, y) in [(&a, &b), (&b, &a)] {
+                for op in ops {
+                    let mut got = vec![bf16::NAN; count(&shape)];
+                    let mut out = ViewMut::contiguous(&mut got, &shape);
+                    assert!(binary_halves(op, x, y, &mut out));
+                    for (got, at) in got.iter().zip(naive_index(&shape)) {
+                        let mut single = [0.0f32];
+                        let [x, y] = [x, y].map(|of| [of.get(&at).to_f32()]);
+                        binary_lines(op, &x, &y, &mut single);
+                        let same = got.to_bits() == bf16::from_f32(single[0]).to_bits();
+                        assert!(
+                            same || got.is_nan() && single[0].is_nan(),
+                            "{op:?} of {x:?} and {y:?}: {got}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    let mut untouched = [bf16::ONE];
+    let line = View::line(&[bf16::ZERO; 1]);
+    let is_done = binary_halves(
+        Binary::Pow,
+        &line,
+        &line,
+        &mut ViewMut::line(&mut untouched),
+    );
+    assert_eq!((is_done, untouched), (false, [bf16::ONE]));
 }

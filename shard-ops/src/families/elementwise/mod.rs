@@ -38,6 +38,8 @@ use shard_comm::{DType, Element, Strided, kernel};
 use shard_kernels::attention::Stored;
 use shard_kernels::fused::{Formula, FormulaStep, fused};
 use shard_kernels::pointwise::{self, Binary};
+use shard_kernels::reduce::Half;
+use shard_kernels::together::by_cells;
 use shard_kernels::unary::{self, Form, Unary};
 use shard_kernels::{View, ViewMut, whole};
 use smallvec::{SmallVec, smallvec};
@@ -340,6 +342,16 @@ impl Op for UnaryMap {
     fn host(&self, call: &mut HostCall<'_, '_>) {
         if call.dtype().is_half() {
             let (map, order) = (self.map, self.order);
+            let are_lines = match order {
+                0 => by_lines(call, |[x], out| map.eval(0, x, out)),
+                _ => by_lines(call, |[x, g], out| {
+                    let [x, g] = [x, g].map(View::line);
+                    unary::unary_scaled(map, order, &x, &g, &mut ViewMut::line(out));
+                }),
+            };
+            if are_lines {
+                return;
+            }
             let f = FormulaStep::Map { map, order, of: 0 };
             let scaled = FormulaStep::Binary {
                 kind: Binary::Mul,
@@ -462,6 +474,38 @@ fn over_both<T: Element>(
     }
 }
 
+/// Widens operands of 16 bits that lie side by side, and rounds what `f` makes of them, some elements at a time. Returns whether they lie so: one
+/// step of such needs no formula.
+fn by_lines<const N: usize>(
+    call: &mut HostCall<'_, '_>,
+    f: impl Fn([&[f32]; N], &mut [f32]),
+) -> bool {
+    fn stored<T: Half + Element, const N: usize>(
+        call: &mut HostCall<'_, '_>,
+        f: impl Fn([&[f32]; N], &mut [f32]),
+    ) -> bool {
+        let lines = call.lines::<T, N>();
+        let are_lines = lines.is_some();
+        if let Some((of, out)) = lines {
+            by_cells(1, of, out, |_, of, out| f(of, out));
+        }
+        are_lines
+    }
+    match call.dtype() {
+        DType::F16 => stored::<half::f16, N>(call, f),
+        _ => stored::<half::bf16, N>(call, f),
+    }
+}
+
+/// Whether a map of numbers of `bf16` is one that is widened and rounded in registers; it is written then.
+fn in_registers(kind: Binary, call: &mut HostCall<'_, '_>) -> bool {
+    let mut is_done = false;
+    over_both(call, |a, b, out| {
+        is_done = pointwise::binary_halves(kind, a, b, out);
+    });
+    is_done
+}
+
 /// Takes so many operands of 16 bits through steps that are numbered behind them. They are widened, and the result is rounded, block by
 /// block, as in formulas.
 fn in_halves(call: &mut HostCall<'_, '_>, operands: usize, steps: &[FormulaStep]) {
@@ -515,6 +559,12 @@ impl Op for Arithmetic {
     fn host(&self, call: &mut HostCall<'_, '_>) {
         if call.dtype().is_half() {
             let (kind, of) = (self.kind, [0, 1]);
+            let are_lines = by_lines(call, |[a, b], out| {
+                pointwise::binary_lines(kind, a, b, out);
+            });
+            if are_lines || call.dtype() == DType::BF16 && in_registers(kind, call) {
+                return;
+            }
             return in_halves(call, 2, &[FormulaStep::Binary { kind, of }]);
         }
         match call.dtype() {
