@@ -2,7 +2,7 @@
 //! rounded from there.
 
 use crate::attention::Stored;
-use crate::reduce::Half;
+use crate::reduce::{BLOCK, Half};
 use crate::scratch::Scratch;
 
 /// Numbers of the cells that are widened together: so few that a processor sees those coming that follow, in each operand.
@@ -54,6 +54,51 @@ pub fn by_cells<T: Half, U: Stored<Acc = f32>, const N: usize>(
             let made = &mut made[..to.len()];
             f(before, of, made);
             U::narrow_slice(made, to);
+        }
+    });
+}
+
+/// The same of runs of `run` numbers each, one by one, and of long ones some numbers at a time: with the run's number, and how many of its numbers
+/// came before.
+///
+/// # Panics
+/// As [`by_cells`].
+pub fn by_runs<T: Half, U: Stored<Acc = f32>, const N: usize>(
+    run: usize,
+    from: [&[T]; N],
+    to: &mut [U],
+    mut f: impl FnMut([usize; 2], [&[f32]; N], &mut [f32]),
+) {
+    if run > TOGETHER {
+        for (number, to) in to.chunks_mut(run).enumerate() {
+            let from = from.map(|from| &from[number * run..][..to.len()]);
+            by_cells(1, from, to, |before, of, to| f([number, before], of, to));
+        }
+        return;
+    }
+    by_cells(run, from, to, |before, of, to| {
+        for (i, to) in to.chunks_mut(run.max(1)).enumerate() {
+            let of = of.map(|of| &of[i * run..][..to.len()]);
+            f([before + i, 0], of, to);
+        }
+    });
+}
+
+/// Calls `f` for some numbers of operands at a time, in `f32`: all but the last ones as many as there are in a block of sums.
+///
+/// # Panics
+/// When operands have different lengths.
+pub fn by_blocks<T: Half, const N: usize>(from: [&[T]; N], mut f: impl FnMut([&[f32]; N])) {
+    let lens = from.map(<[T]>::len);
+    assert!(lens == [lens[0]; N], "blocks: {lens:?} numbers");
+    Scratch::with(N * BLOCK, |mut room| {
+        let mut wide = [(); N].map(|()| room.take(BLOCK));
+        for first in (0..lens[0]).step_by(BLOCK) {
+            let len = BLOCK.min(lens[0] - first);
+            for (wide, from) in wide.iter_mut().zip(from) {
+                T::widen_slice(&from[first..][..len], &mut wide[..len]);
+            }
+            f(wide.each_ref().map(|wide| &wide[..len]));
         }
     });
 }

@@ -134,6 +134,23 @@ fn whole_cells_of_16_bits_are_rounded_once() {
     });
 }
 
+/// Statistics of all samples, of channels with runs of a number, of some and of more than a block, and statistics that are given.
+#[test]
+fn norms_of_channels_of_16_bits_are_rounded_once() {
+    for shape in [[9, 33, 1], [7, 5, 40], [4, 3, 1100]] {
+        for training in [true, false] {
+            check_of("batch_norm", &shape, &[signed, share], &|x| {
+                let row = |i| x[1].select(2, 0)?.select(0, i);
+                let (weight, bias) = (row(1)?, row(2)?);
+                let kept = weight.detach();
+                let kept = (!training).then_some((&kept, &kept));
+                let affine = [Some(&weight), Some(&bias)];
+                Ok(x[0].batch_norm(kept, affine, training, 0.1, 1e-5)?.0)
+            });
+        }
+    }
+}
+
 #[test]
 fn losses_of_16_bits_are_rounded_once() {
     use LossReduction::{Mean, None, Sum};

@@ -3,7 +3,7 @@ use shard_kernels::normalise::{
     CellGrad, WeightGrads, WholeCells, add_cell_grad, cell_grad, normalise_cells,
 };
 use shard_kernels::softmax::{softmax_rows, softmax_rows_grad};
-use shard_kernels::together::by_cells;
+use shard_kernels::together::{by_blocks, by_cells, by_runs};
 
 use crate::testing::Rng;
 
@@ -104,6 +104,31 @@ fn norms_of_some_cells_go_on_where_others_end() {
             .totals()
             .map(|of| of.into_iter().map(|x| x as f32).collect::<Vec<_>>());
         assert_eq!(totals, [units, plain], "{whole:?}");
+    }
+}
+
+/// Runs that are widened together and run by run, with what comes before; and blocks of sums.
+#[test]
+fn runs_and_blocks_of_16_bits_are_seen_once_and_in_order() {
+    let mut rng = Rng::new(7);
+    for (runs, len) in [(0, 5), (50, 37), (3, 1024), (2, 1025), (2, 3000)] {
+        let (x, wide) = halves(&mut rng, runs * len);
+        let mut got = vec![f32::NAN; runs * len];
+        by_runs(len, [&x], &mut got, |[run, before], [x], out| {
+            for (i, (out, x)) in out.iter_mut().zip(x).enumerate() {
+                *out = x + (10 * run + before + i) as f32;
+            }
+        });
+        let at = |i: usize| wide[i] + (10 * (i / len) + i % len) as f32;
+        assert!((0..runs * len).all(|i| got[i] == at(i)), "{runs} x {len}");
+
+        let mut seen = Vec::new();
+        by_blocks([&x, &x], |[a, b]| {
+            assert_eq!(a, b);
+            seen.push(a.to_vec());
+        });
+        assert!(seen.iter().rev().skip(1).all(|block| block.len() == 1024));
+        assert_eq!(seen.concat(), wide);
     }
 }
 

@@ -222,34 +222,32 @@ impl Cells {
         if total == 0 {
             return;
         }
+        let len = self.run_len(shape);
+        for number in 0..total / len {
+            let (cell, weight, step) = self.run(shape, number);
+            f(number * len..(number + 1) * len, cell, weight, step);
+        }
+    }
+
+    /// How many elements a run has.
+    pub(super) fn run_len(self, shape: &[usize]) -> usize {
+        match self {
+            Self::Groups(_) | Self::Channels => shape[2..].iter().product(),
+            Self::Last(last) => shape[shape.len() - last..].iter().product(),
+        }
+    }
+
+    /// The cell of a run, the index of its first weight, and the weight's step.
+    pub(super) fn run(self, shape: &[usize], number: usize) -> (usize, usize, usize) {
         match self {
             // The channels of a group share a cell, and the elements of a channel share a weight.
             Self::Groups(local) => {
-                let inner: usize = shape[2..].iter().product();
                 let per_group = (shape[1] / local).max(1);
-                for run in 0..shape[0] * shape[1] {
-                    let (n, c) = (run / shape[1], run % shape[1]);
-                    f(
-                        run * inner..(run + 1) * inner,
-                        n * local + c / per_group,
-                        c,
-                        0,
-                    );
-                }
+                let (n, c) = (number / shape[1], number % shape[1]);
+                (n * local + c / per_group, c, 0)
             }
-            Self::Channels => {
-                let inner: usize = shape[2..].iter().product();
-                for run in 0..shape[0] * shape[1] {
-                    let c = run % shape[1];
-                    f(run * inner..(run + 1) * inner, c, c, 0);
-                }
-            }
-            Self::Last(last) => {
-                let inner: usize = shape[shape.len() - last..].iter().product();
-                for row in 0..total / inner {
-                    f(row * inner..(row + 1) * inner, row, 0, 1);
-                }
-            }
+            Self::Channels => (number % shape[1], number % shape[1], 0),
+            Self::Last(_) => (number, 0, 1),
         }
     }
 
@@ -324,6 +322,30 @@ impl<T: Real> Channels<T> {
 
     pub(super) fn means(&self) -> Vec<T> {
         self.each(|_, of| of.mean)
+    }
+
+    /// What [`kernels::normalise_rows`] takes, with these weights and summands of channels.
+    pub(super) fn scaling(&self, weight: Option<&[T]>, bias: Option<&[T]>) -> [Vec<T>; 3] {
+        [
+            self.means(),
+            self.each(|c, of| weight.map_or(of.rstd, |w| of.rstd * w[c])),
+            self.each(|c, _| bias.map_or(T::zero(), |b| b[c])),
+        ]
+    }
+
+    /// What [`kernels::input_grad_rows`] takes, with these weights of channels, and means of the cell sums.
+    pub(super) fn slopes(
+        &self,
+        weight: Option<&[T]>,
+        mean: impl Fn(usize, usize) -> T,
+    ) -> [Vec<T>; 4] {
+        let gain = |c: usize| weight.map_or(T::one(), |w| w[c]);
+        [
+            self.means(),
+            self.each(|c, of| of.rstd * gain(c)),
+            self.each(|c, of| of.rstd * mean(c, 0)),
+            self.each(|c, of| of.rstd * of.rstd * mean(c, 1)),
+        ]
     }
 }
 

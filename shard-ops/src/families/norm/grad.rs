@@ -75,15 +75,18 @@ impl Op for GradOp {
 
     crate::kernel::gpu_kernel!();
 
-    fn halves(&self, _: DType, _: &[Meta], on: DeviceKind) -> Halves {
-        match (on.is_cuda(), self.part) {
-            (true, _) => Halves::ALL,
-            // Weights are few.
-            (false, Part::Whole { .. }) => Halves {
+    fn halves(&self, _: DType, inputs: &[Meta], on: DeviceKind) -> Halves {
+        let sums = matches!(self.part, Part::CellSums | Part::WeightSums);
+        let are_short = || self.cells.short_runs(&inputs[0].shape).is_some();
+        match on.is_cuda() {
+            true => Halves::ALL,
+            // They are summed row by row.
+            false if sums && are_short() => Halves::NONE,
+            // Weights are few, and so are sums.
+            false => Halves {
                 reads: &[0, 2],
-                writes: true,
+                writes: !sums,
             },
-            (false, _) => Halves::NONE,
         }
     }
 
@@ -94,6 +97,11 @@ impl Op for GradOp {
 }
 
 impl GradOp {
+    /// Whether means are taken off.
+    pub(super) fn takes_means(&self) -> bool {
+        self.by == Statistics::Moments
+    }
+
     /// Whether the cell sums are an operand.
     pub(crate) fn takes_sums(&self) -> bool {
         self.part == Part::Input && self.by != Statistics::Given
@@ -180,8 +188,11 @@ impl<T: Real> Pieces<'_, T> {
             let found = self.channel_sums(&channels);
             for (c, (to, [sum, unit])) in out.chunks_exact_mut(2).zip(found).enumerate() {
                 let gain = self.weight.map_or(1.0, |w| w[c].wide());
-                let takes_mean = self.op.by == Statistics::Moments;
-                to[0] = if takes_mean { gain * sum } else { 0.0 };
+                to[0] = if self.op.takes_means() {
+                    gain * sum
+                } else {
+                    0.0
+                };
                 to[1] = gain * unit;
             }
             return;
@@ -191,7 +202,7 @@ impl<T: Real> Pieces<'_, T> {
             let gain = along(self.weight, 1.0, w, step);
             let scale = scale(self.stats, cell, self.eps);
             let (a, b) = kernels::cell_sums(&self.x[run.clone()], &self.dy[run], scale, gain);
-            if self.op.by == Statistics::Moments {
+            if self.op.takes_means() {
                 out[2 * cell] += a;
             }
             out[2 * cell + 1] += b;
@@ -228,13 +239,7 @@ impl<T: Real> Pieces<'_, T> {
             None => T::zero(),
         };
         if let Some(channels) = self.channels() {
-            let gain = |c: usize| self.weight.map_or(T::one(), |w| w[c]);
-            let by = [
-                channels.means(),
-                channels.each(|c, of| of.rstd * gain(c)),
-                channels.each(|c, of| of.rstd * mean(c, 0)),
-                channels.each(|c, of| of.rstd * of.rstd * mean(c, 1)),
-            ];
+            let by = channels.slopes(self.weight, mean);
             let by = by.each_ref().map(Vec::as_slice);
             return kernels::input_grad_rows(self.x, self.dy, out, by);
         }

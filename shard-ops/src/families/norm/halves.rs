@@ -1,15 +1,18 @@
-//! Norms of whole cells that are stored in 16 bits, and their gradients.
+//! Norms of what is stored in 16 bits, and their gradients.
+//!
+//! Cells, runs and rows are widened some at a time, to where the nearest cache holds them.
 
 use super::Normalise;
+use super::cells::{Channels, along, scale};
 use super::grad::{GradOp, Part};
 use crate::HostCall;
 use crate::host::{flat, with_stored};
 use shard_comm::Element;
 use shard_kernels::Real;
 use shard_kernels::attention::Stored;
-use shard_kernels::normalise as kernels;
+use shard_kernels::normalise::{self as kernels, Along, Scale, WholeCells};
 use shard_kernels::reduce::Half;
-use shard_kernels::together::by_cells;
+use shard_kernels::together::{by_blocks, by_cells, by_runs};
 
 impl Normalise {
     /// Normalises cells that are stored in 16 bits.
@@ -20,52 +23,112 @@ impl Normalise {
         let x = call.input::<T>(0);
         let cells = self.cells.local(x.shape(), &call.cx.inputs[0].global);
         let whole = cells.whole(x.shape(), self.by, self.eps());
-        let weight_at = self.first_weight();
-        let weight = self.weight.then(|| call.input::<f32>(weight_at).to_vec());
-        let bias_at = weight_at + usize::from(self.weight);
-        let bias = self.bias.then(|| call.input::<f32>(bias_at).to_vec());
+        let [weight, bias] = self.affine(call);
         let (mut out, mut stats) = call.output_pair::<U, f64>();
         let stats = stats.data_mut();
         if x.is_empty() {
             return stats.fill(0.0);
         }
         let (cell, affine) = (whole.runs * whole.len, [weight.as_deref(), bias.as_deref()]);
-        by_cells(cell, [&flat(&x)], out.data_mut(), |before, [x], out| {
+        let (x, out) = (&*flat(&x), out.data_mut());
+        by_cells(cell, [x], out, |before, [x], out| {
             let stats = &mut stats[3 * before..][..3 * (x.len() / cell)];
-            let cells = kernels::WholeCells { before, ..whole };
+            let cells = WholeCells { before, ..whole };
             kernels::normalise_cells(cells, x, affine, out, stats);
         });
     }
+
+    /// Normalises what is stored in 16 bits by statistics that are an operand.
+    pub(super) fn in_halves_by_given<T: Half + Element, U: Stored<Acc = f32> + Element>(
+        &self,
+        call: &mut HostCall<'_, '_>,
+    ) {
+        let (x, stats) = (call.input::<T>(0), call.input::<f64>(1));
+        let shape = x.shape().to_vec();
+        let cells = self.cells.local(&shape, &call.cx.inputs[0].global);
+        let [weight, bias] = self.affine(call);
+        let (x, stats, mut out) = (flat(&x), flat(&stats), call.output::<U>(0));
+        let out = out.data_mut();
+        if let Some(run) = cells.short_runs(&shape) {
+            let channels = Channels::of(&stats, shape[1], run, self.eps());
+            let by = channels.scaling(weight.as_deref(), bias.as_deref());
+            let by = by.each_ref().map(Vec::as_slice);
+            return by_cells(shape[1] * run, [&x], out, |_, [x], out| {
+                kernels::normalise_rows(x, out, by);
+            });
+        }
+        by_runs(cells.run_len(&shape), [&x], out, |at, [x], out| {
+            let (cell, w, step) = cells.run(&shape, at[0]);
+            let scale = scale(&stats, cell, self.eps());
+            let gain = along(weight.as_deref(), 1.0, w + at[1] * step, step);
+            let shift = along(bias.as_deref(), 0.0, w + at[1] * step, step);
+            kernels::normalise(x, out, scale, gain, shift);
+        });
+    }
+
+    /// Weight and bias.
+    fn affine(&self, call: &HostCall<'_, '_>) -> [Option<Vec<f32>>; 2] {
+        let at = [self.first_weight(), self.bias_at()];
+        let given = [self.weight, self.bias];
+        [0, 1].map(|k| given[k].then(|| call.input::<f32>(at[k]).to_vec()))
+    }
+}
+
+/// Σ gain·dy and Σ gain·dy·x̂ of a run.
+fn sums_of_run<T: Half>(x: &[T], dy: &[T], scale: Scale<f32>, gain: Along<'_, f32>) -> [f64; 2] {
+    let (mut sums, mut at) = ([0.0; 2], 0);
+    by_blocks([x, dy], |[x, dy]| {
+        let gain = match gain {
+            Along::Each(all) => Along::Each(&all[at..]),
+            one => one,
+        };
+        let (sum, unit) = kernels::cell_sums(x, dy, scale, gain);
+        sums = [sums[0] + sum, sums[1] + unit];
+        at += x.len();
+    });
+    sums
 }
 
 impl GradOp {
-    /// [`Part::Whole`] of cells that are stored in 16 bits.
+    /// Any part of what is stored in 16 bits.
     pub(super) fn in_halves<T: Half + Element, U: Stored<Acc = f32> + Element>(
+        &self,
+        call: &mut HostCall<'_, '_>,
+    ) {
+        match self.part {
+            Part::Whole { .. } => self.whole_in_halves::<T, U>(call),
+            Part::Input => self.input_in_halves::<T, U>(call),
+            Part::CellSums | Part::WeightSums => self.sums_in_halves::<T>(call),
+        }
+    }
+
+    fn whole_in_halves<T: Half + Element, U: Stored<Acc = f32> + Element>(
         &self,
         call: &mut HostCall<'_, '_>,
     ) {
         let (x, stats, dy) = (call.input::<T>(0), call.input::<f64>(1), call.input::<T>(2));
         let gain = self.weight.then(|| call.input::<f32>(3).to_vec());
+        let gain = gain.as_deref();
         let cells = self.cells.local(x.shape(), &call.cx.inputs[0].global);
         let whole = cells.whole(x.shape(), self.by, f64::from_bits(self.eps));
         let weights = match self.part {
             Part::Whole { weights: true } => call.cx.outputs[1].shape.iter().product(),
             _ => 0,
         };
-        let mut sums = kernels::WeightGrads::new(whole, weights);
         let (cell, stats) = (whole.runs * whole.len, flat(&stats));
         let of = [&*flat(&x), &*flat(&dy)];
         let mut out = call.output::<U>(0);
+        let mut sums = kernels::WeightGrads::new(whole, weights);
         by_cells(cell, of, out.data_mut(), |before, [x, dy], dx| {
             let grad = kernels::CellGrad {
                 x,
                 stats: &stats[3 * before..][..3 * (x.len() / cell)],
                 dy,
-                gain: gain.as_deref(),
+                gain,
                 dx,
                 weights: None,
             };
-            let cells = kernels::WholeCells { before, ..whole };
+            let cells = WholeCells { before, ..whole };
             kernels::add_cell_grad(cells, grad, &mut sums);
         });
         if weights > 0 {
@@ -78,6 +141,69 @@ impl GradOp {
                     }
                 });
             }
+        }
+    }
+
+    fn input_in_halves<T: Half + Element, U: Stored<Acc = f32> + Element>(
+        &self,
+        call: &mut HostCall<'_, '_>,
+    ) {
+        let (x, stats, dy) = (call.input::<T>(0), call.input::<f64>(1), call.input::<T>(2));
+        let shape = x.shape().to_vec();
+        let cells = self.cells.local(&shape, &call.cx.inputs[0].global);
+        let weight_at = 3 + usize::from(self.takes_sums());
+        let weight = self.weight.then(|| call.input::<f32>(weight_at).to_vec());
+        let sums = self.takes_sums().then(|| flat(&call.input::<f64>(3)));
+        let (weight, eps) = (weight.as_deref(), f64::from_bits(self.eps));
+        let (of, stats) = ([&*flat(&x), &*flat(&dy)], flat(&stats));
+        let mut out = call.output::<U>(0);
+        let out = out.data_mut();
+        let mean = |cell: usize, k: usize| match &sums {
+            Some(sums) => (sums[2 * cell + k] / stats[3 * cell]) as f32,
+            None => 0.0,
+        };
+        if let Some(run) = cells.short_runs(&shape) {
+            let channels = Channels::of(&stats, shape[1], run, eps);
+            let by = channels.slopes(weight, mean);
+            let by = by.each_ref().map(Vec::as_slice);
+            return by_cells(shape[1] * run, of, out, |_, [x, dy], dx| {
+                kernels::input_grad_rows(x, dy, dx, by);
+            });
+        }
+        by_runs(cells.run_len(&shape), of, out, |at, [x, dy], dx| {
+            let (cell, w, step) = cells.run(&shape, at[0]);
+            let gain = along(weight, 1.0, w + at[1] * step, step);
+            let means = [mean(cell, 0), mean(cell, 1)];
+            kernels::input_grad(x, dy, dx, scale(&stats, cell, eps), means, gain);
+        });
+    }
+
+    fn sums_in_halves<T: Half + Element>(&self, call: &mut HostCall<'_, '_>) {
+        let (x, stats, dy) = (call.input::<T>(0), call.input::<f64>(1), call.input::<T>(2));
+        let shape = x.shape().to_vec();
+        let cells = self.cells.local(&shape, &call.cx.inputs[0].global);
+        let of_cells = self.part == Part::CellSums;
+        let weight = (of_cells && self.weight).then(|| call.input::<f32>(3).to_vec());
+        let (x, stats, dy) = (flat(&x), flat(&stats), flat(&dy));
+        let eps = f64::from_bits(self.eps);
+        let places = call.cx.outputs[0].shape.iter().product();
+        let mut found = vec![0.0; places];
+        cells.for_each_run(&shape, |run, cell, w, step| {
+            let gain = along(weight.as_deref(), 1.0, w, step);
+            let (x, dy, scale) = (&x[run.clone()], &dy[run], scale(&stats, cell, eps));
+            let sums = sums_of_run(x, dy, scale, gain);
+            let to = &mut found[2 * if of_cells { cell } else { w }..][..2];
+            if !of_cells || self.takes_means() {
+                to[0] += sums[0];
+            }
+            to[1] += sums[1];
+        });
+        if of_cells {
+            return call.output::<f64>(0).data_mut().copy_from_slice(&found);
+        }
+        let mut out = call.output::<f32>(0);
+        for (to, found) in out.data_mut().iter_mut().zip(found) {
+            *to = found as f32;
         }
     }
 }

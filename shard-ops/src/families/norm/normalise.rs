@@ -13,7 +13,6 @@ use crate::{
     Saved, Value, key_of,
 };
 use shard_comm::{DType, DeviceKind};
-use shard_kernels::Real;
 use shard_kernels::moments::{Groups, about_zero, moments};
 use shard_kernels::normalise as kernels;
 use shard_kernels::unary::Unary;
@@ -117,7 +116,7 @@ impl Normalise {
     }
 
     /// The number of the operand that is the bias, if there is one.
-    fn bias_at(&self) -> usize {
+    pub(super) fn bias_at(&self) -> usize {
         self.first_weight() + usize::from(self.weight)
     }
 
@@ -163,16 +162,18 @@ impl Op for Normalise {
         match on.is_cuda() {
             true => Halves::ALL,
             // Weights are few.
-            false if self.finds => Halves {
+            false => Halves {
                 reads: &[0],
                 writes: true,
             },
-            false => Halves::NONE,
         }
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        with_half!(call, T, U => return self.in_halves::<T, U>(call));
+        with_half!(call, T, U => return match self.finds {
+            true => self.in_halves::<T, U>(call),
+            false => self.in_halves_by_given::<T, U>(call),
+        });
         with_float!(call.dtype(), T => {
             let x = call.input::<T>(0);
             let shape = x.shape().to_vec();
@@ -195,9 +196,8 @@ impl Op for Normalise {
             let out = out.data_mut();
             if let Some(run) = cells.short_runs(&shape) {
                 let channels = Channels::of(&stats, shape[1], run, self.eps());
-                let gain = channels.each(|c, of| weight.as_ref().map_or(of.rstd, |w| of.rstd * w[c]));
-                let shift = channels.each(|c, _| bias.as_ref().map_or(T::of(0.0), |b| b[c]));
-                kernels::normalise_rows(&data, out, [&channels.means(), &gain, &shift]);
+                let by = channels.scaling(weight.as_deref(), bias.as_deref());
+                kernels::normalise_rows(&data, out, by.each_ref().map(Vec::as_slice));
                 return;
             }
             cells.for_each_run(&shape, |run, cell, w, step| {
