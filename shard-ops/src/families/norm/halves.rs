@@ -98,7 +98,8 @@ impl GradOp {
         match self.part {
             Part::Whole { .. } => self.whole_in_halves::<T, U>(call),
             Part::Input => self.input_in_halves::<T, U>(call),
-            Part::CellSums | Part::WeightSums => self.sums_in_halves::<T>(call),
+            Part::CellSums => self.cell_sums_in_halves::<T>(call),
+            Part::WeightSums => self.weight_sums_in_halves::<T>(call),
         }
     }
 
@@ -178,32 +179,57 @@ impl GradOp {
         });
     }
 
-    fn sums_in_halves<T: Half + Element>(&self, call: &mut HostCall<'_, '_>) {
+    fn cell_sums_in_halves<T: Half + Element>(&self, call: &mut HostCall<'_, '_>) {
         let (x, stats, dy) = (call.input::<T>(0), call.input::<f64>(1), call.input::<T>(2));
         let shape = x.shape().to_vec();
         let cells = self.cells.local(&shape, &call.cx.inputs[0].global);
-        let of_cells = self.part == Part::CellSums;
-        let weight = (of_cells && self.weight).then(|| call.input::<f32>(3).to_vec());
+        let weight = self.weight.then(|| call.input::<f32>(3).to_vec());
         let (x, stats, dy) = (flat(&x), flat(&stats), flat(&dy));
         let eps = f64::from_bits(self.eps);
-        let places = call.cx.outputs[0].shape.iter().product();
-        let mut found = vec![0.0; places];
+        let mut out = call.output::<f64>(0);
+        let out = out.data_mut();
+        out.fill(0.0);
         cells.for_each_run(&shape, |run, cell, w, step| {
             let gain = along(weight.as_deref(), 1.0, w, step);
             let (x, dy, scale) = (&x[run.clone()], &dy[run], scale(&stats, cell, eps));
-            let sums = sums_of_run(x, dy, scale, gain);
-            let to = &mut found[2 * if of_cells { cell } else { w }..][..2];
-            if !of_cells || self.takes_means() {
-                to[0] += sums[0];
+            let [sum, unit] = sums_of_run(x, dy, scale, gain);
+            if self.takes_means() {
+                out[2 * cell] += sum;
             }
-            to[1] += sums[1];
+            out[2 * cell + 1] += unit;
         });
-        if of_cells {
-            return call.output::<f64>(0).data_mut().copy_from_slice(&found);
-        }
+    }
+
+    fn weight_sums_in_halves<T: Half + Element>(&self, call: &mut HostCall<'_, '_>) {
+        let (x, stats, dy) = (call.input::<T>(0), call.input::<f64>(1), call.input::<T>(2));
+        let shape = x.shape().to_vec();
+        let cells = self.cells.local(&shape, &call.cx.inputs[0].global);
+        let (x, stats, dy) = (flat(&x), flat(&stats), flat(&dy));
+        let eps = f64::from_bits(self.eps);
+        let weights = call.cx.outputs[0].shape.iter().product::<usize>() / 2;
+        let [mut sums, mut units] = [(); 2].map(|()| vec![0.0_f64; weights]);
+        cells.for_each_run(&shape, |run, cell, w, step| {
+            let (x, dy, scale) = (&x[run.clone()], &dy[run], scale(&stats, cell, eps));
+            if step == 0 {
+                let [sum, unit] = sums_of_run(x, dy, scale, Along::One(1.0));
+                sums[w] += sum;
+                units[w] += unit;
+                return;
+            }
+            let mut at = w;
+            by_blocks([x, dy], |[x, dy]| {
+                let of = at..at + x.len();
+                kernels::add_weight_sums(x, dy, scale, &mut sums[of.clone()], &mut units[of]);
+                at += x.len();
+            });
+        });
         let mut out = call.output::<f32>(0);
-        for (to, found) in out.data_mut().iter_mut().zip(found) {
-            *to = found as f32;
+        for (to, (sum, unit)) in out
+            .data_mut()
+            .chunks_exact_mut(2)
+            .zip(sums.iter().zip(units))
+        {
+            to.copy_from_slice(&[*sum as f32, unit as f32]);
         }
     }
 }
