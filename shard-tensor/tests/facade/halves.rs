@@ -125,13 +125,13 @@ fn whole_cells_of_16_bits_are_rounded_once() {
         let [weight, bias] = [x[1].select(0, 7)?, x[2].select(0, 8)?];
         x[0].layer_norm(1, Some(&weight), Some(&bias), 1e-5)
     });
-    // Of which each rank has a part, longer than what is widened at a time on one.
+    // Of which each rank has a part, which is longer than what is widened at a time; weights repeat in other steps than that.
     check_of(
         "layer_norm of parts",
         &[3100, 3],
         &[signed, other, share],
         &|x| {
-            let [weight, bias] = [x[1].select(1, 0)?, x[2].select(1, 0)?];
+            let [weight, bias] = [x[2].select(1, 0)?, x[1].select(1, 0)?];
             let turned = x[0].transpose(0, 1)?;
             turned.layer_norm(1, Some(&weight), Some(&bias), 1e-5)
         },
