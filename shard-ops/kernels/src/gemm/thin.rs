@@ -201,12 +201,12 @@ fn dots<S: Simd, const R: usize, const C: usize>(
     let inner = left.len() / R;
     let mut sums = [[[simd.splat_f32s(0.0); 2]; R]; C];
     for at in (0..columns[0].len()).step_by(2 * S::F32_LANES) {
+        for column in columns {
+            ask(column.as_ptr().wrapping_add(C * column.len() + at));
+        }
         let numbers: [[S::f32s; 2]; C] = numbered(
             #[inline(always)]
-            |i| {
-                ask(columns[i].as_ptr().wrapping_add(C * columns[i].len() + at));
-                pairs::<S>(simd, &columns[i][at..])
-            },
+            |i| pairs::<S>(simd, &columns[i][at..]),
         );
         for row in 0..R {
             let left = S::as_simd_f32s(&left[row * inner + at..][..2 * S::F32_LANES]).0;
