@@ -2,7 +2,7 @@
 
 use crate::{Result, ShardTensor};
 use shard_comm::Calling;
-use shard_ops::attention::{self, Attention, Segments};
+use shard_ops::attention::{self, Attention, TokenSegments};
 use shard_ops::neighbors::{self, Clouds};
 use shard_ops::{Exec, FoldBy, OpError, Value};
 
@@ -110,7 +110,7 @@ impl ShardTensor {
         let (values, mask) = (values.value(), mask.map(Self::value));
         let (of_queries, of_keys) = (of_queries.value(), of_keys.value());
         self.run2(keys, |exec, q, k| {
-            let segments = Segments {
+            let segments = TokenSegments {
                 queries: &of_queries,
                 keys: &of_keys,
             };

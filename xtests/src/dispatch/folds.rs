@@ -3,7 +3,7 @@
 use super::{Applied, ApplyError, Args, Entry, built, unfit};
 use crate::case::Case;
 use shard_kernels::unary::Unary;
-use shard_ops::attention::{Attention, Causal, Segments, attention, attention_by_segment};
+use shard_ops::attention::{Attention, Causal, TokenSegments, attention, attention_by_segment};
 use shard_ops::elementwise::{add, isinf, masked_fill, unary};
 use shard_ops::index::slice;
 use shard_ops::matmul::matmul;
@@ -27,7 +27,7 @@ pub(crate) const TABLE: &[Entry] = &[
     built("attention_by_segment", |e, c, v| {
         let args = Args::new(c, v);
         let operands = [args.need("query")?, args.need("key")?, args.need("value")?];
-        let segments = Segments {
+        let segments = TokenSegments {
             queries: args.need("query_segments")?,
             keys: args.need("key_segments")?,
         };

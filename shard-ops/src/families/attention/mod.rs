@@ -23,7 +23,7 @@ mod weights;
 pub(crate) use backward::Backward;
 
 pub use options::{Attention, Causal};
-pub use segments::{Segments, attention_by_segment};
+pub use segments::{TokenSegments, attention_by_segment};
 pub use weights::attention_weights;
 
 pub(crate) use forward::Forward;

@@ -9,14 +9,14 @@ use shard_comm::DType;
 
 /// Of which segment each query and each key is: numbers of any kind, `i64` or `i32`, in any order. A query sees the keys whose number is its own.
 #[derive(Clone, Copy, Debug)]
-pub struct Segments<'a> {
+pub struct TokenSegments<'a> {
     /// Of the queries, `[queries]`, or `[batch, queries]` where entries of the batch have segments of their own.
     pub queries: &'a Value,
     /// Of the keys, `[keys]` or `[batch, keys]`.
     pub keys: &'a Value,
 }
 
-impl Segments<'_> {
+impl TokenSegments<'_> {
     /// The numbers, `[batch or 1, queries]` and `[batch or 1, keys]`, `i64`.
     fn numbers(&self, exec: &dyn Exec, [q, k]: [&Value; 2]) -> Result<[Value; 2]> {
         let number = |operand: usize, rows: &Value, of: &Value| {
@@ -59,7 +59,7 @@ impl Segments<'_> {
 pub fn attention_by_segment(
     exec: &dyn Exec,
     [q, k, v]: [&Value; 3],
-    segments: Segments<'_>,
+    segments: TokenSegments<'_>,
     mask: Option<&Value>,
     options: &Attention,
 ) -> Result<Value> {

@@ -2,7 +2,7 @@
 
 use crate::ranks::{gpus, on_device};
 use shard_comm::{Bool, DType, DeviceKind, Element, dispatch_dtype};
-use shard_ops::attention::{Attention, Causal, Segments, attention, attention_by_segment};
+use shard_ops::attention::{Attention, Causal, TokenSegments, attention, attention_by_segment};
 use shard_ops::rng::Stream;
 use shard_ops::{Engine, Exec, FoldBy, Op, Result, Saved, Value, Values, elementwise};
 use shard_redistribute::{Array, MeshComm};
@@ -165,7 +165,7 @@ impl Case {
         let mask = self.mask.map(|_| &inputs[3]);
         match &inputs[3 + usize::from(self.mask.is_some())..] {
             [queries, keys] => {
-                let of = Segments { queries, keys };
+                let of = TokenSegments { queries, keys };
                 attention_by_segment(&kept, [q, k, v], of, mask, &self.options).unwrap();
             }
             _ => {
