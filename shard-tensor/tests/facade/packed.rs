@@ -2,7 +2,8 @@
 
 use crate::common::{numbers, on};
 use shard_tensor::{
-    Attention, AxisPlacement, Causal, DType, Mesh, Result, ShardTensor, replicate, shard,
+    Attention, AxisPlacement, Causal, DType, Error, FoldBy, Mesh, Result, ShardTensor, replicate,
+    shard,
 };
 
 fn tokens(mesh: &Mesh, seed: usize, placement: AxisPlacement) -> Result<ShardTensor> {
@@ -60,6 +61,34 @@ fn queries_see_their_own_segment_as_under_a_mask_of_equal_numbers() {
                         close(found, expected, "gradients")?;
                     }
                 }
+            }
+        }
+        Ok(())
+    });
+}
+
+/// However keys come to queries, or queries to keys, their numbers come with them.
+#[test]
+fn segments_go_where_their_tokens_go() {
+    on(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let [q, k] = [
+            tokens(&mesh, 2, shard(2).sizes([50, 20]))?,
+            tokens(&mesh, 8, shard(2))?,
+        ];
+        let of = mesh.from_fn([2, 70], shard(1), |i| (i[1] * i[1] % (3 + i[0])) as f64)?;
+        let of = of.to(DType::I64)?;
+        let by = |fold: FoldBy| {
+            let options = Attention::default()
+                .causal(Causal::BottomRight)
+                .fold_by(fold);
+            let y = q.attention_by_segment(&k, &k, [&of, &of], None, &options)?;
+            Ok::<_, Error>([y.detach(), y.square()?.sum_all()?.grad1(&k, false)?])
+        };
+        let expected = by(FoldBy::Gather)?;
+        for fold in [FoldBy::Ring, FoldBy::Split, FoldBy::Heads, FoldBy::Auto] {
+            for (found, expected) in by(fold)?.iter().zip(&expected) {
+                close(found, expected, &format!("{fold:?}"))?;
             }
         }
         Ok(())

@@ -7,6 +7,7 @@
 //!
 //! Masks look at *global positions* ([`Positions`](super::Positions)), never at the place in a block, so blocks need not be
 //! intervals. Tiles that no query sees cost nothing, and tiles that all queries see are not masked.
+//! [Segments](Queries::segments) are numbers of queries and keys, and hide keys of other numbers in the same tiles.
 //!
 //! Queries are `[batch, heads, queries, dim]`, keys `[batch, kv heads, keys, dim]`, values
 //! `[batch, kv heads, keys, value dim]`, with any strides. Heads are a multiple of kv heads, and query head `h` reads kv head
