@@ -52,7 +52,7 @@ impl<'a, E: Stored> Queries<'a, E> {
     }
 
     /// Lets queries see only the keys of their own segment: numbers of segments are broadcast to `[batch, queries]`, and those of keys are
-    /// [the block's](KeyBlock::segments).
+    /// [the block's](KeyBlock::segments). Both have them or neither: folding panics otherwise.
     #[must_use]
     pub fn segments(self, segments: View<'a, i64>) -> Self {
         Self {
