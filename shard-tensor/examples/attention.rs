@@ -77,7 +77,7 @@ fn attend(
     let x = mesh
         .randn([1, args.heads, args.tokens, args.dim], [along])?
         .requires_grad()?;
-    let options = Attention::default().causal(Causal::TopLeft).fold_by(ring);
+    let options = Attention::new().causal(Causal::TopLeft).fold_by(ring);
     let before = ctx.ledger().snapshot();
     ctx.world().barrier()?;
     let start = Instant::now();

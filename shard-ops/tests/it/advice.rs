@@ -11,10 +11,7 @@ fn a_zigzag_is_advised_where_it_helps() {
         let layout = Layout::parse(&mesh, &[1, 2, 400, 8], layout).unwrap();
         advice(&options, &[&layout; 3])
     };
-    let (all, causal) = (
-        Attention::default(),
-        Attention::default().causal(Causal::TopLeft),
-    );
+    let (all, causal) = (Attention::new(), Attention::new().causal(Causal::TopLeft));
     // Of 400 queries the later half sees three quarters of all pairs: one and a half of its share.
     let line = told("S(2)", causal).unwrap();
     assert!(

@@ -100,7 +100,7 @@ impl Module for Vit {
 impl Block {
     fn new(mesh: &Mesh, width: usize, heads: usize) -> Result<Self> {
         // Keys and values travel around the ring of ranks that share the field.
-        let ring = Attention::default().fold_by(FoldBy::Ring);
+        let ring = Attention::new().fold_by(FoldBy::Ring);
         let mut attention = MultiheadAttention::new(mesh, width, heads)?.options(ring);
         // It shifts all logits of a query alike, which the softmax does not see.
         attention.k_proj.bias = None;

@@ -179,7 +179,7 @@ impl Distribution for Categorical {
             0 => logits,
             _ => logits.movedim(-1, 1)?,
         };
-        let of_each = ClassLoss::default()
+        let of_each = ClassLoss::new()
             .ignore(i64::MIN)
             .reduction(LossReduction::None);
         logits.nll_loss(&value, &of_each)?.neg()

@@ -45,7 +45,19 @@ impl Mesh {
         self.full(shape, 1.0, placements)
     }
 
-    /// A tensor of one value: a number or a truth value. Whole numbers are exact in `i64`.
+    /// A tensor of one value: of numbers, or, as of `true`, of truth values whatever the mesh's type is. Whole numbers are exact
+    /// in `i64`.
+    ///
+    /// ```
+    /// use shard_tensor::{DType, launch, shard};
+    /// let dtypes = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let (halves, all) = (mesh.full([3], 0.5, shard(0))?, mesh.full([3], true, shard(0))?);
+    ///     Ok([halves.dtype(), all.dtype()])
+    /// })?;
+    /// assert_eq!(dtypes[0], [DType::F32, DType::Bool]);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
     ///
     /// # Collective
     /// All members of the mesh, with equal arguments. No communication.
@@ -61,7 +73,11 @@ impl Mesh {
         placements: impl Into<Placements>,
     ) -> Result<ShardTensor> {
         let _call = Calling::of("full");
-        self.all(&shape.into(), value.into(), &placements.into())
+        let (shape, value, placements) = (shape.into(), value.into(), placements.into());
+        match value {
+            Scalar::Bool(_) => self.with_dtype(DType::Bool).all(&shape, value, &placements),
+            value => self.all(&shape, value, &placements),
+        }
     }
 
     /// [`full`](Self::full), once for all kinds of arguments.

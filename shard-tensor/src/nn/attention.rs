@@ -18,7 +18,7 @@ use shard_ops::key_of;
 /// use shard_tensor::{Attention, Causal, launch, shard};
 /// launch(4, |ctx| {
 ///     let mesh = ctx.mesh([("domain", 2), ("tensor", 2)])?;
-///     let attention = MultiheadAttention::new(&mesh, 8, 2)?.options(Attention::default().causal(Causal::TopLeft));
+///     let attention = MultiheadAttention::new(&mesh, 8, 2)?.options(Attention::new().causal(Causal::TopLeft));
 ///     let plan = ParallelPlan::new().colwise("?_proj", "tensor").rowwise("out_proj", "tensor");
 ///     let attention = attention.distribute(&plan)?;
 ///     let x = mesh.randn([1, 6, 8], [("domain", shard(1).sizes([2, 4]))])?;
@@ -111,7 +111,7 @@ impl MultiheadAttention {
         Ok(Self {
             heads,
             kv_heads: heads,
-            options: Attention::default(),
+            options: Attention::new(),
             dropout: 0.0,
             training: Training::default(),
             q_proj,

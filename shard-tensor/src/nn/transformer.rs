@@ -22,7 +22,7 @@ pub(super) type Activation = fn(&ShardTensor) -> Result<ShardTensor>;
 ///     let layer = TransformerEncoderLayer::new(&mesh, 8, 2, 32)?
 ///         .norm_first()
 ///         .activation(ShardTensor::gelu)
-///         .options(Attention::default().causal(Causal::TopLeft));
+///         .options(Attention::new().causal(Causal::TopLeft));
 ///     // Heads and hidden features over one axis, tokens over the other.
 ///     let plan = ParallelPlan::new()
 ///         .colwise_by("self_attn.?_proj", "tensor", 4)
@@ -266,7 +266,7 @@ impl Module for TransformerEncoderLayer {
 /// launch(3, |ctx| {
 ///     let mesh = ctx.mesh_of(3)?;
 ///     let layer = TransformerDecoderLayer::new(&mesh, 8, 2, 16)?
-///         .options(Attention::default().causal(Causal::TopLeft));
+///         .options(Attention::new().causal(Causal::TopLeft));
 ///     let (x, memory) = (mesh.randn([2, 7, 8], shard(1))?, mesh.randn([2, 4, 8], shard(1))?);
 ///     layer.forward(&x, &memory)?.expect_layout(shard(1))?;
 ///     Ok(())
@@ -528,7 +528,7 @@ impl Module for TransformerEncoder {
 /// use shard_tensor::{Attention, Causal, launch, shard};
 /// launch(2, |ctx| {
 ///     let mesh = ctx.mesh_of(2)?;
-///     let causal = Attention::default().causal(Causal::TopLeft);
+///     let causal = Attention::new().causal(Causal::TopLeft);
 ///     let layer = || Ok(TransformerDecoderLayer::new(&mesh, 8, 2, 16)?.options(causal));
 ///     let decoder = TransformerDecoder::new(2, layer)?;
 ///     let (x, memory) = (mesh.randn([2, 5, 8], shard(0))?, mesh.randn([2, 4, 8], shard(0))?);

@@ -40,7 +40,7 @@ pub enum LeafMut<'a> {
 }
 
 /// Implements [`Tree`](crate::nn::Tree) for a struct: its name, then the fields that are trees themselves: layers, tensors,
-/// buffers, and options, boxes, arrays and lists of them.
+/// buffers, and options, boxes, arrays, lists and tuples of them.
 ///
 /// ```
 /// use shard_tensor::nn::{Linear, Module, ModelExt};
@@ -500,3 +500,29 @@ impl<T: Tree, const N: usize> Tree for [T; N] {
         self[..].leaves_mut()
     }
 }
+
+/// Parts of several types, named by their places as those of a list are: `(encoder, head)` needs no struct of its own.
+macro_rules! tuples {
+    ($($part:ident $at:tt),+) => {
+        impl<$($part: Tree),+> Tree for ($($part,)+) {
+            fn leaves(&self) -> Vec<(String, Leaf<'_>)> {
+                let mut leaves = Vec::new();
+                $(leaves.extend(under(stringify!($at), self.$at.leaves()));)+
+                leaves
+            }
+
+            fn leaves_mut(&mut self) -> Vec<(String, LeafMut<'_>)> {
+                let mut leaves = Vec::new();
+                $(leaves.extend(under(stringify!($at), self.$at.leaves_mut()));)+
+                leaves
+            }
+        }
+    };
+}
+
+tuples!(A 0);
+tuples!(A 0, B 1);
+tuples!(A 0, B 1, C 2);
+tuples!(A 0, B 1, C 2, D 3);
+tuples!(A 0, B 1, C 2, D 3, E 4);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5);

@@ -20,7 +20,7 @@ impl ShardTensor {
     ///
     /// ```
     /// use shard_tensor::{Attention, Causal, launch, shard};
-    /// let causal = Attention::default().causal(Causal::TopLeft);
+    /// let causal = Attention::new().causal(Causal::TopLeft);
     /// let on = |ranks: usize| launch(ranks, |ctx| {
     ///     // Under a causal mask, zigzag shards give every rank the same work.
     ///     let tokens = ctx.mesh_of(ranks)?.randn([1, 2, 12, 4], [shard(2).zigzag()])?;
@@ -37,7 +37,7 @@ impl ShardTensor {
     ///
     /// ```
     /// # use shard_tensor::{Attention, Causal, launch, shard};
-    /// # let causal = Attention::default().causal(Causal::TopLeft);
+    /// # let causal = Attention::new().causal(Causal::TopLeft);
     /// launch(2, |ctx| {
     ///     let tokens = ctx.mesh_of(2)?.randn([1, 2, 64, 4], [shard(2)])?;
     ///     let (_, why) = ctx.explain(|| tokens.attention(&tokens, &tokens, None, &causal))?;
@@ -82,7 +82,7 @@ impl ShardTensor {
     ///     let mesh = ctx.mesh_of(2)?;
     ///     let tokens = mesh.randn([1, 2, 7, 4], shard(2))?; // a document of three tokens, and one of four
     ///     let of = mesh.distribute(&array![0_i64, 0, 0, 1, 1, 1, 1], shard(0))?;
-    ///     let causal = Attention::default().causal(Causal::TopLeft);
+    ///     let causal = Attention::new().causal(Causal::TopLeft);
     ///     let packed = tokens.attention_by_segment(&tokens, &tokens, [&of, &of], None, &causal)?;
     ///     let second = tokens.narrow(2, 3..)?;
     ///     let alone = second.attention(&second, &second, None, &causal)?;
@@ -125,7 +125,7 @@ impl ShardTensor {
     /// use shard_tensor::{Attention, Causal, launch, shard};
     /// launch(2, |ctx| {
     ///     let tokens = ctx.mesh_of(2)?.randn([1, 2, 6, 4], shard(2).sizes([4, 2]))?;
-    ///     let causal = Attention::default().causal(Causal::TopLeft);
+    ///     let causal = Attention::new().causal(Causal::TopLeft);
     ///     let weights = tokens.attention_weights(&tokens, None, &causal)?;
     ///     assert_eq!((weights.shape(), weights.layout().to_string().as_str()), (&[1, 2, 6, 6][..], "S(2)[4,2]"));
     ///     // They are what attention multiplies values by.

@@ -24,10 +24,10 @@ impl ShardTensor {
     ///     let hidden = mesh.randn([2, 64, 16], shard(1))?; // [batch, tokens, features]
     ///     let weight = mesh.randn([4096, 16], replicate())?.requires_grad()?;
     ///     let next = mesh.randint([2, 64], 0..4096, shard(1))?;
-    ///     let loss = hidden.linear_cross_entropy(&weight, None, &next, &ClassLoss::default())?;
+    ///     let loss = hidden.linear_cross_entropy(&weight, None, &next, &ClassLoss::new())?;
     ///     assert_eq!(loss.grad1(&weight, false)?.shape(), [4096, 16]);
     ///     let whole = hidden.linear(&weight, None)?.movedim(-1, 1)?;
-    ///     Ok(loss.item()? - whole.cross_entropy(&next, &ClassLoss::default())?.item()?)
+    ///     Ok(loss.item()? - whole.cross_entropy(&next, &ClassLoss::new())?.item()?)
     /// })?;
     /// assert!(losses[0].abs() < 1e-4);
     /// # Ok::<(), shard_tensor::Error>(())

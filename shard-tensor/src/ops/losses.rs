@@ -13,7 +13,7 @@ use shard_ops::loss::{self as ops, LossReduction};
 ///     // 8 samples; the 5 classes are sharded.
 ///     let logits = mesh.zeros([8, 5], [shard(1).sizes([4, 1])])?;
 ///     let right = mesh.distribute(&ndarray::Array1::from_elem(8, 4_i64), [shard(0)])?;
-///     let options = ClassLoss::default().smoothing(0.1).reduction(LossReduction::Sum);
+///     let options = ClassLoss::new().smoothing(0.1).reduction(LossReduction::Sum);
 ///     logits.cross_entropy(&right, &options)?.item()
 /// })?;
 /// assert!((loss[0] - 8.0 * 5_f64.ln()).abs() < 1e-5);
@@ -28,6 +28,11 @@ pub struct ClassLoss {
 }
 
 impl ClassLoss {
+    /// All classes count alike but -100, which counts nothing, and losses are averaged.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// A weight per class.
     #[must_use]
     pub fn weight(mut self, weight: &ShardTensor) -> Self {

@@ -452,7 +452,7 @@ const PICKS: &[(&str, Call)] = &[
         let x = c.tensor(m, &[n, classes])?;
         let target = c.indices(m, &[n], classes)?;
         let weight = c.of(m, 1)?;
-        let mut loss = ClassLoss::default().reduction(c.reduction());
+        let mut loss = ClassLoss::new().reduction(c.reduction());
         if c.flag() {
             loss = loss.weight(&weight);
         }
@@ -565,7 +565,7 @@ const LAYERS: &[(&str, Call)] = &[
         let v = c.like(m, &k)?;
         let mask = c.mask(m, &[queries, keys])?;
         let mask = c.maybe(mask);
-        let mut options = Attention::default();
+        let mut options = Attention::new();
         if c.flag() {
             options = options.causal(c.pick(&[Causal::TopLeft, Causal::BottomRight]));
         }

@@ -33,7 +33,7 @@ fn an_error_names_the_method_and_reads_well_from_main() {
         let mesh = ctx.mesh_of(2)?;
         let x = mesh.ones([4, 3], shard(0))?;
         let target = mesh.with_dtype(DType::I64).full([4], 3, shard(0))?;
-        let (line, error) = (line!(), x.cross_entropy(&target, &ClassLoss::default()));
+        let (line, error) = (line!(), x.cross_entropy(&target, &ClassLoss::new()));
         let error = error.unwrap_err();
         assert_eq!(format!("{error:?}"), error.to_string());
         Ok((line, error.to_string()))
@@ -354,15 +354,15 @@ fn wrong_masks_and_classes_are_told_what_they_should_be() {
         let numbers = mesh.with_dtype(DType::I64);
         let tokens = mesh.randn([3, 2, 5, 4], shard(0))?;
         let counts = numbers.ones([3, 1, 1, 5], shard(0))?;
-        let attended = tokens.attention(&tokens, &tokens, Some(&counts), &Attention::default());
+        let attended = tokens.attention(&tokens, &tokens, Some(&counts), &Attention::new());
         let (logits, labels) = (
             mesh.randn([2, 7, 5], shard(0))?,
             numbers.zeros([2, 7], shard(0))?,
         );
-        let last = logits.cross_entropy(&labels, &ClassLoss::default());
+        let last = logits.cross_entropy(&labels, &ClassLoss::new());
         let moved = logits.movedim(-1, 1)?;
-        assert!(moved.cross_entropy(&labels, &ClassLoss::default()).is_ok());
-        let floats = moved.cross_entropy(&labels.to(DType::F32)?, &ClassLoss::default());
+        assert!(moved.cross_entropy(&labels, &ClassLoss::new()).is_ok());
+        let floats = moved.cross_entropy(&labels.to(DType::F32)?, &ClassLoss::new());
         let heads = nn::MultiheadAttention::new(&mesh, 8, 3).map(|_| mesh.ones([1], shard(0)));
         let mask = labels.eq_scalar(0.0)?;
         let chosen = labels.where_(&mask, &labels);

@@ -197,12 +197,12 @@ fn losses_of_16_bits_are_rounded_once() {
                 .detach()
                 .select(0, 0)?
                 .redistribute(Placements::replicated())?;
-            let options = ClassLoss::default().weight(&weight).smoothing(0.1);
+            let options = ClassLoss::new().weight(&weight).smoothing(0.1);
             x[0].cross_entropy(&x[1], &options.reduction(how))
         });
         check("nll", &[large], &|x| {
             let classes = x[0].detach().argmax(1)?;
-            x[0].nll_loss(&classes, &ClassLoss::default().reduction(how))
+            x[0].nll_loss(&classes, &ClassLoss::new().reduction(how))
         });
     }
 }

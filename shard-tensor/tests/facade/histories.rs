@@ -292,7 +292,7 @@ fn numbers_that_become_operands_are_found_out() {
         ("ignored class", |v, x| {
             let (logits, classes) = (x.reshape([2, 3])?, x.mesh().with_dtype(DType::I64));
             let target = classes.zeros([2], replicate())?;
-            let options = ClassLoss::default().ignore(v as i64);
+            let options = ClassLoss::new().ignore(v as i64);
             logits.cross_entropy(&target, &options).map(drop)
         }),
         ("linspace", |v, x| {

@@ -105,7 +105,7 @@ fn attention_loads_the_joint_projections_of_pytorch() {
                 -2.0649836739909606,
             ],
         )?;
-        let causal = attention.options(Attention::default().causal(Causal::TopLeft));
+        let causal = attention.options(Attention::new().causal(Causal::TopLeft));
         check(
             &causal.forward(&x)?,
             &[
@@ -810,7 +810,7 @@ fn weights_of_attention_are_those_that_it_multiplies_by() {
         })?;
         let some = some.to(DType::Bool)?;
         let added = mesh.from_fn([4, 5, 7], replicate(), |i| pattern(4, i))?;
-        let plain = Attention::default();
+        let plain = Attention::new();
         let cases = [
             (plain, None),
             (plain.causal(Causal::TopLeft).scale(0.7), None),

@@ -326,12 +326,12 @@ const ABSURD: &[(&str, Call)] = &[
     }),
     ("attention times no number", |m| {
         let x = m.ones([1, 1, 4, 2], [shard(2)])?;
-        let options = Attention::default().scale(f64::NAN);
+        let options = Attention::new().scale(f64::NAN);
         x.attention(&x, &x, None, &options).map(drop)
     }),
     ("attention times infinity", |m| {
         let x = m.ones([1, 1, 4, 2], [shard(2)])?;
-        let options = Attention::default().scale(f64::INFINITY);
+        let options = Attention::new().scale(f64::INFINITY);
         x.attention(&x, &x, None, &options).map(drop)
     }),
     ("normalise by weights of other features", |m| {

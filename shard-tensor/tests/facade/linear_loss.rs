@@ -126,7 +126,7 @@ fn logits_are_never_whole_and_rows_stay() {
         let class = mesh.zeros(1024, shard(0))?.to(DType::I64)?;
         let step = |dtype: DType| {
             let [x, weight] = [x.to(dtype)?, weight.to(dtype)?];
-            let loss = x.linear_cross_entropy(&weight, None, &class, &ClassLoss::default())?;
+            let loss = x.linear_cross_entropy(&weight, None, &class, &ClassLoss::new())?;
             assert_eq!(loss.dtype(), dtype);
             Ok::<_, shard_tensor::Error>(loss)
         };
@@ -155,7 +155,7 @@ fn what_does_not_fit_is_told() {
         let weight = mesh.ones([5, 4], replicate())?;
         let class = |shape: &[usize], of: f64| mesh.full(shape, of, replicate())?.to(DType::I64);
         let loss = |x: &ShardTensor, weight: &ShardTensor, target: &ShardTensor| {
-            let found = x.linear_cross_entropy(weight, None, target, &ClassLoss::default());
+            let found = x.linear_cross_entropy(weight, None, target, &ClassLoss::new());
             let error = found.unwrap_err();
             let text = error.to_string();
             let of = ["linear_cross_entropy: ", "linear: ", "cross_entropy: "];

@@ -31,8 +31,8 @@ fn queries_see_their_own_segment_as_under_a_mask_of_equal_numbers() {
         let documents = mesh.from_fn([70], shard(0), document)?;
         let mixed = mesh.from_fn([2, 70], shard(1), |i| ((i[0] + 1) * i[1] * i[1] % 5) as f64)?;
         let options = [
-            Attention::default(),
-            Attention::default().causal(Causal::TopLeft).window(20, 0),
+            Attention::new(),
+            Attention::new().causal(Causal::TopLeft).window(20, 0),
         ];
         for of in [documents.unsqueeze(0)?, mixed] {
             let same = of.unsqueeze(2)?.eq(&of.unsqueeze(1)?)?.unsqueeze(1)?;
@@ -79,9 +79,7 @@ fn segments_go_where_their_tokens_go() {
         let of = mesh.from_fn([2, 70], shard(1), |i| (i[1] * i[1] % (3 + i[0])) as f64)?;
         let of = of.to(DType::I64)?;
         let by = |fold: FoldBy| {
-            let options = Attention::default()
-                .causal(Causal::BottomRight)
-                .fold_by(fold);
+            let options = Attention::new().causal(Causal::BottomRight).fold_by(fold);
             let y = q.attention_by_segment(&k, &k, [&of, &of], None, &options)?;
             Ok::<_, Error>([y.detach(), y.square()?.sum_all()?.grad1(&k, false)?])
         };
@@ -105,7 +103,7 @@ fn segments_come_beside_masks() {
         let bias = mesh
             .with_dtype(DType::F64)
             .from_fn([2, 70, 70], shard(1), slope)?;
-        let (bias, all) = (bias.requires_grad()?, Attention::default());
+        let (bias, all) = (bias.requires_grad()?, Attention::new());
         let apart = of.unsqueeze(1)?.ne(&of.unsqueeze(0)?)?;
         let of = of.to(DType::I64)?;
         let found = x.attention_by_segment(&x, &x, [&of, &of], Some(&bias), &all)?;
@@ -129,7 +127,7 @@ fn segments_that_are_none_are_refused() {
         let whole = mesh.with_dtype(DType::I64);
         let zeros = |shape: &[usize]| whole.zeros(shape.to_vec(), replicate());
         let attend = |of: [&ShardTensor; 2]| {
-            let found = x.attention_by_segment(&x, &x, of, None, &Attention::default());
+            let found = x.attention_by_segment(&x, &x, of, None, &Attention::new());
             found.map(|y| y.shape().to_vec())
         };
         let fine = zeros(&[6])?;

@@ -154,9 +154,9 @@ const ROWS: &[Row] = rows! {
     "gather(0)" [X, Indices(&[4, 6, 5], N)] |x| x[0].gather(0, &x[1]);
     "scatter_add idx sharded" [Floats(&[9, 6, 5]), Indices(&[N, 6, 5], 9), X] |x| x[0].scatter_add(0, &x[1], &x[2]);
     "embedding" [Indices(&[N, 6], 9), Floats(&[9, 4])] |x| x[1].embedding(&x[0], None);
-    "cross_entropy" [Floats(&[N, 5]), Indices(&[N], 5)] |x| x[0].cross_entropy(&x[1], &ClassLoss::default());
+    "cross_entropy" [Floats(&[N, 5]), Indices(&[N], 5)] |x| x[0].cross_entropy(&x[1], &ClassLoss::new());
     "cross_entropy sum" [Floats(&[N, 5]), Indices(&[N], 5)] |x| {
-        let sum = ClassLoss::default().reduction(shard_tensor::LossReduction::Sum);
+        let sum = ClassLoss::new().reduction(shard_tensor::LossReduction::Sum);
         x[0].cross_entropy(&x[1], &sum)
     };
     "mse_loss" [X, X] |x| x[0].mse_loss(&x[1]);
@@ -191,9 +191,9 @@ const ROWS: &[Row] = rows! {
     "unfold" [IMAGE] |x| x[0].unfold(UnfoldOptions::new([3, 3]).padding([1, 1]));
     "group_norm" [IMAGE, Floats(&[4]), Floats(&[4])] |x| x[0].group_norm(2, Some(&x[1]), Some(&x[2]), 1e-5);
     "batch_norm train" [IMAGE, Floats(&[4]), Floats(&[4])] |x| x[0].batch_norm(None, [Some(&x[1]), Some(&x[2])], true, 0.1, 1e-5);
-    "sdpa" [HEADS, HEADS, HEADS] |x| x[0].attention(&x[1], &x[2], None, &Attention::default());
-    "sdpa causal" [HEADS, HEADS, HEADS] |x| x[0].attention(&x[1], &x[2], None, &Attention::default().causal(Causal::TopLeft));
-    "sdpa q sharded, kv replicated" [HEADS, WHOLE_HEADS, WHOLE_HEADS] |x| x[0].attention(&x[1], &x[2], None, &Attention::default());
+    "sdpa" [HEADS, HEADS, HEADS] |x| x[0].attention(&x[1], &x[2], None, &Attention::new());
+    "sdpa causal" [HEADS, HEADS, HEADS] |x| x[0].attention(&x[1], &x[2], None, &Attention::new().causal(Causal::TopLeft));
+    "sdpa q sharded, kv replicated" [HEADS, WHOLE_HEADS, WHOLE_HEADS] |x| x[0].attention(&x[1], &x[2], None, &Attention::new());
 };
 
 /// The operands of a row with this extent in place of [`N`], sharded so where that stands.

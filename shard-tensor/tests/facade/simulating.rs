@@ -45,7 +45,7 @@ impl Job {
         y = y.max_pool(PoolOptions::new(2).ceil_mode(true))?;
         let shape = [1, 4, 19, 11];
         assert_eq!(y.shape(), shape);
-        let options = Attention::default().fold_by(self.way);
+        let options = Attention::new().fold_by(self.way);
         // Rows attend to rows, which lie on the first axis of the mesh.
         y = y.add(&y.attention(&y, &y, None, &options)?)?;
         let y = y.redistribute([shard(1), shard(2)])?;
@@ -107,7 +107,7 @@ fn what_many_ranks_have_is_gathered_in_stages() {
                 .randn([1, 4, 4096, 32], [shard(2)])?
                 .requires_grad()
         };
-        let options = Attention::default().fold_by(way);
+        let options = Attention::new().fold_by(way);
         let step = |_: &Context, x: &mut ShardTensor| {
             let y = x.attention(x, x, None, &options)?;
             y.mul(&y)?.mean([0, 1, 2, 3], false)?.backward().map(drop)

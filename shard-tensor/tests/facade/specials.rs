@@ -97,10 +97,10 @@ const OPS: &[(&str, Op)] = &[
     ("cross_entropy 0", of_classes),
     ("cross_entropy 1", of_classes),
     ("cross_entropy, smooth", |x| {
-        x[0].cross_entropy(&x[1], &ClassLoss::default().smoothing(0.1))
+        x[0].cross_entropy(&x[1], &ClassLoss::new().smoothing(0.1))
     }),
     ("cross_entropy of none", |x| {
-        x[0].cross_entropy(&x[1], &ClassLoss::default())
+        x[0].cross_entropy(&x[1], &ClassLoss::new())
     }),
     ("kl_div", |x| x[0].kl_div(&x[1].detach(), false, NONE)),
     ("where", |x| x[1].where_(&x[0].log()?, 0.0)),
@@ -134,7 +134,7 @@ const OPS: &[(&str, Op)] = &[
 ];
 
 fn of_classes(x: &[ShardTensor]) -> Result<ShardTensor> {
-    x[0].cross_entropy(&x[1], &ClassLoss::default().reduction(NONE))
+    x[0].cross_entropy(&x[1], &ClassLoss::new().reduction(NONE))
 }
 
 /// Numbers, of which those that JSON has no word for are texts.

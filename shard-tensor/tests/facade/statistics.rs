@@ -270,7 +270,7 @@ fn cross_entropy_is_weighted_over_all_ranks() {
         let weight = x
             .mesh()
             .distribute(&arr1(&WEIGHTS), Placements::replicated())?;
-        let options = ClassLoss::default().weight(&weight).ignore(ignore);
+        let options = ClassLoss::new().weight(&weight).ignore(ignore);
         Ok(options.smoothing(smoothing).reduction(how))
     };
     let (each, weight) = errors(ignore, smoothing);
@@ -308,7 +308,7 @@ fn cross_entropy_is_weighted_over_all_ranks() {
             .distribute(&arr1(&WEIGHTS), Placements::replicated())?;
         x.cross_entropy(
             &shares,
-            &ClassLoss::default().weight(&weight).smoothing(smoothing),
+            &ClassLoss::new().weight(&weight).smoothing(smoothing),
         )
     });
 }
@@ -320,7 +320,7 @@ fn a_target_that_is_no_class_is_an_error_on_all_ranks() {
         let x = mesh.ones([2, 3], shard(0))?;
         let loss = |targets: [i64; 2]| {
             let targets = mesh.distribute(&arr1(&targets), shard(0))?;
-            x.cross_entropy(&targets, &ClassLoss::default())
+            x.cross_entropy(&targets, &ClassLoss::new())
         };
         let errors = [loss([0, 3]), loss([-1, 0])].map(|loss| loss.err().map(|e| e.to_string()));
         // The group goes on, with a target that is ignored.
@@ -639,7 +639,7 @@ fn a_cross_entropy_with_sharded_classes_moves_numbers_per_target() {
         let targets: Array1<i64> = (0..rows as i64).map(|i| i * 333).collect();
         let targets = mesh.distribute(&targets, replicate())?;
         let before = ctx.ledger().snapshot();
-        let loss = x.cross_entropy(&targets, &ClassLoss::default())?;
+        let loss = x.cross_entropy(&targets, &ClassLoss::new())?;
         let gradients = loss.backward()?;
         let gradient = gradients.get(&x)?.expect("a gradient");
         assert_eq!(gradient.layout(), x.layout());
@@ -722,8 +722,8 @@ fn what_has_no_extreme_or_no_such_dim_is_an_error() {
             error(some.quantile(&[1.5], 1, Interpolation::Linear)),
             error(some.softmax(2)),
             error(some.var([0, 0], 1.0, false)),
-            error(some.cross_entropy(&some, &ClassLoss::default().smoothing(-0.1))),
-            error(some.nll_loss(&some.argmax(0)?, &ClassLoss::default())),
+            error(some.cross_entropy(&some, &ClassLoss::new().smoothing(-0.1))),
+            error(some.nll_loss(&some.argmax(0)?, &ClassLoss::new())),
         ])
     });
     for (i, error) in errors.unwrap()[1].iter().enumerate() {

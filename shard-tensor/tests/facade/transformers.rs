@@ -290,7 +290,7 @@ fn a_layer_that_normalises_first_is_pytorchs() {
 #[test]
 fn an_encoder_is_pytorchs() {
     everywhere(|mesh, at| {
-        let causal = Attention::default().causal(Causal::TopLeft);
+        let causal = Attention::new().causal(Causal::TopLeft);
         let layer = || {
             let layer = TransformerEncoderLayer::new(mesh, WIDTH, 2, 6)?.dropout(0.0);
             Ok(layer.norm_first().options(causal))
@@ -344,7 +344,7 @@ struct Decoded {
 fn check_decoder(norm_first: bool, to: &Decoded) {
     everywhere(|mesh, at| {
         let layer = TransformerDecoderLayer::new(mesh, WIDTH, 2, 6)?.dropout(0.0);
-        let mut layer = layer.options(Attention::default().causal(Causal::TopLeft));
+        let mut layer = layer.options(Attention::new().causal(Causal::TopLeft));
         if norm_first {
             layer = layer.norm_first();
         }

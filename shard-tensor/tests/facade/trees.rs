@@ -11,13 +11,14 @@ struct Everything<T: Tree> {
     buffer: Buffer,
     list: Vec<Linear>,
     pair: [Linear; 2],
+    tuple: (Linear, ShardTensor),
     none: Option<Linear>,
     boxed: Box<dyn Tree>,
     any: T,
     /// A name that PyTorch's models may have, and that is a keyword here.
     r#box: Linear,
 }
-tree!(Everything<T: Tree> { own, constant, buffer, list, pair, none, boxed, any, r#box });
+tree!(Everything<T: Tree> { own, constant, buffer, list, pair, tuple, none, boxed, any, r#box });
 
 #[test]
 fn leaves_have_the_names_of_their_fields() {
@@ -30,6 +31,7 @@ fn leaves_have_the_names_of_their_fields() {
             buffer: Buffer::new(&mesh.ones([5], [shard(0)])?),
             list: vec![linear()?, linear()?],
             pair: [linear()?, linear()?],
+            tuple: (linear()?, mesh.ones([5], [shard(0)])?.requires_grad()?),
             none: None,
             boxed: Box::new(BatchNorm::new(&mesh, 2)?),
             any: Linear::new(&mesh, 1, 1)?,
@@ -43,6 +45,8 @@ fn leaves_have_the_names_of_their_fields() {
             "list.1.weight",
             "pair.0.weight",
             "pair.1.weight",
+            "tuple.0.weight",
+            "tuple.1",
             "boxed.weight",
             "boxed.bias",
             "any.weight",

@@ -125,7 +125,7 @@ fn sdpa(exec: &dyn Exec, case: &Case, values: &[Value]) -> Applied {
 }
 
 fn attention_options(case: &Case) -> Result<Attention, ApplyError> {
-    let mut options = Attention::default();
+    let mut options = Attention::new();
     if case.attributes.bool("is_causal", false)? {
         options = options.causal(Causal::TopLeft);
     }
@@ -154,7 +154,7 @@ fn transformer_block(exec: &dyn Exec, case: &Case, values: &[Value]) -> Applied 
         permute(exec, &split, &[0, 2, 1, 3])
     };
     let (q, k, v) = (third(0)?, third(1)?, third(2)?);
-    let seen = attention(exec, &q, &k, &v, None, &Attention::default())?;
+    let seen = attention(exec, &q, &k, &v, None, &Attention::new())?;
     let joined = permute(exec, &seen, &[0, 2, 1, 3])?;
     let joined = reshape(exec, &joined, &[batch, count, width])?;
     let h = add(exec, x, &matmul(exec, &joined, args.need("wo")?)?)?;

@@ -240,14 +240,7 @@ fn dense(exec: &dyn Exec, case: &Case, values: &[Value]) -> Result<Vec<Value>, A
         })?;
     let [k, v] = ["key", "value"].map(|name| args.need(name));
     let (q, k, v) = (flat(q)?, flat(k?)?, flat(v?)?);
-    let out = attention(
-        exec,
-        &q,
-        &k,
-        &v,
-        Some(&Value::new(mask)),
-        &Attention::default(),
-    )?;
+    let out = attention(exec, &q, &k, &v, Some(&Value::new(mask)), &Attention::new())?;
     let out = permute(exec, &out, &[0, 2, 1, 3])?;
     let [b, _, heads, dim] = *out.shape() else {
         unreachable!("attention has four dims")

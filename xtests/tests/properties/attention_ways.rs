@@ -47,7 +47,7 @@ fn cost(ranks: usize, [queries, keys]: [usize; 2], way: FoldBy) -> [u64; 2] {
         let ledger = cx.world().ledger();
         let (before, began) = (cx.device().memory().live, ledger.snapshot());
         cx.device().reset_peak();
-        let options = Attention::default().fold_by(way);
+        let options = Attention::new().fold_by(way);
         let y = attention(&tape, &x[0], &x[1], &x[2], None, &options).unwrap();
         let received = ledger.since(&began).bytes;
         let seed = y.detach();
@@ -105,7 +105,7 @@ fn a_mask_of_pairs_stays_with_its_queries() {
             x.extend(mask.map(|text| leaf(&[n, n], text)));
             let ledger = cx.world().ledger();
             let began = ledger.snapshot();
-            let options = Attention::default().fold_by(FoldBy::Ring);
+            let options = Attention::new().fold_by(FoldBy::Ring);
             let y = attention(&tape, &x[0], &x[1], &x[2], x.get(3), &options).unwrap();
             let forward = ledger.since(&began).bytes;
             let (seed, began) = (y.detach(), ledger.snapshot());
@@ -139,7 +139,7 @@ fn every_way_runs_where_work_is_queued() {
         numbers(&[1, 3, 14, 4], 3),
         numbers(&[1, 1, 10, 14], 4),
     ];
-    let options = Attention::default().causal(Causal::BottomRight);
+    let options = Attention::new().causal(Causal::BottomRight);
     let expected = run(&one, &single(&inputs), &inputs, attend(options));
     let layouts: Vec<Layout> = inputs
         .iter()
@@ -170,12 +170,7 @@ fn case_28_all_placements_and_unlike_lengths() {
             numbers(&[b, 8, k, 8], 2),
             numbers(&[b, 8, k, 8], 3),
         ];
-        let expected = run(
-            &one,
-            &single(&inputs),
-            &inputs,
-            attend(Attention::default()),
-        );
+        let expected = run(&one, &single(&inputs), &inputs, attend(Attention::new()));
         for at in [["R", "R"], ["S(2)", "R"], ["R", "S(2)"], ["S(2)", "S(2)"]] {
             let [of_q, of_k] = at;
             let layouts: Vec<Layout> = (inputs.iter().zip([of_q, of_k, of_k]))
@@ -186,7 +181,7 @@ fn case_28_all_placements_and_unlike_lengths() {
                     &mesh,
                     &layouts,
                     &inputs,
-                    attend(Attention::default().fold_by(way)),
+                    attend(Attention::new().fold_by(way)),
                 );
                 close(&format!("{at:?} {q}:{k} by {way:?}"), &found, &expected);
             }
@@ -212,7 +207,7 @@ fn case_29_uneven_blocks_with_one_empty_and_one_masked() {
         move |tape: &Recorder, x: &[Value]| {
             let layout = Layout::replicated(x[0].layout().mesh(), &hidden.shape);
             let mask = Value::new(place(x[0].array().cx(), &layout, &hidden, DType::F64).unwrap());
-            let options = Attention::default().causal(Causal::TopLeft).fold_by(way);
+            let options = Attention::new().causal(Causal::TopLeft).fold_by(way);
             vec![attention(tape, &x[0], &x[1], &x[2], Some(&mask), &options).unwrap()]
         }
     };
@@ -301,7 +296,7 @@ fn sixteen_bits_round_once() {
                             .unwrap()
                     })
                     .collect();
-                let options = Attention::default().causal(Causal::TopLeft).fold_by(way);
+                let options = Attention::new().causal(Causal::TopLeft).fold_by(way);
                 let grads = |x: &[Value]| {
                     let y = attention(&tape, &x[0], &x[1], &x[2], None, &options).unwrap();
                     let seed = cast(&tape, &leaves[0].detach(), y.dtype())

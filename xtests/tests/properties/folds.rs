@@ -53,7 +53,7 @@ fn scene() -> impl Strategy<Value = (DeviceMesh, Sizes, Vec<Recipe>, Attention)>
         prop::option::of(0..9_u64),
     );
     let options = options.prop_map(|(scaled, causal, window, dropped)| {
-        let mut options = Attention::default();
+        let mut options = Attention::new();
         if let Some(call) = dropped {
             options = options.dropout(0.4, Stream::new(5, call));
         }
@@ -150,7 +150,7 @@ proptest! {
             let builder = if whole { builder } else { builder.shard(dim, along, divided(shape[dim], seed, along)) };
             layouts.push(builder.build().unwrap());
         }
-        let mut options = Attention::default();
+        let mut options = Attention::new();
         if let Some(left) = causal {
             options = options.causal(if left { Causal::TopLeft } else { Causal::BottomRight });
         }
@@ -191,7 +191,7 @@ fn dropout_keeps_its_rate_and_its_gradient() {
             tensor(&shapes[1], |_| 0.0),
             tensor(&shapes[2], |_| 1.0),
         ];
-        let options = Attention::default()
+        let options = Attention::new()
             .fold_by(FoldBy::Ring)
             .dropout(0.25, Stream::new(1, call));
         run(&mesh, &layouts, &inputs, |tape, x| {
@@ -208,7 +208,7 @@ fn dropout_keeps_its_rate_and_its_gradient() {
 
     let small = [[1, 1, 3, 2], [1, 1, 4, 2], [1, 1, 4, 2]];
     let layouts = small.map(|s| Layout::parse(&mesh, &s, "S(2)").unwrap());
-    let options = Attention::default().dropout(0.5, Stream::new(2, 0));
+    let options = Attention::new().dropout(0.5, Stream::new(2, 0));
     on_mesh(&mesh, On::Host, |cx| {
         let x: Vec<Value> = layouts
             .iter()
@@ -246,7 +246,7 @@ fn peak(ranks: usize, ring: FoldBy) -> u64 {
             &x[1],
             &x[2],
             None,
-            &Attention::default().fold_by(ring),
+            &Attention::new().fold_by(ring),
         )
         .unwrap();
         let seed = y.detach();

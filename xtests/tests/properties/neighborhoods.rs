@@ -254,7 +254,7 @@ fn the_widest_window_sees_everything() {
         let turn = |x: &Value| permute(tape, x, &[0, 2, 1, 3]).unwrap();
         let [q, k, v] = [0, 1, 2].map(|i| turn(&x[i]));
         vec![turn(
-            &attention(tape, &q, &k, &v, None, &Attention::default()).unwrap(),
+            &attention(tape, &q, &k, &v, None, &Attention::new()).unwrap(),
         )]
     });
     close("one window", &near, &all);

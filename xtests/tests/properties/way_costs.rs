@@ -37,7 +37,7 @@ enum Along {
 /// Attention and its gradient, by a way, as they are applied.
 fn captured(way: FoldBy, [queries, keys]: [usize; 2], mask: bool) -> [Applied; 2] {
     let one = DeviceMesh::new(&[1]).unwrap();
-    let options = Attention::default().causal(Causal::TopLeft).fold_by(way);
+    let options = Attention::new().causal(Causal::TopLeft).fold_by(way);
     let samples = on_threads(&one, On::Host, |cx| {
         let capture = Capture::new();
         let tape = shard_autograd::Recorder::new(capture.clone());

@@ -66,7 +66,7 @@ use std::sync::Arc;
 ///     let tokens = Layout::parse(&mesh, &[1, 1, 7, 2], "S(2)[0:2,1:1,2:2,1:1,0:1]").unwrap();
 ///     let x = Array::from_fn(&cx, &tokens, |i| (i[2] as f64 - 3.0) / (1.0 + i[3] as f64)).unwrap();
 ///     let x = Value::new(x);
-///     let y = attention(&*engine, &x, &x, &x, None, &Attention::default().causal(Causal::TopLeft)).unwrap();
+///     let y = attention(&*engine, &x, &x, &x, None, &Attention::new().causal(Causal::TopLeft)).unwrap();
 ///     assert_eq!(y.layout(), x.layout());
 ///     y.array().to_vec::<f64>().unwrap()[0]
 /// })

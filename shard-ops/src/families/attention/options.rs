@@ -9,7 +9,7 @@ use shard_kernels::attention::Band;
 ///
 /// ```
 /// use shard_ops::attention::{Attention, Causal};
-/// let recent = Attention::default().causal(Causal::TopLeft).window(128, 0).scale(0.125);
+/// let recent = Attention::new().causal(Causal::TopLeft).window(128, 0).scale(0.125);
 /// # let _ = recent;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,6 +31,11 @@ pub enum Causal {
 }
 
 impl Attention {
+    /// Every query sees every key, logits are scaled by `1 / sqrt(dim)`, and nothing is dropped.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// Multiplies the logits by this instead of `1 / sqrt(dim)`.
     #[must_use]
     pub fn scale(self, scale: f64) -> Self {

@@ -62,7 +62,7 @@ impl Case {
         let at = |place: usize, n: usize| ((drawn(&[i, place], 3) + 1.0) / 2.0 * n as f64) as usize;
         let dims = [[16, 16], [8, 24], [33, 5], [1, 1], [64, 64]][at(0, 5)];
         let (queries, keys) = ([1, 9, 40, 70][at(1, 4)], [1, 7, 33, 80][at(2, 4)]);
-        let mut options = Attention::default();
+        let mut options = Attention::new();
         match at(3, 5) {
             0 => options = options.causal(Causal::TopLeft),
             1 => options = options.causal(Causal::BottomRight),
@@ -243,7 +243,7 @@ fn numbers_without_parts_are_the_hosts() {
                 keys: 18,
                 mask: None,
                 segments: None,
-                options: Attention::default().fold_by(FoldBy::Ring),
+                options: Attention::new().fold_by(FoldBy::Ring),
                 ..Case::of(i, dtype)
             };
             case.check(1 + i % 2);

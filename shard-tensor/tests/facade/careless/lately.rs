@@ -74,7 +74,7 @@ pub(super) const ALL: &[(&str, Call)] = &[
             _ => c.indices(m, &[rows], classes)?,
         };
         let weights = c.tensor(m, &[classes])?.abs()?;
-        let mut loss = ClassLoss::default().reduction(c.reduction());
+        let mut loss = ClassLoss::new().reduction(c.reduction());
         if c.flag() {
             loss = loss.weight(&weights).ignore(c.offset() as i64);
         }
@@ -88,7 +88,7 @@ pub(super) const ALL: &[(&str, Call)] = &[
         let q = c.tensor(m, &[batch, heads, queries, dim])?;
         let k = c.tensor(m, &[batch, heads, keys, dim])?;
         let mask = c.mask(m, &[queries, keys])?;
-        let mut options = Attention::default();
+        let mut options = Attention::new();
         if c.flag() {
             options = options.causal(c.pick(&[Causal::TopLeft, Causal::BottomRight]));
         }

@@ -240,7 +240,7 @@ pub(super) const PICKS: &[(&str, Call)] = &[
         let [n, classes, places] = [(); 3].map(|()| c.extent());
         let x = c.tensor(m, &[n, classes, places])?;
         let target = c.indices(m, &[n, places], classes)?;
-        let options = ClassLoss::default().reduction(c.reduction()).ignore(1);
+        let options = ClassLoss::new().reduction(c.reduction()).ignore(1);
         one(x.nll_loss(&target, &options))
     }),
     ("mse_loss", |c, m| {

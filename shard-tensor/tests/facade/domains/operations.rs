@@ -226,7 +226,7 @@ fn case_28_attention_under_every_pair_of_layouts() {
                 operand(&[2, 3, keys, 4], by(k)),
             ];
             equal(&[3], &x, &|x| {
-                x[0].attention(&x[1], &x[2], None, &Attention::default())
+                x[0].attention(&x[1], &x[2], None, &Attention::new())
             });
         }
     }
@@ -239,7 +239,7 @@ fn case_29_uneven_rings_with_masks() {
         .map(|_| operand(&[1, 2, 12, 4], shard(2).sizes(sizes)))
         .collect();
     for fold in [FoldBy::Ring, FoldBy::Auto] {
-        let causal = Attention::default().causal(Causal::TopLeft).fold_by(fold);
+        let causal = Attention::new().causal(Causal::TopLeft).fold_by(fold);
         equal(&[4], &x, &|x| x[0].attention(&x[1], &x[2], None, &causal));
         // Nobody sees the keys of rank 1.
         equal(&[4], &x, &|x| {
@@ -248,7 +248,7 @@ fn case_29_uneven_rings_with_masks() {
                 .from_fn([1, 1, 12, 12], Placements::replicated(), |i| {
                     f64::from(!(7..10).contains(&i[3]))
                 })?;
-            let all = Attention::default().fold_by(fold);
+            let all = Attention::new().fold_by(fold);
             x[0].attention(&x[1], &x[2], Some(&seen.to(DType::Bool)?), &all)
         });
     }

@@ -164,7 +164,7 @@ fn case_40_rows_that_do_not_line_up() {
         operand(&[1, 1, 5, 3], k),
     ];
     equal(&[4], &x, &|x| {
-        x[0].attention(&x[1], &x[2], None, &Attention::default())
+        x[0].attention(&x[1], &x[2], None, &Attention::new())
     });
     equal(
         &[4],
@@ -283,7 +283,7 @@ fn case_44_models() {
                 .reshape([2, 12, 2, 4])?
                 .transpose(1, 2)
         };
-        let seen = heads(0)?.attention(&heads(1)?, &heads(2)?, None, &Attention::default())?;
+        let seen = heads(0)?.attention(&heads(1)?, &heads(2)?, None, &Attention::new())?;
         let joined = seen
             .transpose(1, 2)?
             .reshape([2, 12, 8])?

@@ -125,7 +125,7 @@ tree!(Own { x });
 
 impl Module for Own {
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        x.attention(x, x, None, &Attention::default().fold_by(self.way))
+        x.attention(x, x, None, &Attention::new().fold_by(self.way))
     }
 }
 
@@ -215,7 +215,7 @@ impl Block {
                 .reshape([batch, tokens, self.heads, width / self.heads])?
                 .transpose(1, 2)
         };
-        let options = Attention::default().fold_by(self.way);
+        let options = Attention::new().fold_by(self.way);
         let y = heads(query)?.attention(&heads(key)?, &heads(value)?, None, &options)?;
         out.forward(&y.transpose(1, 2)?.reshape([batch, tokens, width])?)
     }

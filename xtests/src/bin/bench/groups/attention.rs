@@ -28,7 +28,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
     let window = 256.min(length / 4);
     let full = Case {
         length,
-        options: Attention::default(),
+        options: Attention::new(),
         pairs: 1.0,
         zigzag: false,
         dtype: DType::F32,
@@ -130,7 +130,7 @@ fn grid(ctx: &Context, split: Split, dense: bool, backward: bool) -> Result<Benc
     let near = Neighborhood::new([kernel]);
     let f = move |x: &[ShardTensor]| {
         Ok(vec![if dense {
-            x[0].attention(&x[1], &x[2], None, &Attention::default())?
+            x[0].attention(&x[1], &x[2], None, &Attention::new())?
         } else {
             x[0].neighborhood_attention(&x[1], &x[2], &near)?
         }])

@@ -42,7 +42,7 @@ fn strategies(suite: &mut Suite<'_>) {
     let add: Applies = |exec, x| shard_ops::elementwise::add(exec, &x[0], &x[1]);
     let matmul: Applies = |exec, x| shard_ops::matmul::matmul(exec, &x[0], &x[1]);
     let attention: Applies = |exec, x| {
-        let options = shard_ops::attention::Attention::default();
+        let options = shard_ops::attention::Attention::new();
         shard_ops::attention::attention(exec, &x[0], &x[1], &x[2], None, &options)
     };
     let sum: Applies = |exec, x| shard_ops::reduce::sum(exec, &x[0], &[1], false);

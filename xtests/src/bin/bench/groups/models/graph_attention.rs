@@ -26,7 +26,7 @@ pub(super) fn add(suite: &mut Suite<'_>) {
         move |mesh| GraphAttention::new(mesh, width),
         |model, [nodes, from, to, classes]| {
             let logits = model.forward(nodes, from, to)?;
-            logits.cross_entropy(classes, &ClassLoss::default())
+            logits.cross_entropy(classes, &ClassLoss::new())
         },
     );
 }

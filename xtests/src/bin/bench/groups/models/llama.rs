@@ -28,7 +28,7 @@ pub(in crate::groups) fn next_tokens(
     [tokens, next]: &[ShardTensor; 2],
 ) -> Result<ShardTensor> {
     let logits = model.forward(tokens)?.flatten_dims(0, 1)?;
-    logits.cross_entropy(&next.flatten()?, &ClassLoss::default())
+    logits.cross_entropy(&next.flatten()?, &ClassLoss::new())
 }
 
 /// Sizes of a model.
@@ -229,7 +229,7 @@ impl Block {
                 ShardTensor::cat(&[&before_v, &v], 2)?,
             ],
         };
-        let causal = Attention::default().causal(Causal::BottomRight);
+        let causal = Attention::new().causal(Causal::BottomRight);
         let found = q.attention(&k, &v, None, &causal)?.transpose(1, 2)?;
         *past = Some([k, v]);
         self.out_proj.forward(&found.flatten_dims(2, 3)?)

@@ -115,7 +115,7 @@ pub(super) fn cross_entropy<M: Module>(
     [inputs, classes]: &[ShardTensor; 2],
 ) -> Result<ShardTensor> {
     let logits = model.forward(inputs)?;
-    logits.cross_entropy(classes, &ClassLoss::default())
+    logits.cross_entropy(classes, &ClassLoss::new())
 }
 
 /// The loss of a model that gives numbers, for inputs and what it should give.

@@ -162,7 +162,7 @@ pub(super) const LINES: &[Line] = &[
         cross_entropy,
     ),
     op("nll loss", &["4096x1000, 4096<1000"], |x| {
-        x[0].nll_loss(&x[1], &ClassLoss::default())
+        x[0].nll_loss(&x[1], &ClassLoss::new())
     }),
     // Conversions.
     op("to bf16", ONE, |x| x[0].to(DType::BF16)).full(),
@@ -180,5 +180,5 @@ pub(super) const LINES: &[Line] = &[
 ];
 
 fn cross_entropy(x: &[ShardTensor]) -> shard_tensor::Result<ShardTensor> {
-    x[0].cross_entropy(&x[1], &ClassLoss::default())
+    x[0].cross_entropy(&x[1], &ClassLoss::new())
 }

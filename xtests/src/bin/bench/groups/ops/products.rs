@@ -76,26 +76,26 @@ pub(super) const LINES: &[Line] = &[
         x[0].pairwise_distance(&x[1], 2.0, 1e-6, false)
     }),
     op("attention", HEADS, |x| {
-        x[0].attention(&x[1], &x[2], None, &Attention::default())
+        x[0].attention(&x[1], &x[2], None, &Attention::new())
     }),
     op("attention, causal", HEADS, |x| {
-        let causal = Attention::default().causal(Causal::TopLeft);
+        let causal = Attention::new().causal(Causal::TopLeft);
         x[0].attention(&x[1], &x[2], None, &causal)
     }),
     op(
         "attention with a mask",
         &["4x12x197x64, 4x12x197x64, 4x12x197x64, bool 197x197"],
-        |x| x[0].attention(&x[1], &x[2], Some(&x[3]), &Attention::default()),
+        |x| x[0].attention(&x[1], &x[2], Some(&x[3]), &Attention::new()),
     ),
     op(
         "attention of a query",
         &["8x12x1x64, 8x12x1024x64, 8x12x1024x64"],
-        |x| x[0].attention(&x[1], &x[2], None, &Attention::default()),
+        |x| x[0].attention(&x[1], &x[2], None, &Attention::new()),
     ),
     op(
         "attention of grouped heads",
         &["2x16x256x64, 2x4x256x64, 2x4x256x64"],
-        |x| x[0].attention(&x[1], &x[2], None, &Attention::default()),
+        |x| x[0].attention(&x[1], &x[2], None, &Attention::new()),
     ),
     op(
         "lstm cell",

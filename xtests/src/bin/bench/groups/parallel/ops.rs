@@ -258,7 +258,7 @@ fn picked(suite: &Suite<'_>) -> Vec<Case> {
             &logits,
             |x| {
                 let leaf = x[0].requires_grad()?;
-                let loss = leaf.cross_entropy(&x[1], &ClassLoss::default())?;
+                let loss = leaf.cross_entropy(&x[1], &ClassLoss::new())?;
                 loss_and_gradient(&leaf, &loss)
             },
         ),
