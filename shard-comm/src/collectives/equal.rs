@@ -5,9 +5,12 @@ use std::panic::Location;
 use super::gather::plan_all_gather;
 use super::reduce::{check_groups, plan_reduce_scatter};
 use super::staged;
-use crate::{Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Request, Result, Site};
+use crate::{
+    Buffer, CommError, Communicator, ExchangePlan, Handle, Monoid, Piece, Request, Result, Site,
+};
 
 const ALL_GATHER: &str = "all_gather";
+const ALL_TO_ALL: &str = "all_to_all";
 const REDUCE_SCATTER: &str = "reduce_scatter";
 
 /// Operations with equal counts, in elements.
@@ -84,6 +87,80 @@ impl dyn Communicator + '_ {
         Ok(request)
     }
 
+    /// Sends part `j` of as many equal parts as there are ranks to each rank `j`; returns the parts that came from each rank, in rank
+    /// order. [`all_to_all_v`](#method.all_to_all_v) is for parts that differ.
+    ///
+    /// Costs a round in which each rank receives a part from each of the `n - 1` others.
+    ///
+    /// ```
+    /// let turned = shard_comm::local::run(2, |comm| {
+    ///     let mine = comm.device().upload_slice(&[10 * comm.rank() as i64, 10 * comm.rank() as i64 + 1]).unwrap();
+    ///     comm.all_to_all(&mine).unwrap().to_vec::<i64>().unwrap()
+    /// }).unwrap();
+    /// assert_eq!(turned, [[0, 10], [1, 11]]);
+    /// ```
+    ///
+    /// # Collective
+    /// Every rank of the group, with buffers of equal length and type.
+    ///
+    /// # Errors
+    /// [`Agreed`](CommError::Agreed) if the length is not a multiple of the number of ranks, otherwise as
+    /// [`all_gather`](#method.all_gather).
+    #[doc(alias("MPI_Alltoall", "all_to_all_single"))]
+    #[track_caller]
+    pub fn all_to_all(&self, mine: &Buffer) -> Result<Buffer> {
+        self.run(ALL_TO_ALL, Location::caller(), |site| {
+            self.equal_parts_request(mine, site)
+        })
+    }
+
+    /// [`all_to_all`](#method.all_to_all) without waiting.
+    ///
+    /// # Collective
+    /// As `all_to_all`.
+    ///
+    /// # Errors
+    /// Failures at once; the rest from the handle.
+    #[track_caller]
+    pub fn start_all_to_all(&self, mine: &Buffer) -> Result<Handle> {
+        self.start(ALL_TO_ALL, Location::caller(), |site| {
+            self.equal_parts_request(mine, site)
+        })
+    }
+
+    fn equal_parts_request(&self, mine: &Buffer, site: Site) -> Result<Request> {
+        let (ranks, me, len) = (self.size(), self.rank(), mine.len());
+        let part = self.equal_part(
+            ALL_TO_ALL,
+            len,
+            "pad it, or give each rank's count to all_to_all_v",
+        )?;
+        let plan = self.plans().get(ALL_TO_ALL, None, &[len], &[], || {
+            let recv = (0..ranks).map(|j| Piece::run(j, 0, part, me * part, j * part));
+            let send = (0..ranks).map(|j| Piece::run(j, 0, part, j * part, me * part));
+            let plan = ExchangePlan::new(ALL_TO_ALL, 0, recv.collect(), send.collect(), None, None);
+            known_by(len, plan)
+        });
+        let target = self.target(mine.dtype(), len)?;
+        let mut request = Request::exchange(plan, std::slice::from_ref(mine), target, site);
+        request.argument = Some(("length", len as u128));
+        Ok(request)
+    }
+
+    /// How many of `len` elements are each rank's part, if the ranks' are equal; the fix says what to do if they cannot be.
+    fn equal_part(&self, name: &'static str, len: usize, fix: &'static str) -> Result<usize> {
+        let ranks = self.size();
+        match len.is_multiple_of(ranks) {
+            true => Ok(len / ranks),
+            false => Err(CommError::invalid(
+                name,
+                format!("a buffer of {ranks} equal parts, one per rank"),
+                format!("{len} elements"),
+                fix,
+            )),
+        }
+    }
+
     /// Combines all ranks' buffers element by element, by the tree over rank numbers, and leaves each rank an equal part: rank 0 the first, and
     /// so on. [`reduce_scatter_v`](#method.reduce_scatter_v) is for parts that differ.
     ///
@@ -134,15 +211,11 @@ impl dyn Communicator + '_ {
 
     fn reduce_scatter_request(&self, mine: &Buffer, op: Monoid, site: Site) -> Result<Request> {
         let (ranks, me, len) = (self.size(), self.rank(), mine.len());
-        if !len.is_multiple_of(ranks) {
-            return Err(CommError::invalid(
-                REDUCE_SCATTER,
-                format!("a buffer of {ranks} equal parts, one per rank"),
-                format!("{len} elements"),
-                "pad it, or give each rank's count to reduce_scatter_v",
-            ));
-        }
-        let part = len / ranks;
+        let part = self.equal_part(
+            REDUCE_SCATTER,
+            len,
+            "pad it, or give each rank's count to reduce_scatter_v",
+        )?;
         check_groups(REDUCE_SCATTER, op, &[part])?;
         let argument = Some(("length", len as u128));
         let moves = staged::moves(mine.dtype(), op);
@@ -170,7 +243,7 @@ impl dyn Communicator + '_ {
 }
 
 /// A plan that follows from a length, which ranks compare as an argument of its own.
-fn known_by(len: usize, mut plan: ExchangePlan) -> ExchangePlan {
+pub(super) fn known_by(len: usize, mut plan: ExchangePlan) -> ExchangePlan {
     plan.id = len as u128 + 1;
     plan
 }

@@ -7,6 +7,7 @@ mod equal;
 mod gather;
 mod message;
 mod reduce;
+mod scan;
 mod staged;
 mod uniform;
 

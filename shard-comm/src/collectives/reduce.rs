@@ -319,8 +319,8 @@ fn in_two_rounds(
     request
 }
 
-/// What the ranks of an all-reduce compare.
-fn length_of(mine: &Buffer) -> Option<(&'static str, u128)> {
+/// What ranks compare where all have equally many elements.
+pub(super) fn length_of(mine: &Buffer) -> Option<(&'static str, u128)> {
     Some(("length", mine.len() as u128))
 }
 
@@ -414,7 +414,7 @@ pub fn all_reduce_received(
     (ranks - 1) * mine + len - mine
 }
 
-fn check_reduction(name: &'static str, mine: &Buffer, op: Monoid) -> Result<()> {
+pub(super) fn check_reduction(name: &'static str, mine: &Buffer, op: Monoid) -> Result<()> {
     check_groups(name, op, &[mine.len()])?;
     Ok(op.check(mine.dtype())?)
 }

@@ -8,15 +8,15 @@ mod protocol;
 mod reductions;
 
 pub use moves::{
-    all_gather, all_to_all, broadcast, equal_gather, exchange_with_gaps, exchange_with_strides,
-    gather, messages, other_places, rings, scatter,
+    all_gather, all_to_all, broadcast, equal_gather, equal_parts, exchange_with_gaps,
+    exchange_with_strides, gather, messages, other_places, rings, scatter,
 };
 pub use protocol::{
     agreed_errors, devices, dropped_handles, element_types_agree, handles_in_any_order, histories,
     ledger_balances, local_mistakes_are_agreed, misnamed_groups, splits, subgroups, uniform_checks,
 };
 pub use reductions::{
-    all_reduce, equal_scatter, half_sums, reduce, reduce_scatter, reduced_boxes,
+    all_reduce, equal_scatter, half_sums, reduce, reduce_scatter, reduced_boxes, scans,
     structured_monoids, tree_order,
 };
 
@@ -30,6 +30,7 @@ pub fn all(comm: &dyn Communicator) {
     all_gather(comm);
     equal_gather(comm);
     all_to_all(comm);
+    equal_parts(comm);
     broadcast(comm);
     scatter(comm);
     gather(comm);
@@ -42,6 +43,7 @@ pub fn all(comm: &dyn Communicator) {
     equal_scatter(comm);
     all_reduce(comm);
     reduce(comm);
+    scans(comm);
     tree_order(comm);
     half_sums(comm);
     reduced_boxes(comm);

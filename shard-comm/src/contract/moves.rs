@@ -62,6 +62,27 @@ pub fn all_to_all(comm: &dyn Communicator) {
     }
 }
 
+/// `all_to_all` is `all_to_all_v` with equal counts; a length that cannot be divided equally is everybody's error.
+pub fn equal_parts(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    for part in [0, 1, 3, 700] {
+        let mine = upload(comm, &values(me, part * ranks));
+        let expected: Vec<f64> = (0..ranks)
+            .flat_map(|from| (0..part).map(move |i| value(from, me * part + i)))
+            .collect();
+        let started = comm.start_all_to_all(&mine).expect("start_all_to_all");
+        assert_eq!(read(&comm.all_to_all(&mine).expect("all_to_all")), expected);
+        assert_eq!(read(&started.wait().expect("all_to_all")), expected);
+    }
+    if ranks > 1 {
+        let got = comm.all_to_all(&upload(comm, &vec![1.0; ranks + 1]));
+        assert!(matches!(got, Err(CommError::Agreed(_))), "{got:?}");
+        let others = upload(comm, &vec![1.0; ranks * (1 + usize::from(me == 0))]);
+        let got = comm.all_to_all(&others);
+        assert!(matches!(&got, Err(CommError::Mismatch(m)) if m.field == "length"));
+    }
+}
+
 /// `broadcast` from every root, also of an empty buffer.
 pub fn broadcast(comm: &dyn Communicator) {
     for root in 0..comm.size() {

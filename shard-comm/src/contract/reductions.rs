@@ -120,6 +120,50 @@ pub fn reduce(comm: &dyn Communicator) {
     comm.barrier().expect("a barrier after errors");
 }
 
+/// `scan` combines the buffers up to each rank's, in the order of `all_reduce`; `exclusive_scan` those before it, of which rank 0 has none.
+pub fn scans(comm: &dyn Communicator) {
+    let (ranks, me) = (comm.size(), comm.rank());
+    for len in [0, 1, 6, ONE_ROUND_BYTES] {
+        let mine: Vec<f64> = (0..len).map(|i| term(me, i)).collect();
+        let mine = upload(comm, &mine);
+        for (op, identity) in [
+            (ReduceOp::Sum, 0.0),
+            (ReduceOp::Prod, 1.0),
+            (ReduceOp::Max, f64::NEG_INFINITY),
+        ] {
+            let upto = |end: usize| -> Vec<f64> {
+                let all = |i| match end {
+                    0 => identity,
+                    end => combined(op, end, i),
+                };
+                (0..len).map(all).collect()
+            };
+            let started = comm.start_scan(&mine, op.into()).expect("start_scan");
+            let before = comm.start_exclusive_scan(&mine, op.into());
+            let got = comm.scan(&mine, op.into()).expect("scan");
+            assert_eq!(read(&got), upto(me + 1), "{op:?} of {len}");
+            assert_eq!(read(&started.wait().expect("scan")), upto(me + 1));
+            let got = comm.exclusive_scan(&mine, op.into());
+            assert_eq!(read(&got.expect("exclusive_scan")), upto(me));
+            let before = before.expect("start_exclusive_scan").wait();
+            assert_eq!(read(&before.expect("exclusive_scan")), upto(me));
+        }
+    }
+    // Another order of the terms gives another sum.
+    let mine = upload(comm, &[[1e16, 1.0, -1e16, 3.0][me % 4]]);
+    let all = read(&comm.all_reduce(&mine, Monoid::SUM).expect("all_reduce"));
+    let sum = read(&comm.scan(&mine, Monoid::SUM).expect("scan"));
+    assert!(me + 1 < ranks || sum == all, "{sum:?} of {all:?}");
+    if ranks > 1 {
+        let odd = upload(comm, &vec![1.0; 1 + usize::from(me == 0)]);
+        let got = comm.scan(&odd, Monoid::SUM);
+        assert!(matches!(&got, Err(CommError::Mismatch(m)) if m.field == "length"));
+        let op = [Monoid::SUM, Monoid::MAX][usize::from(me == 0)];
+        let got = comm.exclusive_scan(&upload(comm, &[1.0]), op);
+        assert!(matches!(got, Err(CommError::Mismatch(_))), "{got:?}");
+    }
+}
+
 /// `all_reduce` in one round and in two, in wide and exact types.
 pub fn all_reduce(comm: &dyn Communicator) {
     let (ranks, me) = (comm.size(), comm.rank());
