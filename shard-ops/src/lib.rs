@@ -43,8 +43,10 @@ pub use op::{Cotangents, Exec, Grads, Halves, Keeps, Op, Precision, Saved, Sums,
 pub use routes::{MergedRuns, RouteBy, Routes};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};
+pub use shard_kernels::{View, ViewMut};
 pub use strategy::{Alternative, Choice, RouteCost, Strategy, WayCost};
 pub use value::{Value, Values, holds};
+
 /// What the tests of this crate look at beside what is public.
 #[doc(hidden)]
 pub mod inside {

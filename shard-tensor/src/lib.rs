@@ -108,9 +108,9 @@ pub use shard_comm::{
     Bool, DType, DeviceFactory, DeviceKind, Element, ErrorClass, Fault, FaultKind, Ledger,
     LedgerSnapshot, MatmulPrecision, OpCount, Scalar,
 };
-pub use shard_kernels::unary::Unary;
 pub use shard_ops::Measured;
 pub use shard_ops::attention::{Attention, Causal};
+pub use shard_ops::elementwise::Unary;
 pub use shard_ops::fft::FourierNorm;
 pub use shard_ops::fused::Symbol;
 pub use shard_ops::grid::{SampleEdge, SampleMode, Sampling};
@@ -132,7 +132,7 @@ pub mod op {
     pub use shard_ops::{
         Access, Boundaries, Cotangents, Exec, Grads, Handler, HostCall, InOp, Keeps, KernelCx,
         Linearity, Meta, Op, OpError, OperandBox, Output, Reduction, RowCuts, Rule, RuleBuilder,
-        Saved, Terms, Value, key_of,
+        Saved, Terms, Value, View, ViewMut, key_of,
     };
     pub use shard_ops::{DeviceCall, DeviceKernel, KernelPhase};
     pub use shard_spec::{EdgeMap, Window};

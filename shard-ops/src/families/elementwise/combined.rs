@@ -145,7 +145,7 @@ pub fn addcmul(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> 
 /// As [`add`].
 ///
 /// # Errors
-/// As [`add`]; a type that is not f32 or f64.
+/// As [`add`]; a type that is not of floats.
 pub fn addcdiv(exec: &dyn Exec, x: &Value, a: &Value, b: &Value, value: f64) -> Result<Value> {
     let formulas = numbered!("addcdiv", [x, a, b], value, x + value * (a / b));
     with_number(exec, "addcdiv", formulas, &[x, a, b], value)
@@ -273,7 +273,7 @@ fn scaled(exec: &dyn Exec, x: &Value, by: f64) -> Result<Value> {
 /// As [`add`].
 ///
 /// # Errors
-/// A weight whose number of elements is neither 1 nor the extent of dim 1; types that differ or are not f32 or f64.
+/// A weight whose number of elements is neither 1 nor the extent of dim 1; types that differ or are not of floats.
 pub fn prelu(exec: &dyn Exec, x: &Value, weight: &Value) -> Result<Value> {
     let count: usize = weight.shape().iter().product();
     let channels = match x.ndim() {
@@ -301,7 +301,7 @@ pub fn prelu(exec: &dyn Exec, x: &Value, weight: &Value) -> Result<Value> {
 /// As [`add`].
 ///
 /// # Errors
-/// Shapes that do not broadcast; types that differ or are not f32 or f64.
+/// Shapes that do not broadcast; types that differ or are not of floats.
 pub fn leaky(exec: &dyn Exec, x: &Value, slope: &Value) -> Result<Value> {
     exec.apply1(Arc::new(Arithmetic::of(Binary::Prelu)), &[x, slope])
 }
@@ -312,7 +312,7 @@ pub fn leaky(exec: &dyn Exec, x: &Value, slope: &Value) -> Result<Value> {
 /// All members of the mesh. Where the dim is sharded the halves are brought together, each piece with all of both.
 ///
 /// # Errors
-/// A dim that does not exist or has an odd extent; a type that is not f32 or f64.
+/// A dim that does not exist or has an odd extent; a type that is not of floats.
 pub fn glu(exec: &dyn Exec, x: &Value, dim: usize) -> Result<Value> {
     let extent = x.shape().get(dim).copied().unwrap_or(1);
     if extent % 2 != 0 {

@@ -40,7 +40,8 @@ use shard_kernels::fused::{Formula, FormulaStep, fused};
 use shard_kernels::pointwise::{self, Binary};
 use shard_kernels::reduce::Half;
 use shard_kernels::together::by_cells;
-use shard_kernels::unary::{self, Form, Unary};
+pub use shard_kernels::unary::Unary;
+use shard_kernels::unary::{self, Form};
 use shard_kernels::{View, ViewMut, whole};
 use smallvec::{SmallVec, smallvec};
 use std::sync::{Arc, LazyLock};
@@ -55,7 +56,7 @@ use std::sync::{Arc, LazyLock};
 /// All members of the mesh. No communication; a partial operand is reduced first unless the map is linear.
 ///
 /// # Errors
-/// An operand that is not f32 or f64, nor an integer where the map stays one; a parameter that integers do not hold.
+/// An operand that is not of floats, nor an integer where the map stays one; a parameter that integers do not hold.
 pub fn unary(exec: &dyn Exec, x: &Value, map: Unary) -> Result<Value> {
     match is_whole(x.dtype()) {
         true => number::map(exec, x, map),

@@ -42,7 +42,7 @@ pub struct Frames<'a> {
 ///
 /// # Errors
 /// A signal without dims, or shorter than a stretch; no elements of one or between two; a window that is no list of at most as many
-/// elements as it; types that differ or are not f32 or f64.
+/// elements as it; types that differ or are not of floats.
 pub fn stft(exec: &dyn Exec, x: &Value, frames: Frames<'_>) -> Result<Value> {
     let Some(last) = x.ndim().checked_sub(1) else {
         return Err(unfit(

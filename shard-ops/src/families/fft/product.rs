@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// All members of the mesh; communicates only to align operands whose boundaries differ. One partial operand stays partial.
 ///
 /// # Errors
-/// A last dim that is not 2; shapes that do not broadcast; types that differ or are not f32 or f64.
+/// A last dim that is not 2; shapes that do not broadcast; types that differ or are not of floats.
 pub fn complex_mul(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
     let op = ComplexMul {
         conjugate: [false, false],

@@ -33,7 +33,7 @@ macro_rules! factors {
         /// divide among themselves if there is a batch, and all have otherwise. A partial operand is reduced first.
         ///
         /// # Errors
-        /// Fewer than two dims, or matrices that are not square where they must be; a type that is not f32 or f64.
+        /// Fewer than two dims, or matrices that are not square where they must be; a type that is not of floats.
         pub fn $name(exec: &dyn Exec, x: &Value) -> Result<Vec<Value>> {
             apply(exec, Factors::$kind, x)
         }
@@ -69,7 +69,7 @@ factors! {
 /// columns of `b` may be sharded.
 ///
 /// # Errors
-/// Shapes that do not belong together; types that differ or are not f32 or f64.
+/// Shapes that do not belong together; types that differ or are not of floats.
 pub fn solve(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
     columns(exec, a, b, &|b| apply_solve(exec, a, b))
 }

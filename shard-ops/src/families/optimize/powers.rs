@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// All members of the mesh. No communication: the result is partial over the axes that shard the operand.
 ///
 /// # Errors
-/// An order that is not above 0; an operand that is not f32 or f64.
+/// An order that is not above 0; an operand that is not of floats.
 pub fn power_sum(exec: &dyn Exec, x: &Value, p: f64) -> Result<Value> {
     exec.apply1(Arc::new(PowerSum(p)), &[x])
 }

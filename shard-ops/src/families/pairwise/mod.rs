@@ -36,7 +36,7 @@ use std::sync::Arc;
 /// both shard the coordinates alike; distances wait as terms of a sum for their root then.
 ///
 /// # Errors
-/// Shapes that do not fit; types that differ or are not f32 or f64; an order below 0.
+/// Shapes that do not fit; types that differ or are not of floats; an order below 0.
 pub fn cdist(exec: &dyn Exec, x: &Value, y: &Value, order: impl Into<NormOrder>) -> Result<Value> {
     let order = order.into().named();
     let wrong = matches!(order, NormOrder::P(p) if p.is_nan() || p <= 0.0)

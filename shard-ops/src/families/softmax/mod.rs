@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// All members of the mesh. Communicates two numbers per cell if the dims are sharded, and one backward.
 ///
 /// # Errors
-/// A dim out of range or named twice; an operand that is not f32 or f64.
+/// A dim out of range or named twice; an operand that is not of floats.
 pub fn softmax(exec: &dyn Exec, x: &Value, dims: &[usize]) -> Result<Value> {
     apply(exec, x, dims, false)
 }
