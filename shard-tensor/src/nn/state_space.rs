@@ -1,7 +1,7 @@
 //! State space models.
 
 use super::{Conv, Linear, Module, uniform};
-use crate::{ConvOptions, EdgeMap, Error, Mesh, Placements, Result, ShardTensor, tree};
+use crate::{ConvOptions, DType, EdgeMap, Error, Mesh, Placements, Result, ShardTensor, tree};
 use shard_comm::Calling;
 
 const NAME: &str = "SelectiveStateSpace";
@@ -106,6 +106,17 @@ pub struct SelectiveState {
     pub states: ShardTensor,
 }
 
+/// What states come from.
+#[derive(Clone, Copy)]
+enum Before<'a> {
+    /// The first token has none before it.
+    Nothing,
+    /// Those that were kept of tokens before.
+    States(&'a ShardTensor),
+    /// The token before, but for tokens at place 0 of a document.
+    Places(&'a ShardTensor),
+}
+
 impl SelectiveStateSpace {
     /// A mixer of tokens of so many features, of Mamba's [sizes](StateSpaceSizes::of), which begins as Mamba's does.
     ///
@@ -187,6 +198,73 @@ impl SelectiveStateSpace {
         Ok((y, kept))
     }
 
+    /// As [`forward`](Module::forward), of documents that are packed one after the other, each as by itself (`seq_idx` of `mamba_ssm`): a
+    /// document begins where the number of a token, `[batch, time]` or `[time]` of `i64`, differs from that before it. Convolution and states
+    /// begin anew there.
+    ///
+    /// Documents must be finite: states that are not, times zero, are not a number.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, nn::{Module, SelectiveStateSpace}, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let mixer = SelectiveStateSpace::new(&mesh, 8)?;
+    ///     let x = mesh.randn([1, 5, 8], shard(1))?; // a document of two tokens, and one of three
+    ///     let of = mesh.distribute(&array![0_i64, 0, 1, 1, 1], shard(0))?;
+    ///     let packed = mixer.forward_by_segment(&x, &of)?;
+    ///     let alone = mixer.forward(&x.narrow(1, 2..)?)?;
+    ///     assert!(packed.narrow(1, 2..)?.allclose(&alone, 1e-5, 1e-6, false)?);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`forward`](Module::forward). Where time is sharded, the numbers of the segments are exchanged like tokens.
+    ///
+    /// # Errors
+    /// As [`forward`](Module::forward); [`Argument`](Error::Argument) for segments that are not one number for each token.
+    #[track_caller]
+    pub fn forward_by_segment(
+        &self,
+        x: &ShardTensor,
+        segments: &ShardTensor,
+    ) -> Result<ShardTensor> {
+        let _call = Calling::throughout(NAME);
+        let [u, gate] = self.projected(x)?;
+        let place = places_in_documents(x, segments)?;
+        let channels = match extent(&u, 1) {
+            0 => u,
+            _ => self.convolved(&u, &place)?,
+        };
+        let (y, _) = self.selected(&channels, &gate, Before::Places(&place))?;
+        Ok(y)
+    }
+
+    /// What the convolution gives of tokens at these places in their documents: a window holds zeros before its document.
+    fn convolved(&self, u: &ShardTensor, place: &ShardTensor) -> Result<ShardTensor> {
+        let kernel = extent(&self.conv1d.weight, 2);
+        let before = kernel.saturating_sub(1) as isize;
+        let windows = u
+            .pad(&[(0, 0), (before, 0), (0, 0)], EdgeMap::Zeros, 0.0)?
+            .sliding(1, kernel, 1)?; // [batch, time, inner, kernel]
+        // The last of a window is the token itself, and the one before it there from place 1 on.
+        let from = u
+            .mesh()
+            .with_dtype(DType::I64)
+            .arange(0..kernel, Placements::replicated())?;
+        let hidden = place.unsqueeze(2)?.unsqueeze(3)?.lt(&from.flip(0)?)?;
+        let weight = self.conv1d.weight.squeeze(1)?;
+        let channels = windows
+            .masked_fill(&hidden, 0.0)?
+            .mul(&weight)?
+            .sum(-1, false)?;
+        match &self.conv1d.bias {
+            Some(bias) => channels.add(bias),
+            None => Ok(channels),
+        }
+    }
+
     /// The result, what the convolution has seen, and all states.
     fn mixed(&self, x: &ShardTensor, kept: Option<&SelectiveState>) -> Result<[ShardTensor; 3]> {
         let [u, gate] = self.projected(x)?;
@@ -205,8 +283,8 @@ impl SelectiveStateSpace {
                 channels.transpose(1, 2)?
             }
         };
-        let first = kept.map(|kept| &kept.states);
-        let (y, h) = self.selected(&channels, &gate, first)?;
+        let before = kept.map_or(Before::Nothing, |kept| Before::States(&kept.states));
+        let (y, h) = self.selected(&channels, &gate, before)?;
         Ok([y, seen, h])
     }
 
@@ -228,7 +306,7 @@ impl SelectiveStateSpace {
         &self,
         channels: &ShardTensor,
         gate: &ShardTensor,
-        first: Option<&ShardTensor>,
+        before: Before<'_>,
     ) -> Result<(ShardTensor, ShardTensor)> {
         let u = in_parts_of(channels, gate)?.silu()?;
         let (rank, states) = (extent(&self.dt_proj.weight, 1), extent(&self.A_log, 1));
@@ -238,6 +316,14 @@ impl SelectiveStateSpace {
             .split_array([rank, states, states], -1)?;
         let step = self.dt_proj.forward(&step)?.softplus(1.0, 20.0)?;
         let decay = step.unsqueeze(3)?.mul(&self.A_log.exp()?.neg()?)?.exp()?;
+        let (first, decay) = match before {
+            Before::Nothing => (None, decay),
+            Before::States(first) => (Some(first), decay),
+            Before::Places(place) => {
+                let begins = place.eq_scalar(0.0)?.unsqueeze(2)?.unsqueeze(3)?;
+                (None, decay.masked_fill(&begins, 0.0)?)
+            }
+        };
         let input = step.mul(&u)?.unsqueeze(3)?.mul(&b.unsqueeze(2)?)?;
         let h = input.linear_recurrence(&decay, first, 1, false)?;
         let read = h.matmul(&c.unsqueeze(3)?)?.squeeze(3)?;
@@ -254,6 +340,36 @@ impl Module for SelectiveStateSpace {
         let [y, ..] = self.mixed(x, None)?;
         Ok(y)
     }
+}
+
+/// The place of each token in its document, 0 for the first, `[batch or 1, time]`.
+fn places_in_documents(x: &ShardTensor, segments: &ShardTensor) -> Result<ShardTensor> {
+    let (tokens, given) = (&x.shape()[..2], segments.shape());
+    if segments.dtype() != DType::I64 || given != tokens && given != &tokens[1..] {
+        return Err(Error::argument(
+            NAME,
+            format!(
+                "a segment of `i64` for each of {tokens:?} tokens, or of the last dim of these"
+            ),
+            format!("{} of shape {given:?}", segments.dtype()),
+            "number the documents, and give each token its document's number",
+        ));
+    }
+    let segments = match given.len() {
+        1 => segments.unsqueeze(0)?,
+        _ => segments.clone(),
+    };
+    let time = tokens[1];
+    let mesh = segments.mesh().with_dtype(DType::I64);
+    let number = mesh.arange(0..time, Placements::replicated())?;
+    if time == 0 {
+        return segments.mul(&number);
+    }
+    // Numbers that differ by what wraps around differ, too.
+    let differs = segments.diff(1, 1)?.ne_scalar(0.0)?;
+    let begins = differs.pad(&[(0, 0), (1, 0)], EdgeMap::Zeros, 0.0)?;
+    let (first, _) = begins.to(DType::I64)?.mul(&number)?.cummax(1)?;
+    number.sub(&first)
 }
 
 /// The extent of a dim that a tensor should have: what lacks it is refused by the op that is given it.

@@ -2,6 +2,7 @@
 
 use crate::common::close;
 use crate::optimizing::numbers;
+use ndarray::{Array1, Array2};
 use serde_json::Value;
 use shard_tensor::nn::{ModelExt, Module, ParallelPlan, SelectiveStateSpace, StateSpaceSizes};
 use shard_tensor::optim::{AdamW, Optimizer};
@@ -207,4 +208,68 @@ fn steps_begin_between_their_bounds_and_what_does_not_fit_is_refused() {
         Ok(())
     });
     checked.unwrap();
+}
+
+/// Documents that are packed give what each gives by itself, and so do their gradients: some of one token, some shorter than the
+/// convolution, and some whose number an earlier one has, too.
+#[test]
+fn documents_that_are_packed_are_mixed_by_themselves() {
+    let documents = [
+        vec![(7, 3), (-2, 1), (7, 5), (i64::MAX, 2)],
+        vec![(0, 2), (1, 9)],
+    ];
+    on_all(|_, mesh, at| {
+        let (mixer, x) = (mixer(mesh)?, input(mesh, at)?);
+        let weights = target(mesh, at)?;
+        let of = |b: usize| documents[b].iter().flat_map(|&(n, len)| vec![n; len]);
+        let numbers: Vec<i64> = (0..2).flat_map(of).collect();
+        let numbers = Array2::from_shape_vec((2, 11), numbers).expect("two of eleven");
+        let segments = mesh.distribute(&numbers, Placements::replicated())?;
+
+        let packed = mixer.forward_by_segment(&x, &segments)?;
+        assert_eq!(packed.layout().sharding(1), x.layout().sharding(1));
+        let loss = packed.mul(&weights)?.sum_all()?;
+        let found = loss.backward()?;
+        let mut rows = Vec::new();
+        for (b, documents) in documents.iter().enumerate() {
+            let mut alone = Vec::new();
+            let mut start = 0;
+            for &(_, len) in documents {
+                let document = x.narrow(0, b..=b)?.narrow(1, start..start + len)?;
+                alone.push(mixer.forward(&document)?);
+                start += len;
+            }
+            rows.push(ShardTensor::cat(&alone, 1)?);
+        }
+        let alone = ShardTensor::cat(&rows, 0)?;
+        assert!(packed.allclose(&alone, 1e-12, 1e-12, false)?);
+        let wanted = alone.mul(&weights)?.sum_all()?.backward()?;
+        for (name, parameter) in mixer.parameters().into_iter().chain([("x".to_owned(), x)]) {
+            let (found, wanted) = (
+                found.get(&parameter)?.unwrap(),
+                wanted.get(&parameter)?.unwrap(),
+            );
+            assert!(found.allclose(&wanted, 1e-10, 1e-11, false)?, "{name}");
+        }
+        Ok(())
+    });
+}
+
+/// Segments of one row are those of every batch; of no tokens there are none; what is no number for each token is refused.
+#[test]
+fn segments_are_a_number_for_each_token() {
+    on_all(|_, mesh, at| {
+        let (mixer, x) = (mixer(mesh)?, input(mesh, at)?.detach());
+        let row = mesh.distribute(&Array1::from_elem(11, 4_i64), Placements::replicated())?;
+        let one = mixer.forward_by_segment(&x, &row)?;
+        assert!(one.allclose(&mixer.forward(&x)?, 1e-12, 1e-12, false)?);
+        let none = mixer.forward_by_segment(&x.narrow(1, 3..3)?, &row.narrow(0, 3..3)?)?;
+        assert_eq!(none.shape(), [2, 0, 6]);
+        let floats = row.to(DType::F64)?;
+        for wrong in [&row.narrow(0, 1..)?, &row.unsqueeze(1)?, &floats] {
+            let error = mixer.forward_by_segment(&x, wrong).unwrap_err().to_string();
+            assert!(error.contains("SelectiveStateSpace"), "{error}");
+        }
+        Ok(())
+    });
 }
