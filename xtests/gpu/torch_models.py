@@ -3,6 +3,8 @@
 Each is written as programs of PyTorch are: one product for queries, keys and values, one call for attention, and so on.
 """
 
+import contextlib
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -10,13 +12,14 @@ from torch.nn import functional
 RATE = 1e-3
 
 
-def training(model, loss):
-    """A step of training: forward, loss, backward, and a step of the optimizer."""
+def training(model, loss, cast=contextlib.nullcontext):
+    """A step of training: forward, loss, backward, and a step of the optimizer. The first two may be computed in 16 bits."""
     adam = torch.optim.AdamW(model.parameters(), RATE)
 
     def step():
         adam.zero_grad()
-        value = loss()
+        with cast():
+            value = loss()
         value.backward()
         adam.step()
         return value
@@ -164,9 +167,9 @@ class Llama(nn.Module):
         return self.head(self.norm(x)), kept
 
 
-def decode(model, token, count):
+def decode(model, token, count, cast):
     """So many tokens, each the likeliest after those before."""
-    with torch.no_grad():
+    with torch.no_grad(), cast():
         past = None
         for place in range(count):
             logits, past = model(token, place, past)
@@ -390,8 +393,13 @@ class Sequences(nn.Module):
 class Run:
     """Where, and how large."""
 
-    def __init__(self, device, quick):
-        self.device, self.quick = device, quick
+    def __init__(self, device, quick, products=torch.float32):
+        self.device, self.quick, self.products = device, quick, products
+
+    def cast(self):
+        """Where products are computed in their type."""
+        whole = self.products == torch.float32
+        return contextlib.nullcontext() if whole else torch.autocast(torch.device(self.device).type, self.products)
 
     def size(self, full, small):
         return small if self.quick else full
@@ -404,11 +412,11 @@ class Run:
 
     def classes(self, model, inputs, classes):
         model.to(self.device)
-        return training(model, lambda: functional.cross_entropy(model(*inputs), classes))
+        return training(model, lambda: functional.cross_entropy(model(*inputs), classes), self.cast)
 
     def numbers(self, model, inputs, targets):
         model.to(self.device)
-        return training(model, lambda: functional.mse_loss(model(*inputs), targets))
+        return training(model, lambda: functional.mse_loss(model(*inputs), targets), self.cast)
 
 
 def vit_case(run):
@@ -435,7 +443,7 @@ def llama_case(run):
 
     def make():
         model, given, follows = llama(run, tokens), run.below(tokens, n, length), run.below(tokens, n, length)
-        return training(model, lambda: functional.cross_entropy(model(given)[0].flatten(0, 1), follows.flatten()))
+        return training(model, lambda: functional.cross_entropy(model(given)[0].flatten(0, 1), follows.flatten()), run.cast)
 
     return f"Llama {n}x{length} tokens", make
 
@@ -445,7 +453,7 @@ def decoding_case(run):
 
     def make():
         model, first = llama(run, tokens), run.below(tokens, 1, 1)
-        return counted(lambda: decode(model, first, count), model)
+        return counted(lambda: decode(model, first, count, run.cast), model)
 
     return f"Llama decodes {count} tokens", make
 
@@ -483,7 +491,7 @@ def pinn_case(run):
 
     def make():
         model, points = solution(width).to(run.device), run.normal(n, 2).requires_grad_()
-        return training(model, lambda: residual(model, points))
+        return training(model, lambda: residual(model, points), run.cast)
 
     return f"PINN {n} points", make
 
@@ -542,5 +550,6 @@ CASES = [
 def cases(device, quick):
     """Names, and functions that make a step."""
     for case in CASES:
-        name, make = case(Run(device, quick))
-        yield f"models/{name}", make
+        for products, suffix in [(torch.float32, ""), (torch.bfloat16, " in bf16")]:
+            name, make = case(Run(device, quick, products))
+            yield f"models/{name}{suffix}", make

@@ -9,10 +9,12 @@ use super::forward::correlate;
 use super::lift::{Geometry, Slab, SlabMut, lift_view_mut};
 use super::pairs;
 use super::weight_grad::{FEW, SITES};
+use crate::copy::fill;
 use crate::gemm::gemm;
 use crate::scratch::Room;
 use crate::{Real, View, ViewMut};
 use bytemuck::Pod;
+use shard_device::Element;
 
 /// The kernel positions that inputs of one phase use, and the geometry that leads to their outputs.
 struct Phase {
@@ -76,7 +78,7 @@ fn are_few<T>(dy: &Slab<'_, T>, g: &Geometry) -> bool {
 }
 
 /// Calls `correlate` for each phase, with its weights, its inputs and its geometry.
-pub(super) fn by_phases<E: Pod, R>(
+pub(super) fn by_phases<E: Pod, R: Element>(
     weight: &[E],
     dx: &mut ViewMut<'_, R>,
     g: &Geometry,
@@ -90,6 +92,10 @@ pub(super) fn by_phases<E: Pod, R>(
             .collect()
     });
     let (batch, channels) = (dx.shape()[0], dx.shape()[1]);
+    // What no window reads: a stride may be larger than the kernel.
+    if phases.iter().flatten().any(|phase| phase.kernel.is_empty()) {
+        fill(&mut dx, R::zeroed());
+    }
     for (pd, d) in phases[0].iter().enumerate() {
         for (ph, h) in phases[1].iter().enumerate() {
             for (pw, w) in phases[2].iter().enumerate() {
@@ -104,6 +110,9 @@ pub(super) fn by_phases<E: Pod, R>(
                 };
                 let kernel = [&d.kernel[..], &h.kernel, &w.kernel];
                 let size: usize = kernel.iter().map(|k| k.len()).product();
+                if size == 0 {
+                    continue;
+                }
                 let mut room = Room::new();
                 let numbers = g.groups * g.cin * g.cout * size;
                 let reversed = room.numbers::<E>(numbers).take(numbers);

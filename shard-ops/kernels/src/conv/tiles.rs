@@ -3,7 +3,9 @@
 //! A tile of inputs has numbers of 32 channels at 16 places. What is packed of a block of the input has all rows and columns that
 //! the block's outputs read, one after the other, so that the inputs of consecutive outputs lie one after the other whatever the position in
 //! the kernel: a position is a distance, and the unit reads tiles from there, which nobody copies. Between the last output of
-//! a row and the first of the next lie as many places as a window reaches beyond its first; what is computed there is dropped.
+//! a row and the first of the next lie as many places as a window reaches beyond its first; what is computed there is dropped. Zeros at the end of
+//! a whole row are those at the beginning of the next, and likewise of planes and images: there are fewer places between then, which
+//! matters for small images.
 //!
 //! A stride splits rows and columns into phases, each packed by itself. Where there are few channels, the positions of the last dims of the
 //! kernel take their place: each is a channel of its own, packed from where it reads, and all dims of it make a matrix of windows.

@@ -1,6 +1,7 @@
 //! Steps of training: on a mesh, and beside it on each rank alone.
 
 use crate::case::{Bench, Limit};
+use crate::harness::TOLERANCE;
 use crate::tensors::relative;
 use shard_tensor::nn::{ModelExt, Tree};
 use shard_tensor::optim::{AdamW, Optimizer};
@@ -18,22 +19,26 @@ struct Training<M, const N: usize> {
     adam: AdamW,
     batch: [ShardTensor; N],
     loss: Loss<M, N>,
+    /// What products are computed in: other than `f32`, inside [`autocast`](shard_tensor::Context::autocast).
+    products: DType,
 }
 
 impl<M: Tree, const N: usize> Training<M, N> {
-    fn new(model: M, batch: [ShardTensor; N], loss: Loss<M, N>) -> Result<Self> {
+    fn new(model: M, batch: [ShardTensor; N], loss: Loss<M, N>, products: DType) -> Result<Self> {
         let adam = AdamW::new(model.parameters(), RATE)?;
         Ok(Self {
             model,
             adam,
             batch,
             loss,
+            products,
         })
     }
 
     /// Forward, loss, backward, and a step of the optimizer.
     fn step(&mut self) -> Result<ShardTensor> {
-        let loss = (self.loss)(&self.model, &self.batch)?;
+        let loss = || (self.loss)(&self.model, &self.batch);
+        let loss = self.batch[0].context().autocast(self.products, loss)?;
         self.adam.step(&loss.backward()?)?;
         loss.reduced()
     }
@@ -46,7 +51,17 @@ pub(crate) fn bench<M: Tree + 'static, const N: usize>(
     model: impl Fn(&Mesh) -> Result<M>,
     loss: Loss<M, N>,
 ) -> Result<Bench> {
-    bench_placed(batch, model, Ok, loss)
+    bench_with(batch, model, Ok, loss, DType::F32)
+}
+
+/// As [`bench()`], where products are computed in another type.
+pub(crate) fn bench_in<M: Tree + 'static, const N: usize>(
+    products: DType,
+    batch: &[ShardTensor; N],
+    model: impl Fn(&Mesh) -> Result<M>,
+    loss: Loss<M, N>,
+) -> Result<Bench> {
+    bench_with(batch, model, Ok, loss, products)
 }
 
 /// As [`bench()`], of a model whose parameters are placed on the mesh.
@@ -56,10 +71,20 @@ pub(crate) fn bench_placed<M: Tree + 'static, const N: usize>(
     place: impl Fn(M) -> Result<M>,
     loss: Loss<M, N>,
 ) -> Result<Bench> {
+    bench_with(batch, model, place, loss, DType::F32)
+}
+
+fn bench_with<M: Tree + 'static, const N: usize>(
+    batch: &[ShardTensor; N],
+    model: impl Fn(&Mesh) -> Result<M>,
+    place: impl Fn(M) -> Result<M>,
+    loss: Loss<M, N>,
+    products: DType,
+) -> Result<Bench> {
     // Batches may begin with integers.
     let model = |batch: &[ShardTensor; N]| model(&batch[0].mesh().with_dtype(DType::F32));
-    let train = |batch: [ShardTensor; N]| Training::new(model(&batch)?, batch, loss);
-    let mut training = Training::new(place(model(batch)?)?, batch.clone(), loss)?;
+    let train = |batch: [ShardTensor; N]| Training::new(model(&batch)?, batch, loss, products);
+    let mut training = Training::new(place(model(batch)?)?, batch.clone(), loss, products)?;
     let parameters = parameter_count(&training.model);
     if batch[0].context().world_size() == 1 {
         return Ok(Bench::new(move || training.step()).parameters(parameters));
@@ -75,11 +100,20 @@ pub(crate) fn bench_placed<M: Tree + 'static, const N: usize>(
     let (got, expected): (Vec<f64>, Vec<f64>) = losses.into_iter().unzip();
     Ok(Bench {
         found: got.clone(),
+        tolerance: tolerance_in(products),
         ..Bench::new(move || training.step())
             .limit(Limit::new("alone", move || alone.step()))
             .check(move || Ok(Some(relative(&got, &expected))))
             .parameters(parameters)
     })
+}
+
+/// How far results may be from one rank's: in 16 bits, terms of ranks are rounded.
+pub(crate) fn tolerance_in(products: DType) -> f64 {
+    match products {
+        DType::F32 => TOLERANCE,
+        _ => 0.02,
+    }
 }
 
 /// How many numbers a model learns.

@@ -26,7 +26,7 @@ pub(in super::super) fn correlate<R: Stored<Acc = f32>>(
     y: &mut SlabMut<'_, R>,
     g: &Geometry,
 ) {
-    let plan = Plan::new(g, y.batch, y.extent);
+    let plan = Plan::new(g, y.batch, x.extent, y.extent);
     let (steps, count) = (plan.steps(), plan.terms.len());
     let terms: Vec<Term> = (plan.terms.iter().enumerate())
         .map(|(term, ahead)| [2 * term * TILES, 2 * ahead])
@@ -150,10 +150,17 @@ impl<R: Stored<Acc = f32>> WithSimd for Write<'_, '_, R> {
                     for (to, sum) in y.data[at..at + run.len].iter_mut().zip(sums) {
                         *to = R::narrow(sum + bias);
                     }
-                } else {
-                    for (i, sum) in sums.iter().enumerate() {
-                        let at = at.wrapping_add_signed(i as isize * y.step[2]);
-                        y.data[at] = R::narrow(sum + bias);
+                    continue;
+                }
+                // They are rounded side by side, and then moved one by one.
+                let mut rounded = [R::narrow(0.0); SIDE];
+                for (number, sums) in sums.chunks(SIDE).enumerate() {
+                    for (to, sum) in rounded.iter_mut().zip(sums) {
+                        *to = R::narrow(sum + bias);
+                    }
+                    for (i, x) in rounded[..sums.len()].iter().enumerate() {
+                        let from_first = (number * SIDE + i) as isize * y.step[2];
+                        y.data[at.wrapping_add_signed(from_first)] = *x;
                     }
                 }
             }

@@ -3,6 +3,7 @@
 use super::super::lift::Slab;
 use super::plan::{Block, Plan, Row};
 use crate::pointwise::vectorized;
+use bytemuck::Zeroable;
 use half::bf16;
 use pulp::{Simd, WithSimd};
 
@@ -12,8 +13,53 @@ pub(super) struct Input<'a, 'b> {
     x: &'a Slab<'b, bf16>,
     /// The rows of a block.
     rows: Vec<Row>,
-    /// Memory for two rows.
-    spare: Vec<u16>,
+    /// What is inside of these, for each kernel position that is a channel.
+    parts: Vec<Inside>,
+}
+
+/// The part of a row that is inside the input; around it are zeros.
+#[derive(Clone, Copy, Debug)]
+struct Inside {
+    /// The row's first place.
+    place: usize,
+    /// The row's columns inside: none, where the row is beyond the input.
+    low: usize,
+    high: usize,
+    /// Where the first of these lies, from where its channel of the first image begins.
+    from: isize,
+}
+
+impl Inside {
+    /// Of a row of so many columns, for a channel that reads at some distance from where rows begin.
+    fn new(plan: &Plan, x: &Slab<'_, bf16>, row: &Row, shift: [isize; 3]) -> Self {
+        let [d, h, w] = [0, 1, 2].map(|d| row.at[d] + shift[d]);
+        let (width, stride) = (plan.width() as isize, plan.geometry.stride[2] as isize);
+        let exists =
+            (0..x.extent[0] as isize).contains(&d) && (0..x.extent[1] as isize).contains(&h);
+        // The columns before the first one inside, and before the first one behind.
+        let until = |limit: isize| (limit - w + stride - 1).div_euclid(stride).clamp(0, width);
+        let (low, high) = (until(0), until(x.extent[2] as isize));
+        let [low, high] = match exists && low < high {
+            true => [low, high],
+            false => [0, 0],
+        };
+        let within = d * x.step[0] + h * x.step[1] + (w + low * stride) * x.step[2];
+        Self {
+            place: row.place,
+            low: low as usize,
+            high: high as usize,
+            from: row.image as isize * x.outer[0] + within,
+        }
+    }
+
+    /// The row, with zeros around what is inside, which is returned.
+    #[inline(always)]
+    fn cleared<'t, T: Zeroable + Copy>(&self, to: &'t mut [T], width: usize) -> &'t mut [T] {
+        let row = &mut to[self.place..][..width];
+        row[..self.low].fill(T::zeroed());
+        row[self.high..].fill(T::zeroed());
+        &mut row[self.low..self.high]
+    }
 }
 
 impl<'a, 'b> Input<'a, 'b> {
@@ -22,12 +68,18 @@ impl<'a, 'b> Input<'a, 'b> {
             plan,
             x,
             rows: Vec::new(),
-            spare: vec![0; 2 * plan.width()],
+            parts: Vec::new(),
         }
     }
 
     fn go_to(&mut self, block: &Block) {
         self.plan.rows(block, &mut self.rows);
+        self.parts.clear();
+        for k in 0..self.plan.within() {
+            let shift = self.plan.shift(k);
+            let inside = |row| Inside::new(self.plan, self.x, row, shift);
+            self.parts.extend(self.rows.iter().map(inside));
+        }
     }
 
     /// Writes words of two numbers, those of two channels at a place, of the input's channels from one on. Channels that there are not are zeros.
@@ -49,63 +101,57 @@ impl<'a, 'b> Input<'a, 'b> {
             to,
         })
     }
-}
 
-/// The numbers of a row, where they lie or as copies.
-#[inline(always)]
-fn numbers<'s>(
-    plan: &Plan,
-    x: &'s Slab<'_, bf16>,
-    channel: &Channel,
-    row: &Row,
-    spare: &'s mut [u16],
-) -> &'s [u16] {
-    let data: &[u16] = bytemuck::cast_slice(x.data);
-    let [d, h, w] = [0, 1, 2].map(|d| row.at[d] + channel.shift[d]);
-    let (width, stride) = (spare.len(), plan.geometry.stride[2] as isize);
-    let exists = (0..x.extent[0] as isize).contains(&d) && (0..x.extent[1] as isize).contains(&h);
-    // The columns before the first one inside, and before the first one behind.
-    let until = |limit: isize| {
-        let columns = (limit - w + stride - 1).div_euclid(stride);
-        columns.clamp(0, width as isize) as usize
-    };
-    let (low, high) = (until(0), until(x.extent[2] as isize));
-    if !exists || low >= high {
-        spare.fill(0);
-        return spare;
-    }
-    let jump = stride * x.step[2];
-    let within = d * x.step[0] + h * x.step[1] + (w + low as isize * stride) * x.step[2];
-    let from = x
-        .start(row.image, channel.source)
-        .wrapping_add_signed(within);
-    if jump == 1 && high - low == width {
-        return &data[from..from + width];
-    }
-    spare[..low].fill(0);
-    spare[high..].fill(0);
-    let inside = &mut spare[low..high];
-    if jump == 1 {
-        inside.copy_from_slice(&data[from..from + inside.len()]);
-    } else {
-        for (i, to) in inside.iter_mut().enumerate() {
-            *to = data[from.wrapping_add_signed(i as isize * jump)];
+    /// What a channel reads.
+    #[inline(always)]
+    fn channel(&self, first: usize, channel: usize) -> Channel<'_> {
+        let (source, k) = (self.plan.source(channel), channel % self.plan.within());
+        let rows = self.rows.len();
+        Channel {
+            numbers: bytemuck::cast_slice(self.x.data),
+            start: self.x.start(0, first + source),
+            jump: self.plan.geometry.stride[2] as isize * self.x.step[2],
+            parts: &self.parts[k * rows..][..rows],
         }
     }
-    spare
 }
 
-/// What a channel reads: an input channel, and how far from where rows begin.
-struct Channel {
-    source: usize,
-    shift: [isize; 3],
+/// What a channel reads: an input channel's numbers, so far from each other, by the rows that they are put into.
+struct Channel<'s> {
+    numbers: &'s [u16],
+    start: usize,
+    jump: isize,
+    parts: &'s [Inside],
 }
 
-impl Channel {
-    fn new(plan: &Plan, first: usize, channel: usize) -> Self {
-        Self {
-            source: first + plan.source(channel),
-            shift: plan.shift(channel),
+impl Channel<'_> {
+    /// Calls `put` with each of `to` and its number, of a part of a row.
+    #[inline(always)]
+    fn each<T>(&self, part: &Inside, to: &mut [T], put: impl Fn(&mut T, u16)) {
+        let from = self.start.wrapping_add_signed(part.from);
+        match (self.jump, to.len()) {
+            (_, 0) => {}
+            (1, n) => {
+                let numbers = &self.numbers[from..from + n];
+                for (to, x) in to.iter_mut().zip(numbers) {
+                    put(to, *x);
+                }
+            }
+            (2, n) => {
+                let numbers = &self.numbers[from..from + 2 * n - 1];
+                for (to, x) in to.iter_mut().zip(numbers.chunks_exact(2)) {
+                    put(to, x[0]);
+                }
+                put(&mut to[n - 1], numbers[2 * n - 2]);
+            }
+            (jump, _) => {
+                for (i, to) in to.iter_mut().enumerate() {
+                    put(
+                        to,
+                        self.numbers[from.wrapping_add_signed(i as isize * jump)],
+                    );
+                }
+            }
         }
     }
 }
@@ -121,35 +167,35 @@ impl WithSimd for Pairs<'_, '_, '_, '_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Input {
-            plan,
-            x,
-            rows,
-            spare,
-        } = self.of;
-        let (low_spare, high_spare) = spare.split_at_mut(plan.width());
+        let plan = self.of.plan;
+        let width = plan.width();
         for (pair, to) in self.to.chunks_exact_mut(plan.places).enumerate() {
             let [low, high] = [2 * pair, 2 * pair + 1];
             if low >= plan.channels() {
                 to.fill(0);
                 continue;
             }
-            // The last one may be alone.
-            let is_whole = high < plan.channels();
-            let [low, high] = [low, if is_whole { high } else { low }]
-                .map(|channel| Channel::new(plan, self.first, channel));
-            if !is_whole {
-                high_spare.fill(0);
+            let low = self.of.channel(self.first, low);
+            for part in low.parts {
+                let to = part.cleared(to, width);
+                low.each(
+                    part,
+                    to,
+                    #[inline(always)]
+                    |to, x| *to = u32::from(x),
+                );
             }
-            for row in &*rows {
-                let to = &mut to[row.place..][..plan.width()];
-                let low = numbers(plan, x, &low, row, low_spare);
-                let high = match is_whole {
-                    true => numbers(plan, x, &high, row, high_spare),
-                    false => &*high_spare,
-                };
-                for ((to, low), high) in to.iter_mut().zip(low).zip(high) {
-                    *to = u32::from(*low) | u32::from(*high) << 16;
+            // The last one may be alone.
+            if high < plan.channels() {
+                let high = self.of.channel(self.first, high);
+                for part in high.parts {
+                    let to = &mut to[part.place..][part.low..part.high];
+                    high.each(
+                        part,
+                        to,
+                        #[inline(always)]
+                        |to, x| *to |= u32::from(x) << 16,
+                    );
                 }
             }
         }
@@ -169,24 +215,24 @@ impl WithSimd for Channels<'_, '_, '_, '_> {
     fn with_simd<S: Simd>(self, _: S) -> bool {
         /// The bits of an exponent, which are all set of what is infinite or no number.
         const EXPONENT: u16 = 0x7f80;
-        let Input {
-            plan,
-            x,
-            rows,
-            spare,
-        } = self.of;
-        let (spare, _) = spare.split_at_mut(plan.width());
+        let plan = self.of.plan;
+        let width = plan.width();
         let mut largest = 0;
         let channels = self.to.chunks_exact_mut(plan.places).enumerate();
         for (channel, to) in channels.take(plan.channels()) {
-            let channel = Channel::new(plan, self.first, channel);
+            let channel = self.of.channel(self.first, channel);
             let mut end = 0;
-            for row in &*rows {
-                // What is multiplied by zeros must be numbers.
-                to[end..row.place].fill(0);
-                end = row.place + plan.width();
-                let to = &mut to[row.place..end];
-                to.copy_from_slice(numbers(plan, x, &channel, row, spare));
+            for part in channel.parts {
+                // What is multiplied by zeros must be numbers. Zeros that rows share are written for both.
+                to[end.min(part.place)..part.place].fill(0);
+                end = part.place + width;
+                let to = part.cleared(to, width);
+                channel.each(
+                    part,
+                    to,
+                    #[inline(always)]
+                    |to, x| *to = x,
+                );
                 for x in to {
                     largest = largest.max(*x & EXPONENT);
                 }

@@ -22,8 +22,13 @@ pub(super) struct Plan {
     /// Outputs of a block, of each of some images.
     images: usize,
     block: [usize; 3],
-    /// Places of an image in one phase of a packed channel.
+    /// Places of a block's dims that its outputs read beyond their number.
+    reach: [usize; 3],
+    /// Places from one column, row, plane to the next, of one phase of a packed channel: those that a dim's outputs read, without zeros at
+    /// its end that are those at the beginning of what comes next.
     extent: [usize; 3],
+    /// Places of all images of one phase.
+    volume: usize,
     /// How many places ahead each kernel position that is no channel reads, row-major.
     pub(super) terms: Vec<usize>,
     /// Places of a packed channel; some behind those that are of use may be read.
@@ -58,8 +63,8 @@ pub(super) struct Row {
 }
 
 impl Plan {
-    /// For so many images of outputs of some extents.
-    pub(super) fn new(g: &Geometry, batch: usize, outputs: [usize; 3]) -> Self {
+    /// For so many images of inputs and outputs of some extents.
+    pub(super) fn new(g: &Geometry, batch: usize, inputs: [usize; 3], outputs: [usize; 3]) -> Self {
         let folded = folded(g);
         let phases: [Vec<usize>; 3] = core::array::from_fn(|d| phases(g, folded, d));
         let reach: [usize; 3] = core::array::from_fn(|d| reach(g, folded, d));
@@ -68,13 +73,20 @@ impl Plan {
         let per_place = (g.cin * within).div_ceil(DEPTH) * DEPTH * size_of::<u16>() * count;
         let most = BUDGET / per_place.max(1);
         let block = block(outputs, reach, most);
-        let extent: [usize; 3] = core::array::from_fn(|d| block[d] + reach[d]);
+        let extent: [usize; 3] = core::array::from_fn(|d| {
+            let shared = match block[d] == outputs[d] {
+                true => shared(g, &phases[d], d, inputs[d], block[d] + reach[d]),
+                false => 0,
+            };
+            block[d] + reach[d] - shared.min(reach[d])
+        });
         let image: usize = extent.iter().product();
         let images = match block == outputs {
             true => even(batch, batch.div_ceil((most / image).clamp(1, batch))),
             false => 1,
         };
-        let volume = images * image;
+        let last = [0, 1, 2].map(|d| block[d] + reach[d] - 1);
+        let volume = place(&extent, images - 1, last) + 1;
         let mut terms = Vec::new();
         let kernel = |d: usize| if d < folded { g.kernel[d] } else { 1 };
         for kd in 0..kernel(0) {
@@ -103,7 +115,9 @@ impl Plan {
             phases,
             images,
             block,
+            reach,
             extent,
+            volume,
             terms,
             places: lines * DEPTH,
         }
@@ -174,8 +188,8 @@ impl Plan {
     }
 
     /// The place of an output, by its image and its indices in a block.
-    fn place(&self, image: usize, [d, h, w]: [usize; 3]) -> usize {
-        ((image * self.extent[0] + d) * self.extent[1] + h) * self.extent[2] + w
+    fn place(&self, image: usize, at: [usize; 3]) -> usize {
+        place(&self.extent, image, at)
     }
 
     /// The outputs of a block whose places are in an interval.
@@ -202,11 +216,10 @@ impl Plan {
         })
     }
 
-    /// The rows of packed channels that the outputs of a block read, in order, each of as many places as there are from a row to the next.
+    /// The rows of packed channels that the outputs of a block read, in order; one may begin with the zeros that one before it ends with.
     pub(super) fn rows(&self, block: &Block, to: &mut Vec<Row>) {
         let g = &self.geometry;
-        let used = |d: usize| block.outputs[d].len() + self.extent[d] - self.block[d];
-        let volume = self.images * self.extent.iter().product::<usize>();
+        let used = |d: usize| block.outputs[d].len() + self.reach[d];
         to.clear();
         let mut number = 0;
         for pd in &self.phases[0] {
@@ -221,7 +234,7 @@ impl Plan {
                                     (output * g.stride[dim] + phase[dim]) as isize + g.origin[dim]
                                 };
                                 to.push(Row {
-                                    place: number * volume + self.place(image, place),
+                                    place: number * self.volume + self.place(image, place),
                                     image: block.images.start + image,
                                     at: [input(0), input(1), input(2)],
                                 });
@@ -253,8 +266,26 @@ impl Plan {
 
     /// Places of a row.
     pub(super) fn width(&self) -> usize {
-        self.extent[2]
+        self.block[2] + self.reach[2]
     }
+}
+
+/// The place of what has these indices in an image.
+fn place(extent: &[usize; 3], image: usize, [d, h, w]: [usize; 3]) -> usize {
+    ((image * extent[0] + d) * extent[1] + h) * extent[2] + w
+}
+
+/// How many zeros there are both at the beginning and at the end of so many places of a whole dim, in all phases: those of one row, plane or
+/// image are those of the next, so that they are there once.
+fn shared(g: &Geometry, phases: &[usize], d: usize, inputs: usize, places: usize) -> usize {
+    let stride = g.stride[d] as isize;
+    let zeros = phases.iter().map(|phase| {
+        let first = g.origin[d] + *phase as isize;
+        // Places before the first input, and before the first that is behind them.
+        let until = |limit: isize| (limit - first + stride - 1).div_euclid(stride).max(0) as usize;
+        until(0).min(places.saturating_sub(until(inputs as isize)))
+    });
+    zeros.min().unwrap_or(0)
 }
 
 /// The first dim whose kernel positions are channels: none of them, unless those of the last dims fill steps of the unit that would be

@@ -129,7 +129,7 @@ pub(in super::super) fn weight_grad(
     dy: &Slab<'_, bf16>,
     g: &Geometry,
 ) -> Option<Vec<f32>> {
-    let plan = Plan::new(g, dy.batch, dy.extent);
+    let plan = Plan::new(g, dy.batch, x.extent, dy.extent);
     let mut grad = vec![0.0; g.groups * plan.terms.len() * plan.channels() * g.cout];
     sum(unit, x, dy, &plan, &mut grad).then_some(grad)
 }

@@ -21,7 +21,7 @@ use crate::case::Bench;
 use crate::suite::{Split, Suite};
 use crate::training::{self, Loss};
 use shard_tensor::nn::{Module, Tree};
-use shard_tensor::{AxisPlacement, ClassLoss, Mesh, Result, ShardTensor};
+use shard_tensor::{AxisPlacement, ClassLoss, DType, Mesh, Result, ShardTensor};
 
 pub(super) fn add(suite: &mut Suite<'_>) {
     vit::add(suite);
@@ -47,8 +47,8 @@ fn train<M: Tree + 'static, const N: usize>(
     model: impl Fn(&Mesh) -> Result<M> + Clone + Sync + 'static,
     loss: Loss<M, N>,
 ) {
-    add_steps(suite, name, move |samples| {
-        training::bench(&batch(samples)?, &model, loss)
+    add_steps(suite, name, move |samples, products| {
+        training::bench_in(products, &batch(samples)?, &model, loss)
     });
 }
 
@@ -60,8 +60,8 @@ fn train_on_graph<M: Tree + 'static, const N: usize>(
     model: impl Fn(&Mesh) -> Result<M> + Clone + Sync + 'static,
     loss: Loss<M, N>,
 ) {
-    add_steps(suite, name, move |samples| {
-        let bench = training::bench(&graph(samples)?, &model, loss)?;
+    add_steps(suite, name, move |samples, products| {
+        let bench = training::bench_in(products, &graph(samples)?, &model, loss)?;
         Ok(Bench {
             limit: None,
             ..bench
@@ -69,19 +69,31 @@ fn train_on_graph<M: Tree + 'static, const N: usize>(
     });
 }
 
-/// Adds a case on all numbers of ranks.
+/// Adds a case on all numbers of ranks, for all types that products are computed in.
 fn add_steps(
     suite: &mut Suite<'_>,
     name: &str,
-    bench: impl Fn(&Samples) -> Result<Bench> + Clone + Sync + 'static,
+    bench: impl Fn(&Samples, DType) -> Result<Bench> + Clone + Sync + 'static,
 ) {
     let split = suite.options.split;
-    for &ranks in &suite.options.ranks {
-        let bench = bench.clone();
-        suite.add(format!("models/{name}"), ranks, move |ctx| {
-            let mesh = ctx.mesh_of(ranks)?;
-            bench(&Samples { mesh, split, ranks })
-        });
+    for products in PRODUCTS {
+        for &ranks in &suite.options.ranks {
+            let bench = bench.clone();
+            suite.add(named(name, products), ranks, move |ctx| {
+                let mesh = ctx.mesh_of(ranks)?;
+                bench(&Samples { mesh, split, ranks }, products)
+            });
+        }
+    }
+}
+
+/// What models compute products in, other than `f32` inside [`autocast`](shard_tensor::Context::autocast).
+const PRODUCTS: [DType; 2] = [DType::F32, DType::BF16];
+
+fn named(name: &str, products: DType) -> String {
+    match products {
+        DType::F32 => format!("models/{name}"),
+        other => format!("models/{name} in {other}"),
     }
 }
 
