@@ -354,7 +354,7 @@ class GraphAttentionLayer(nn.Module):
         scores = (heads * self.begin).sum(2)[begin] + (heads * self.end).sum(2)[end]
         weights = self.softmax(functional.leaky_relu(scores, 0.2), end, len(nodes))
         messages = heads[begin] * weights.unsqueeze(2)
-        return functional.elu(torch.zeros_like(heads).index_add(0, end, messages).flatten(1))
+        return functional.elu(messages.new_zeros(heads.shape).index_add(0, end, messages).flatten(1))
 
     @staticmethod
     def softmax(scores, end, count):
