@@ -62,6 +62,7 @@ mod scratch;
 pub mod search;
 pub mod softmax;
 pub mod sort;
+mod special;
 pub mod tally;
 pub mod together;
 pub mod triangle;

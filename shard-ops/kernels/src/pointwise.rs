@@ -6,11 +6,11 @@
 mod double;
 mod halves;
 
-pub use self::halves::binary_halves;
+pub use self::halves::{binary_halves, next_halves};
 
 use super::view::{Strides, for_each_joined, for_each_row, is_row_major, join_dims, same_shape};
 use super::whole::{by_rows, gathered};
-use super::{Real, View, ViewMut};
+use super::{Real, View, ViewMut, special};
 use crate::compiled::compiled;
 use core::ops::{Add, Div, Mul, Sub};
 use pulp::{Arch, Simd, WithSimd};
@@ -53,6 +53,18 @@ pub enum Binary {
     Copysign,
     /// `a` above 0, `b a` at and below it
     Prelu,
+    /// Hurwitz's zeta function: the sum of `(b + k)^-a` over all `k` from 0 on.
+    Zeta,
+    /// The lower incomplete gamma function of `a`, up to `b`, over the whole one.
+    Igamma,
+    /// The upper incomplete gamma function of `a`, from `b` on, over the whole one.
+    Igammac,
+    /// The next number of the type after `a` on the way to `b`.
+    NextAfter,
+    /// The greatest common divisor, of integers, as the one below.
+    Gcd,
+    /// The least common multiple, 0 if either is.
+    Lcm,
     /// The bits that both have, of integers and truth values, as those below.
     BitAnd,
     /// The bits that either has.
@@ -157,7 +169,11 @@ fn formula<T: Real>(op: Binary) -> fn(T, T) -> T {
             let log_1p = |x: T| x.ln_1p() / T::of(core::f64::consts::LN_2);
             log_add(a, b, T::exp2, log_1p)
         },
-        // Of ops, the rule has refused maps of bits.
+        Binary::Zeta => |s, q| T::of(special::zeta(s.wide(), q.wide())),
+        Binary::Igamma => |a, x| T::of(special::incomplete_gamma(true, a.wide(), x.wide())),
+        Binary::Igammac => |a, x| T::of(special::incomplete_gamma(false, a.wide(), x.wide())),
+        Binary::NextAfter => special::next_after,
+        // Of ops, the rule has refused maps of bits and divisors.
         _ => panic!("{op:?} of floats"),
     }
 }

@@ -115,6 +115,8 @@ macro_rules! integers {
                     Binary::BitXor => |a, b, out| each(a, b, out, |a, b| a ^ b),
                     Binary::Shl => |a, b, out| each(a, b, out, shl),
                     Binary::Shr => |a, b, out| each(a, b, out, shr),
+                    Binary::Gcd => |a, b, out| each(a, b, out, divisor),
+                    Binary::Lcm => |a, b, out| each(a, b, out, multiple),
                     Binary::Div
                     | Binary::Atan2
                     | Binary::Hypot
@@ -122,7 +124,11 @@ macro_rules! integers {
                     | Binary::LogAddExp
                     | Binary::LogAddExp2
                     | Binary::Copysign
-                    | Binary::Prelu => return None,
+                    | Binary::Prelu
+                    | Binary::Zeta
+                    | Binary::Igamma
+                    | Binary::Igammac
+                    | Binary::NextAfter => return None,
                 })
             }
 
@@ -488,6 +494,34 @@ fn bits<T: PrimInt + AsPrimitive<i64>>(by: T) -> Option<usize> {
 #[inline]
 fn shl<T: PrimInt + AsPrimitive<i64>>(a: T, by: T) -> T {
     bits(by).map_or(T::zero(), |by| a << by)
+}
+
+/// By Euclid's remainders, which are of the sign of what is divided: sizes are taken in the end, as the least integer has none.
+#[inline]
+fn divisor<T: PrimInt + AsPrimitive<i64> + WrappingSub>(a: T, b: T) -> T
+where
+    i64: AsPrimitive<T>,
+{
+    let (mut a, mut b): (i64, i64) = (a.as_(), b.as_());
+    while b != 0 {
+        (a, b) = (b, a.wrapping_rem(b));
+    }
+    a.wrapping_abs().as_()
+}
+
+#[inline]
+fn multiple<T: PrimInt + AsPrimitive<i64> + WrappingSub>(a: T, b: T) -> T
+where
+    i64: AsPrimitive<T>,
+{
+    if a.is_zero() || b.is_zero() {
+        return T::zero();
+    }
+    let shared: i64 = divisor(a, b).as_();
+    let (a, b): (i64, i64) = (a.as_(), b.as_());
+    (a.wrapping_div(shared).wrapping_mul(b))
+        .wrapping_abs()
+        .as_()
 }
 
 #[inline]

@@ -61,6 +61,32 @@ impl ShardTensor {
         self.run(|exec, x| ops::div_scalar(exec, x, value))
     }
 
+    /// Numbers from a half to 1 in size, and powers of two, `i32`, with which they give these: as `torch.frexp`. 0, infinity and NaN stay, with
+    /// the power 0. The first have a gradient.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let x = ctx.mesh_of(2)?.distribute(&array![6.0_f32, -0.25, 0.0], shard(0))?;
+    ///     let (mantissas, powers) = x.frexp()?;
+    ///     Ok((mantissas.to_array::<f32>()?, powers.to_array::<i32>()?))
+    /// })?;
+    /// assert_eq!(found[0], (array![0.75, -0.5, 0.0].into_dyn(), array![3, -1, 0].into_dyn()));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`map`](Self::map).
+    ///
+    /// # Errors
+    /// For types that are no floats; what the communicator reports.
+    #[track_caller]
+    pub fn frexp(&self) -> Result<(Self, Self)> {
+        let _call = Calling::of("frexp");
+        let powers = self.detach().map(Unary::FrexpExponent)?.to(DType::I32)?;
+        Ok((self.map(Unary::FrexpMantissa)?, powers))
+    }
+
     /// `x - value`
     ///
     /// # Collective
@@ -223,11 +249,51 @@ binaries! {
     fmax;
     /// The lesser, and the other one where one is NaN. Ties share the gradient evenly.
     fmin;
-    /// The size of `x` with the sign of `y`, also of zeros; of integers and truth values in `f32`. Where `x` is 0 the gradient is 0, and `y`
-    /// has none.
+    /// The size of `x` with the sign of `y`, also of zeros; of integers and truth values in `f32`. Where `x` is 0 the gradient is 0, where it
+    /// is NaN NaN, and `y` has none.
     copysign;
     /// 0 below 0 and for NaN, 1 above 0, and `y` at 0. Only `y` has a gradient.
     heaviside;
+    /// Hurwitz's zeta function, the sum of `(y + k)^-x` over all `k` from 0 on, as `torch.special.zeta`: infinite where `x` is 1, and where `y`
+    /// is 0 or a whole number below it. Only `y` has a gradient; of `x` none is known here, as in PyTorch.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let s = mesh.distribute(&array![2.0_f64, 4.0], shard(0))?;
+    ///     s.zeta(&mesh.with_dtype(s.dtype()).ones([1], shard(0))?)?.to_array::<f64>() // Riemann's
+    /// })?;
+    /// assert!((found[0][0] - std::f64::consts::PI.powi(2) / 6.0).abs() < 1e-14);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    zeta;
+    /// The lower incomplete gamma function of `x` up to `y`, over the whole one, as `torch.igamma`: the share of a gamma distribution of
+    /// concentration `x` and rate 1 that is below `y`. NaN below 0. Only `y` has a gradient; of `x` none is known here, as in PyTorch.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, shard};
+    /// let found = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.distribute(&array![0.5_f32, 3.0], shard(0))?.requires_grad()?;
+    ///     let below = mesh.ones([1], shard(0))?.igamma(&x)?; // of exponential waiting times
+    ///     let density = below.sum_all()?.backward()?.get(&x)?.expect("it depends on it");
+    ///     Ok([below.to_array::<f32>()?, density.to_array::<f32>()?])
+    /// })?;
+    /// let [below, density] = &found[0];
+    /// assert!((below[1] - (1.0 - (-3.0_f32).exp())).abs() < 1e-6 && (density[1] - (-3.0_f32).exp()).abs() < 1e-6);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    igamma;
+    /// What [`igamma`](Self::igamma) lacks of 1, with all digits where that is little.
+    igammac;
+    /// The next number of the type after `x` on the way to `y`, which is `y` where they are equal: there the gradient is 0, as PyTorch's, and
+    /// elsewhere it is that of `x`.
+    nextafter;
+    /// The greatest common divisor of integers, which is not below 0; of two zeros 0.
+    gcd;
+    /// The least common multiple of integers, which is not below 0 unless it wraps; 0 if either is.
+    lcm;
     /// The bits that both have, of integers and truth values.
     bitwise_and;
     /// The bits that either has, of integers and truth values.

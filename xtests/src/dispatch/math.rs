@@ -45,6 +45,15 @@ pub(crate) const TABLE: &[Entry] = &[
     built("logaddexp", |e, c, v| binary(e, c, v, ew::logaddexp)),
     built("logaddexp2", |e, c, v| binary(e, c, v, ew::logaddexp2)),
     built("copysign", |e, c, v| binary(e, c, v, ew::copysign)),
+    built("zeta", |e, c, v| {
+        // Exponents are above 1.
+        binary(e, c, v, |e, a, b| {
+            ew::zeta(e, &ew::add_scalar(e, a, 1.5)?, b)
+        })
+    }),
+    built("igamma", |e, c, v| binary(e, c, v, ew::igamma)),
+    built("igammac", |e, c, v| binary(e, c, v, ew::igammac)),
+    built("nextafter", |e, c, v| binary(e, c, v, ew::nextafter)),
     built("fmax", |e, c, v| binary(e, c, v, ew::fmax)),
     built("fmin", |e, c, v| binary(e, c, v, ew::fmin)),
     built("heaviside", |e, c, v| binary(e, c, v, ew::heaviside)),

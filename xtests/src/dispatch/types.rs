@@ -13,6 +13,8 @@ pub(crate) const TABLE: &[Entry] = &[
     built("bitwise_or", |e, c, v| binary(e, c, v, ew::bitwise_or)),
     built("bitwise_xor", |e, c, v| binary(e, c, v, ew::bitwise_xor)),
     built("shift_left", |e, c, v| binary(e, c, v, ew::shift_left)),
+    built("gcd", |e, c, v| binary(e, c, v, ew::gcd)),
+    built("lcm", |e, c, v| binary(e, c, v, ew::lcm)),
     built("shift_right", |e, c, v| binary(e, c, v, ew::shift_right)),
     built("eq", |e, c, v| binary(e, c, v, ew::eq)),
     built("ne", |e, c, v| binary(e, c, v, ew::ne)),

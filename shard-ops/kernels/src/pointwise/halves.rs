@@ -1,8 +1,11 @@
 //! Arithmetic of numbers of `bf16` that broadcast: each is widened, and what comes out is rounded, in registers.
 
 use super::{Binary, assert_shapes, join_dims, larger, prelu, smaller, zip};
+use crate::reduce::Half;
+use crate::special::next_half;
 use crate::{View, ViewMut};
 use half::bf16;
+use shard_device::Element;
 
 /// Numbers that lie side by side in both operands from which on these are better taken in turns, some at a time.
 const LONG: usize = 1 << 14;
@@ -56,4 +59,21 @@ pub fn binary_halves(
         _ => return false,
     }
     true
+}
+
+/// The next numbers of the type after those of `a` on the way to those of `b`: which are others than those of wider types.
+///
+/// ```
+/// use half::bf16;
+/// use shard_kernels::{View, ViewMut, pointwise::next_halves};
+/// let [a, b] = [[1.0, 0.0, 3.0], [2.0, -1.0, 3.0]].map(|x| x.map(bf16::from_f32));
+/// let mut out = [bf16::ZERO; 3];
+/// next_halves(&View::line(&a), &View::line(&b), &mut ViewMut::line(&mut out));
+/// assert_eq!(out, [bf16::from_f32(1.0078125), -bf16::MIN_POSITIVE_SUBNORMAL, bf16::from_f32(3.0)]);
+/// ```
+///
+/// # Panics
+/// When the shapes differ.
+pub fn next_halves<T: Half + Element>(a: &View<'_, T>, b: &View<'_, T>, out: &mut ViewMut<'_, T>) {
+    zip(a, b, out, next_half);
 }

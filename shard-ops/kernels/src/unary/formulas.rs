@@ -1,10 +1,10 @@
 //! How formulas of the [table](crate::unary_table!) become loops on the host, and the functions that the formulas are made of.
 
 use super::{Unary, single};
-use crate::Real;
 use crate::exp::fused;
 use crate::math::{Fast, Math, Precise, TURNS, sign};
 use crate::pointwise::vectorized;
+use crate::{Real, special};
 use core::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LN_2, LN_10};
 use pulp::{Simd, WithSimd};
 
@@ -494,56 +494,16 @@ trait Parts: Math {
         libm::lgamma(x)
     }
 
-    /// Derivative number `order + 1` of [`lgamma`](Self::lgamma), for orders up to 4: below 0 by reflection, then up to where the
-    /// asymptotic series is exact.
-    fn polygamma(order: i32, x: f64) -> f64 {
-        // B(2n) / (2n)!, of the Bernoulli numbers.
-        const SERIES: [f64; 9] = [
-            8.333333333333333e-2,
-            -1.388888888888889e-3,
-            3.306878306878307e-5,
-            -8.267195767195768e-7,
-            2.08767569878681e-8,
-            -5.284190138687493e-10,
-            1.3382536530684679e-11,
-            -3.3896802963225828e-13,
-            8.586062056277845e-15,
-        ];
-        let sign = if order % 2 == 0 { -1.0 } else { 1.0 };
-        if x == 0.0 && order == 0 {
-            // A pole, on the side of its sign.
-            return -1.0 / x;
-        }
-        if x < 0.0 {
-            if order == 0 && x == x.floor() {
-                return f64::NAN;
+    /// Derivative number `n + order + 1` of [`lgamma`](Self::lgamma).
+    fn polygamma(n: f64, order: i32, x: f64) -> f64 {
+        match n as i32 + order {
+            0 => digamma(x),
+            order => {
+                let size: f64 = (1..=order).map(f64::from).product();
+                let zeta = special::zeta(f64::from(order + 1), x);
+                zeta * if order % 2 == 0 { -size } else { size }
             }
-            return -sign * Self::polygamma(order, 1.0 - x) - cotangent_slope(order, x);
         }
-        let factorial: f64 = (1..=order).map(f64::from).product();
-        let (mut x, mut sum) = (x, 0.0);
-        while x < 14.0 {
-            sum += sign * factorial / x.powi(order + 1);
-            x += 1.0;
-        }
-        // (2n + order - 1)! / x^(2n + order), of n from 0 on.
-        let mut term = match order {
-            0 => 0.0,
-            _ => factorial / f64::from(order) / x.powi(order),
-        };
-        let mut series = match order {
-            0 => -Self::ln(x),
-            _ => term,
-        };
-        series += 0.5 * factorial / x.powi(order + 1);
-        for (n, c) in (1..).zip(SERIES) {
-            term = match (n, order) {
-                (1, _) => factorial * f64::from(order + 1) / x.powi(order + 2),
-                _ => term * f64::from((2 * n + order - 1) * (2 * n + order - 2)) / (x * x),
-            };
-            series += c * term;
-        }
-        sum + sign * series
     }
 
     /// A derivative of the modified Bessel function of the first kind of order `n`, up to the third of orders 0 and 1; each is a mean of
@@ -574,12 +534,47 @@ trait Parts: Math {
         odd(n + order, x, sum)
     }
 
-    /// Parts of `sin(πx) / (πx)`; near 0 by its series.
+    /// A derivative of the modified Bessel function of the second kind of order 0 or 1.
+    fn bessel_falling(n: i32, order: i32, x: f64) -> f64 {
+        special::bessel_falling(n, order, false, x)
+    }
+
+    /// As [`bessel_falling`](Self::bessel_falling) of `e^x` times the function.
+    fn scaled_bessel_falling(n: i32, order: i32, x: f64) -> f64 {
+        special::bessel_falling(n, order, true, x)
+    }
+
+    /// A number of a half to 1 in size, that gives `x` with the power of two of [`binary_exponent`](Self::binary_exponent).
+    fn mantissa(x: f64) -> f64 {
+        special::frexp(x).0
+    }
+
+    fn binary_exponent(x: f64) -> f64 {
+        special::frexp(x).1
+    }
+
+    /// Parts of `sin(πx) / (πx)`.
     #[inline(always)]
     fn sinc_parts(x: f64) -> [f64; 4] {
         use core::f64::consts::PI;
-        let u = PI * x;
-        let [s, first, second, third] = if u.abs() < 1.5 {
+        let angle = PI * (x - 2.0 * (0.5 * x).round_ties_even());
+        let [s, first, second, third] = Self::sinc_of(PI * x, angle);
+        [s, PI * first, PI * PI * second, PI * PI * PI * third]
+    }
+
+    /// Parts of `sin(x) / x`, which are 0 at infinity.
+    #[inline(always)]
+    fn spherical_parts(x: f64) -> [f64; 4] {
+        match x.is_infinite() {
+            true => [0.0; 4],
+            false => Precise::sinc_of(x, x),
+        }
+    }
+
+    /// Parts of `sin(u) / u`, near 0 by its series, and else of an angle that has the same sine.
+    #[inline(always)]
+    fn sinc_of(u: f64, angle: f64) -> [f64; 4] {
+        if u.abs() < 1.5 {
             let [mut s, mut first, mut second, mut third] = [0.0; 4];
             // (-1)^n u^(2n) / (2n + 1)!, and what its successors leave of their powers.
             let mut term = 1.0;
@@ -595,13 +590,11 @@ trait Parts: Math {
             }
             [s, first * u, second, third * u]
         } else {
-            let angle = PI * (x - 2.0 * (0.5 * x).round_ties_even());
             let s = Self::sin(angle) / u;
             let first = (Self::cos(angle) - s) / u;
             let second = -s - 2.0 * first / u;
             [s, first, second, -first - 2.0 * (second - first / u) / u]
-        };
-        [s, PI * first, PI * PI * second, PI * PI * PI * third]
+        }
     }
 
     /// Parts of `tanh(ln(1 + e^x))`.
@@ -685,18 +678,31 @@ fn bessel_far(n: i32, order: i32, x: f64) -> f64 {
     sum / ((TAU * x).sqrt() * x.powi(order))
 }
 
-/// A derivative of `π cot(πx)`.
-fn cotangent_slope(order: i32, x: f64) -> f64 {
+/// The derivative of the logarithm of the gamma function: below 0 by reflection, then up to where the asymptotic series is exact.
+fn digamma(x: f64) -> f64 {
     use core::f64::consts::PI;
-    let angle = PI * (x - x.round_ties_even());
-    let c = angle.cos() / angle.sin();
-    let square = c * c;
-    let slope = match order {
-        0 => c,
-        1 => -(1.0 + square),
-        2 => 2.0 * c * (1.0 + square),
-        3 => -2.0 * (1.0 + square) * (1.0 + 3.0 * square),
-        _ => 8.0 * c * (1.0 + square) * (2.0 + 3.0 * square),
-    };
-    PI.powi(order + 1) * slope
+    if x == 0.0 {
+        // A pole, on the side of its sign.
+        return -1.0 / x;
+    }
+    if x < 0.0 {
+        if x == x.floor() {
+            return f64::NAN;
+        }
+        let angle = PI * (x - x.round_ties_even());
+        return digamma(1.0 - x) - PI * (angle.cos() / angle.sin());
+    }
+    let (mut at, mut sum) = (x, 0.0);
+    while at < 14.0 {
+        sum -= 1.0 / at;
+        at += 1.0;
+    }
+    sum += at.ln() - 0.5 / at;
+    // (2n - 1)! / x^(2n)
+    let mut term = 1.0 / (at * at);
+    for (n, c) in (1..).zip(special::BERNOULLI) {
+        sum -= c * term;
+        term *= f64::from((2 * n + 1) * (2 * n)) / (at * at);
+    }
+    sum
 }

@@ -420,23 +420,33 @@ macro_rules! unary_table {
             /// The logarithm of the size of the gamma function, infinite at 0 and below it at whole numbers.
             lgamma: Lgamma {
                 0 => M::lgamma(x);
-                1 => M::polygamma(0, x);
-                2 => M::polygamma(1, x);
-                3 => M::polygamma(2, x);
+                1 => M::polygamma(0.0, 0, x);
+                2 => M::polygamma(0.0, 1, x);
+                3 => M::polygamma(0.0, 2, x);
             }
             /// The derivative of `lgamma`, NaN below 0 at whole numbers.
             digamma: Digamma {
-                0 => M::polygamma(0, x);
-                1 => M::polygamma(1, x);
-                2 => M::polygamma(2, x);
-                3 => M::polygamma(3, x);
+                0 => M::polygamma(0.0, 0, x);
+                1 => M::polygamma(0.0, 1, x);
+                2 => M::polygamma(0.0, 2, x);
+                3 => M::polygamma(0.0, 3, x);
             }
             /// The derivative of `digamma`, which is `torch.polygamma(1, x)`.
             trigamma: Trigamma {
-                0 => M::polygamma(1, x);
-                1 => M::polygamma(2, x);
-                2 => M::polygamma(3, x);
-                3 => M::polygamma(4, x);
+                0 => M::polygamma(0.0, 1, x);
+                1 => M::polygamma(0.0, 2, x);
+                2 => M::polygamma(0.0, 3, x);
+                3 => M::polygamma(0.0, 4, x);
+            }
+            /// A derivative of `digamma`, of order `n` up to 100: by Hurwitz's zeta function, `(-1)^(n + 1) n! ζ(n + 1, x)`.
+            polygamma: Polygamma(
+                /// How often `digamma` is differentiated.
+                n = 2.0
+            ) {
+                0 => M::polygamma(n, 0, x);
+                1 => M::polygamma(n, 1, x);
+                2 => M::polygamma(n, 2, x);
+                3 => M::polygamma(n, 3, x);
             }
             /// `sin(πx) / (πx)`, 1 at 0.
             sinc: Sinc {
@@ -474,6 +484,34 @@ macro_rules! unary_table {
                 2 => M::scaled_bessel(1, 2, x);
                 3 => M::scaled_bessel(1, 3, x);
             }
+            /// The modified Bessel function of the second kind of order 0: of numbers above 0, and ∞ at 0.
+            modified_bessel_k0: ModifiedBesselK0 {
+                0 => M::bessel_falling(0, 0, x);
+                1 => M::bessel_falling(0, 1, x);
+                2 => M::bessel_falling(0, 2, x);
+                3 => M::bessel_falling(0, 3, x);
+            }
+            /// `e^x` times the modified Bessel function of the second kind of order 0: of numbers above 0, and ∞ at 0.
+            scaled_modified_bessel_k0: ScaledModifiedBesselK0 {
+                0 => M::scaled_bessel_falling(0, 0, x);
+                1 => M::scaled_bessel_falling(0, 1, x);
+                2 => M::scaled_bessel_falling(0, 2, x);
+                3 => M::scaled_bessel_falling(0, 3, x);
+            }
+            /// The modified Bessel function of the second kind of order 1: of numbers above 0, and ∞ at 0.
+            modified_bessel_k1: ModifiedBesselK1 {
+                0 => M::bessel_falling(1, 0, x);
+                1 => M::bessel_falling(1, 1, x);
+                2 => M::bessel_falling(1, 2, x);
+                3 => M::bessel_falling(1, 3, x);
+            }
+            /// `e^x` times the modified Bessel function of the second kind of order 1: of numbers above 0, and ∞ at 0.
+            scaled_modified_bessel_k1: ScaledModifiedBesselK1 {
+                0 => M::scaled_bessel_falling(1, 0, x);
+                1 => M::scaled_bessel_falling(1, 1, x);
+                2 => M::scaled_bessel_falling(1, 2, x);
+                3 => M::scaled_bessel_falling(1, 3, x);
+            }
             /// The Bessel function of the first kind of order 0.
             bessel_j0: BesselJ0 {
                 0 => M::bessel_first(0, 0, x);
@@ -501,6 +539,14 @@ macro_rules! unary_table {
                 1 => M::bessel_second(1, 1, x);
                 2 => M::bessel_second(1, 2, x);
                 3 => M::bessel_second(1, 3, x);
+            }
+            /// The spherical Bessel function of the first kind of order 0, `sin(x) / x`: 1 at 0 and 0 at infinity.
+            spherical_bessel_j0: SphericalBesselJ0 {
+                let s = M::spherical_parts(x);
+                0 => s[0];
+                1 => s[1];
+                2 => s[2];
+                3 => s[3];
             }
             /// `x²`
             square: Square {
@@ -567,6 +613,15 @@ macro_rules! unary_table {
             frac: Frac {
                 0 => x - trunc(x);
                 1 => 1.0;
+            }
+            /// What of `x` is from a half to 1 in size, and gives `x` with a power of two; 0, infinity and NaN stay.
+            frexp_mantissa: FrexpMantissa {
+                0 => M::mantissa(x);
+                1 => M::exp2(-M::binary_exponent(x));
+            }
+            /// The power of two of `frexp_mantissa`, a whole number; 0 of 0, infinity and NaN.
+            frexp_exponent: FrexpExponent {
+                0 => M::binary_exponent(x);
             }
             /// 1 where `x > 0`, else 0.
             step: Step {

@@ -33,6 +33,7 @@ mod scan;
 mod softmax;
 mod softmax_rows;
 mod sort;
+mod special;
 mod tally;
 mod testing;
 mod together;

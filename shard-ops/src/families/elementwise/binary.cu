@@ -32,6 +32,22 @@ DEVICE T power_of(T a, T b) {
     }
     return (T)result;
 }
+// By Euclid's remainders in 64 bits, of which the size is taken in the end: the least integer has none.
+DEVICE i64 size_of(i64 a) { return a < 0 ? (i64)(0 - (u64)a) : a; }
+DEVICE T gcd_of(T first, T second) {
+    i64 a = first, b = second;
+    while (b != 0) {
+        const i64 rest = b == -1 ? 0 : a % b;
+        a = b;
+        b = rest;
+    }
+    return (T)size_of(a);
+}
+DEVICE T lcm_of(T a, T b) {
+    if (a == 0 || b == 0) return 0;
+    const i64 shared = gcd_of(a, b), share = shared == -1 ? (i64)(0 - (u64)a) : (i64)a / shared;
+    return (T)size_of((i64)((u64)share * (u64)b));
+}
 DEVICE T shift_left(T a, T b) { return b < 0 || (i64)b >= BITS ? (T)0 : (T)((U)a << b); }
 DEVICE T shift_right(T a, T b) { return b < 0 || (i64)b >= BITS ? (a < 0 ? (T)-1 : (T)0) : (T)(a >> b); }
 #else
@@ -51,6 +67,16 @@ DEVICE T remainder_of(T a, T b) {
 }
 DEVICE T fmod_of(T a, T b) { return fmod(a, b); }
 DEVICE T xlogy(T a, T b) { return a == 0 && b == b ? (T)0 : a * log(b); }
+// In steps of the stored type: of 16 bits, up or down in the order of sizes.
+DEVICE f64 next_after(f64 a, f64 b) { return nextafter(a, b); }
+DEVICE f32 next_after(f32 a, f32 b) { return nextafter(a, b); }
+template <class F> DEVICE f32 next_after(F from, F to) {
+    const f32 a = widen(from), b = widen(to);
+    if (!(a != b) || a != a || b != b) return a == b ? b : a + b;
+    F next;
+    next.bits = a == 0 ? (a < b ? 1 : 0x8001) : from.bits + ((a > 0) == (a < b) ? 1 : -1);
+    return widen(next);
+}
 // Equal infinities have no difference.
 DEVICE bool same_infinity(T a, T b) { return a == b && a - b != a - b; }
 DEVICE T logaddexp(T a, T b) { return same_infinity(a, b) ? a : larger + log1p(exp(-fabs(a - b))); }

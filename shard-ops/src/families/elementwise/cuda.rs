@@ -20,13 +20,16 @@ use std::sync::LazyLock;
 pub static UNARY: LazyLock<KernelSource> = LazyLock::new(|| {
     let functions: String = Unary::TEXTS.iter().map(functions).collect();
     let (words, kernel) = (include_str!("maps.cuh"), include_str!("unary.cu"));
+    let words = format!("{SPECIAL}\n{words}");
     KernelSource {
         name: "unary",
         text: format!("{VIEW}\n{words}\n{functions}\n{kernel}").leak(),
         exact: false,
     }
 });
-const BINARY: KernelSource = cuda_source!("binary", include_str!("binary.cu"));
+/// What maps of one number and of two share.
+const SPECIAL: &str = include_str!("special.cuh");
+const BINARY: KernelSource = cuda_source!("binary", SPECIAL, include_str!("binary.cu"));
 const SELECT: KernelSource = cuda_source!("select", include_str!("select.cu"));
 /// What tests compile its texts for.
 pub(crate) const TRIED: &[(KernelSource, &str)] = &[
@@ -215,6 +218,12 @@ fn formula(kind: Binary, dtype: DType) -> &'static str {
         (Binary::BitXor, _) => "a ^ b",
         (Binary::Shl, _) => "shift_left(a, b)",
         (Binary::Shr, _) => "shift_right(a, b)",
+        (Binary::Zeta, _) => "zeta(a, b)",
+        (Binary::Igamma, _) => "incomplete_gamma(true, a, b)",
+        (Binary::Igammac, _) => "incomplete_gamma(false, a, b)",
+        (Binary::NextAfter, _) => "next_after(left, right)",
+        (Binary::Gcd, _) => "gcd_of(a, b)",
+        (Binary::Lcm, _) => "lcm_of(a, b)",
     }
 }
 

@@ -63,72 +63,80 @@ DEVICE Parts mish_parts(T x) {
     Parts s = sigmoid_parts(x);
     return tanh_of(softplus(x), s.f, s.d1, s.d2);
 }
-// A derivative of pi cot(pi x).
-DEVICE f64 cotangent_slope(int order, f64 x) {
-    const f64 pi = 3.14159265358979323846, angle = pi * (x - rint(x)), c = cos(angle) / sin(angle), c2 = c * c;
-    f64 scale = pi;
-    for (int i = 0; i < order; i++) scale *= pi;
-    switch (order) {
-        case 0: return scale * c;
-        case 1: return -scale * (1 + c2);
-        case 2: return scale * 2 * c * (1 + c2);
-        case 3: return -scale * 2 * (1 + c2) * (1 + 3 * c2);
-        default: return scale * 8 * c * (1 + c2) * (2 + 3 * c2);
-    }
-}
 // 1 / x^n
 DEVICE f64 falling_power(f64 x, int n) {
     f64 power = 1;
     for (int i = 0; i < n; i++) power /= x;
     return power;
 }
-// Derivative number order + 1 of lgamma, for orders up to 4: below 0 by reflection, then up to where the asymptotic series is exact.
-// Terms nearly cancel each other there, of which single precision would leave few digits.
-DEVICE f64 polygamma(int order, f64 x) {
-    // B(2n) / (2n)!, of the Bernoulli numbers.
-    const f64 series[9] = {8.333333333333333e-2, -1.388888888888889e-3, 3.306878306878307e-5, -8.267195767195768e-7, 2.08767569878681e-8,
-        -5.284190138687493e-10, 1.3382536530684679e-11, -3.3896802963225828e-13, 8.586062056277845e-15};
-    const f64 sign = order % 2 == 0 ? -1 : 1;
-    const bool reflects = x < 0;
-    if (x == 0 && order == 0) return -1 / x;
-    if (reflects && order == 0 && x == floor(x)) return (x - x) / (x - x);
-    f64 at = reflects ? 1 - x : x, sum = 0, factorial = 1;
-    for (int i = 2; i <= order; i++) factorial *= i;
-    for (; at < 14; at += 1) sum += sign * factorial * falling_power(at, order + 1);
-    f64 rest = order == 0 ? -log(at) : factorial / order * falling_power(at, order);
-    rest += 0.5 * factorial * falling_power(at, order + 1);
-    f64 term = factorial * (order + 1) * falling_power(at, order + 2);
-    for (int n = 1; n <= 9; n++) {
-        rest += series[n - 1] * term;
-        term *= (2 * n + order + 1) * (2 * n + order) / (at * at);
+// The derivative of lgamma: below 0 by reflection, then up to where the asymptotic series is exact. Terms nearly cancel each other there, of
+// which single precision would leave few digits.
+DEVICE f64 digamma_of(f64 x) {
+    const f64 pi = 3.14159265358979323846;
+    if (x == 0) return -1 / x;
+    if (x < 0 && x == floor(x)) return NO_NUMBER;
+    f64 at = x < 0 ? 1 - x : x, sum = 0;
+    for (; at < 14; at += 1) sum -= 1 / at;
+    sum += log(at) - 0.5 / at;
+    const Bernoulli series = bernoulli();
+    f64 term = 1 / (at * at);
+    for (int n = 1; n <= 12; n++) {
+        sum -= series.at[n - 1] * term;
+        term *= (2 * n + 1) * (2 * n) / (at * at);
     }
-    const f64 found = sum + sign * rest;
-    return reflects ? -sign * found - cotangent_slope(order, x) : found;
+    const f64 angle = pi * (x - rint(x));
+    return x < 0 ? sum - pi * (cos(angle) / sin(angle)) : sum;
 }
-// sin(pi x) / (pi x), near 0 by its series.
-DEVICE Parts sinc_parts(T x) {
-    const T pi = T(3.14159265358979323846), u = pi * x;
-    T s = T(0), d1 = T(0), d2 = T(0), d3 = T(0);
-    if (fabs(u) < T(1.5)) {
-        T term = T(1);
+// Derivative number n + order + 1 of lgamma.
+DEVICE T polygamma(T n, int order, T x) {
+    const int all = (int)n + order;
+    if (all == 0) return T(digamma_of(x));
+    f64 size = all % 2 == 0 ? -1 : 1;
+    for (int i = 2; i <= all; i++) size *= i;
+    return T(size * zeta(all + 1, x));
+}
+// sin(u) / u of an angle with the same sine, near 0 by its series.
+DEVICE Parts sinc_of(f64 u, f64 angle) {
+    f64 s = 0, d1 = 0, d2 = 0, d3 = 0;
+    if (fabs(u) < 1.5) {
+        f64 term = 1;
         for (int i = 0; i < 13; i++) {
-            const T n = T(2 * i), next = T(-1) / ((n + T(2)) * (n + T(3))), after = next * T(-1) / ((n + T(4)) * (n + T(5)));
+            const f64 n = 2 * i, next = -1 / ((n + 2) * (n + 3)), after = next * -1 / ((n + 4) * (n + 5));
             s += term;
-            d1 += term * next * (n + T(2));
-            d2 += term * next * (n + T(2)) * (n + T(1));
-            d3 += term * after * (n + T(4)) * (n + T(3)) * (n + T(2));
+            d1 += term * next * (n + 2);
+            d2 += term * next * (n + 2) * (n + 1);
+            d3 += term * after * (n + 4) * (n + 3) * (n + 2);
             term *= next * u * u;
         }
         d1 *= u;
         d3 *= u;
     } else {
-        const T angle = pi * (x - T(2) * rint(T(0.5) * x));
         s = sin(angle) / u;
         d1 = (cos(angle) - s) / u;
-        d2 = -s - T(2) * d1 / u;
-        d3 = -d1 - T(2) * (d2 - d1 / u) / u;
+        d2 = -s - 2 * d1 / u;
+        d3 = -d1 - 2 * (d2 - d1 / u) / u;
     }
-    return {s, pi * d1, pi * pi * d2, pi * pi * pi * d3};
+    return {T(s), T(d1), T(d2), T(d3)};
+}
+DEVICE Parts sinc_parts(T x) {
+    const f64 pi = 3.14159265358979323846, wide = x;
+    const Parts s = sinc_of(pi * wide, pi * (wide - 2 * rint(0.5 * wide)));
+    return {s.f, T(pi * s.d1), T(pi * pi * s.d2), T(pi * pi * pi * s.d3)};
+}
+DEVICE Parts spherical_parts(T x) {
+    if (isinf(x)) return {T(0), T(0), T(0), T(0)};
+    return sinc_of(x, x);
+}
+// A number times a power of two. What is not finite stays, as 0 does.
+DEVICE T mantissa(T x) {
+    int power = 0;
+    return x == 0 || x - x != 0 ? x : frexp(x, &power);
+}
+DEVICE T binary_exponent(T x) {
+    int power = 0;
+    if (x == 0 || x - x != 0) return T(0);
+    frexp(x, &power);
+    return T(power);
 }
 // e^(x²) erfc(x) and derivatives: of large x by its asymptotic series, where the recurrence of the others would cancel.
 struct ErfcxParts { f64 at[4]; };
@@ -251,4 +259,68 @@ DEVICE f64 scaled_bessel(int n, int order, f64 x) {
         choices *= f64(order - j) / (j + 1);
     }
     return odd(n + order, x, sum);
+}
+// e^x times the modified Bessel function of the second kind: by powers of x and its logarithm, by an integral, or for large x term by term of
+// its asymptotic series.
+DEVICE f64 falling_near(int n, f64 x) {
+    const f64 euler = 0.57721566490153286061, half = 0.5 * x, end = log(half);
+    f64 digammas = n - 2 * euler, term = 1, sum = 0;
+    for (int k = 1; k < 20; k++) {
+        sum += term * (0.5 * digammas - end);
+        term *= half * half / (k * (k + n));
+        digammas += 1.0 / k + 1.0 / (k + n);
+    }
+    return n == 0 ? sum : 1 / x - half * sum;
+}
+DEVICE f64 falling_integral(int n, f64 x) {
+    f64 sum = 0.5;
+    for (int i = 1; i < 34; i++) {
+        const f64 t = 0.125 * i, half = sinh(0.5 * t);
+        sum += exp(-2 * x * half * half) * cosh(n * t);
+    }
+    return 0.125 * sum;
+}
+DEVICE f64 falling_far(int n, int order, f64 x) {
+    f64 term = 1, sum = 0;
+    for (int k = 0; k < 30; k++) {
+        f64 slope = 1;
+        for (int i = 0; i < order; i++) slope *= -(k + i) - 0.5;
+        sum += slope * term;
+        term *= f64(4 * n * n - (2 * k + 1) * (2 * k + 1)) / (8.0 * (k + 1) * x);
+    }
+    return sum * falling_power(x, order) * sqrt(1.57079632679489661923 / x);
+}
+// Of orders 0 to 4, of which each follows from the two before.
+struct Orders { f64 at[5]; };
+DEVICE Orders falling_orders(f64 x) {
+    Orders orders;
+    for (int n = 0; n < 2; n++) orders.at[n] = x >= 25 ? falling_far(n, 0, x) : x >= 2 ? falling_integral(n, x) : falling_near(n, x) * exp(x);
+    for (int n = 1; n < 4; n++) orders.at[n + 1] = orders.at[n - 1] + 2 * n / x * orders.at[n];
+    return orders;
+}
+// A derivative: a mean of the functions of the orders beside.
+DEVICE f64 falling_slope(const Orders& of, int n, int order) {
+    f64 sum = 0, choices = 1;
+    for (int i = 0; i <= order; i++) {
+        const int beside = n - order + 2 * i;
+        sum += choices * of.at[beside < 0 ? -beside : beside];
+        choices *= f64(order - i) / (i + 1);
+    }
+    return (order % 2 == 0 ? sum : -sum) / (1 << order);
+}
+DEVICE T bessel_falling(int n, int order, f64 x) {
+    if (!(x >= 0)) return T(NO_NUMBER);
+    if (x == 0) return T(order % 2 == 0 ? INFINITE : -INFINITE);
+    return T(falling_slope(falling_orders(x), n, order) * exp(-x));
+}
+DEVICE T scaled_bessel_falling(int n, int order, f64 x) {
+    if (!(x > 0)) return bessel_falling(n, order, x);
+    if (x >= 25) return T(falling_far(n, order, x));
+    const Orders orders = falling_orders(x);
+    f64 sum = 0, choices = 1;
+    for (int j = 0; j <= order; j++) {
+        sum += choices * falling_slope(orders, n, j);
+        choices *= f64(order - j) / (j + 1);
+    }
+    return T(sum);
 }

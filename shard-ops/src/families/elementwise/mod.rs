@@ -60,7 +60,28 @@ use std::sync::{Arc, LazyLock};
 pub fn unary(exec: &dyn Exec, x: &Value, map: Unary) -> Result<Value> {
     match is_whole(x.dtype()) {
         true => number::map(exec, x, map),
-        false => exec.apply1(Arc::new(UnaryMap { map, order: 0 }), &[x]),
+        false => {
+            is_order(x, map)?;
+            exec.apply1(Arc::new(UnaryMap { map, order: 0 }), &[x])
+        }
+    }
+}
+
+/// The most often that [`Unary::Polygamma`] differentiates: factorials are numbers, also of the order that its third derivative has.
+const HIGHEST_ORDER: f64 = 100.0;
+
+/// Refuses orders of derivatives that are none.
+fn is_order(x: &Value, map: Unary) -> Result<()> {
+    match map {
+        Unary::Polygamma { n } if n.fract() != 0.0 || !(0.0..=HIGHEST_ORDER).contains(&n) => {
+            Err(OpError::Shape {
+                op: map.name(),
+                problem: format!("{n} is no order of a derivative that there is"),
+                shapes: vec![x.shape().to_vec()],
+                fix: "give a whole number from 0 to 100",
+            })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -110,6 +131,19 @@ binaries! {
     logaddexp => LogAddExp;
     /// `log₂(2^a + 2^b)` without overflow.
     logaddexp2 => LogAddExp2;
+    /// Hurwitz's zeta function: the sum of `(b + k)^-a` over all `k` from 0 on, infinite where `a` is 1. Only `b` has a derivative.
+    zeta => Zeta;
+    /// The lower incomplete gamma function of `a`, up to `b`, over the whole one. Only `b` has a derivative.
+    igamma => Igamma;
+    /// The upper incomplete gamma function of `a`, from `b` on, over the whole one. Only `b` has a derivative.
+    igammac => Igammac;
+    /// The next number of the type after `a` on the way to `b`, which is `b` where they are equal. There the derivative is 0, elsewhere that of
+    /// `a` is 1; `b` has none.
+    nextafter => NextAfter;
+    /// The greatest common divisor of integers, which is not below 0; of two zeros 0.
+    gcd => Gcd;
+    /// The least common multiple of integers, which is not below 0 but where it wraps; 0 if either is.
+    lcm => Lcm;
     /// The bits that both have, of integers and truth values.
     bitwise_and => BitAnd;
     /// The bits that either has, of integers and truth values.
@@ -138,7 +172,8 @@ pub fn div(exec: &dyn Exec, a: &Value, b: &Value) -> Result<Value> {
     exec.apply1(Arc::new(Arithmetic::of(Binary::Div)), &[a, b])
 }
 
-/// The size of `a` with the sign of `b`; of integers and truth values it is `f32`, as PyTorch's. The derivative at 0 is 0, and `b` has none.
+/// The size of `a` with the sign of `b`; of integers and truth values it is `f32`, as PyTorch's. The derivative at 0 is 0, at NaN it is NaN,
+/// and `b` has none.
 ///
 /// # Collective
 /// As [`add`].
@@ -281,6 +316,9 @@ pub(super) fn is_steep(map: Unary) -> bool {
             | Unary::Erfcx
             | Unary::LogNdtr
             | Unary::Ndtri
+            | Unary::Polygamma { .. }
+            | Unary::ModifiedBesselK0
+            | Unary::ModifiedBesselK1
             | Unary::Softplus { .. }
             | Unary::LogSigmoid
     )
@@ -441,8 +479,11 @@ impl Arithmetic {
                 Binary::Sub | Binary::FloorDiv | Binary::Remainder | Binary::Fmod | Binary::Pow,
                 DType::Bool,
             ) => "f32, f64 or an integer",
-            (Binary::Shl | Binary::Shr, DType::Bool) => "an integer",
-            (Binary::Shl | Binary::Shr, _) if dtype.is_float() => "an integer",
+            (Binary::Shl | Binary::Shr | Binary::Gcd | Binary::Lcm, _)
+                if dtype.is_float() || dtype == DType::Bool =>
+            {
+                "an integer"
+            }
             (Binary::BitAnd | Binary::BitOr | Binary::BitXor, _) if dtype.is_float() => {
                 "an integer or bool"
             }
@@ -454,7 +495,11 @@ impl Arithmetic {
                 | Binary::LogAddExp
                 | Binary::LogAddExp2
                 | Binary::Copysign
-                | Binary::Prelu,
+                | Binary::Prelu
+                | Binary::Zeta
+                | Binary::Igamma
+                | Binary::Igammac
+                | Binary::NextAfter,
                 _,
             ) if is_whole(dtype) => "f32 or f64",
             _ => return Ok(dtype),
@@ -538,6 +583,7 @@ impl Op for Arithmetic {
     fn precision(&self) -> Precision {
         match self.kind {
             Binary::Pow | Binary::Xlogy | Binary::LogAddExp | Binary::LogAddExp2 => Precision::Full,
+            Binary::Zeta | Binary::Igamma | Binary::Igammac => Precision::Full,
             _ => Precision::Widest,
         }
     }
@@ -558,6 +604,15 @@ impl Op for Arithmetic {
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
+        match (self.kind, call.dtype()) {
+            (Binary::NextAfter, DType::F16) => {
+                return over_both::<half::f16>(call, pointwise::next_halves);
+            }
+            (Binary::NextAfter, DType::BF16) => {
+                return over_both::<half::bf16>(call, pointwise::next_halves);
+            }
+            _ => {}
+        }
         if call.dtype().is_half() {
             let (kind, of) = (self.kind, [0, 1]);
             let are_lines = by_lines(call, |[a, b], out| {
@@ -625,6 +680,7 @@ impl Arithmetic {
             (Binary::Remainder | Binary::Fmod, 1) => true,
             (Binary::Pow | Binary::Atan2 | Binary::Hypot | Binary::Xlogy, _) => true,
             (Binary::LogAddExp | Binary::LogAddExp2, _) => true,
+            (Binary::Zeta | Binary::Igamma | Binary::Igammac, 1) => true,
             _ => false,
         }
     }
@@ -655,11 +711,28 @@ impl Arithmetic {
                 let times = unary(exec, &div(exec, &a.detach(), &b.detach())?, Unary::Trunc)?;
                 neg(exec, &mul(exec, dy, &times)?)?
             }
-            (Binary::FloorDiv, _) | (Binary::Copysign, 1) => return Ok(None),
+            (Binary::FloorDiv, _) | (Binary::Copysign | Binary::NextAfter, 1) => return Ok(None),
+            (Binary::NextAfter, _) => {
+                let is_other = eq(exec, &a.detach(), &b.detach())?;
+                masked_fill(exec, dy, &is_other, 0.0)?
+            }
+            (Binary::Zeta, 1) => {
+                let next = zeta(exec, &add_scalar(exec, a, 1.0)?, b)?;
+                neg(exec, &mul(exec, dy, &mul(exec, a, &next)?)?)?
+            }
+            (Binary::Igamma | Binary::Igammac, 1) => {
+                let slope = gamma_density(exec, a, b, dy)?;
+                match self.kind {
+                    Binary::Igamma => slope,
+                    _ => neg(exec, &slope)?,
+                }
+            }
             (Binary::Copysign, _) => {
                 let sign = unary(exec, &a.detach(), Unary::Sign)?;
-                let turned = copysign(exec, &sign, &b.detach())?;
-                mul(exec, dy, &mul(exec, &sign, &turned)?)?
+                let turned = mul(exec, &sign, &copysign(exec, &sign, &b.detach())?)?;
+                // NaN has no sign.
+                let is_none = ne(exec, &a.detach(), &a.detach())?;
+                mul(exec, dy, &where_(exec, &is_none, &a.detach(), &turned)?)?
             }
             (Binary::Atan2, _) => {
                 // The origin has no angle, and no slope. The square of a length may be 0 or infinite where the length is neither.
@@ -731,6 +804,17 @@ fn power_slope(exec: &dyn Exec, [a, b]: [&Value; 2], dy: &Value, operand: usize)
         }
     };
     mul(exec, dy, &slope)
+}
+
+/// The density of a gamma distribution of concentration `a` and rate 1 at `x`, times `dy`.
+fn gamma_density(exec: &dyn Exec, a: &Value, x: &Value, dy: &Value) -> Result<Value> {
+    let power = xlogy(exec, &add_scalar(exec, a, -1.0)?, x)?;
+    let whole = unary(exec, a, Unary::Lgamma)?;
+    let log = sub(exec, &sub(exec, &power, x)?, &whole)?;
+    let slope = mul(exec, dy, &unary(exec, &log, Unary::Exp)?)?;
+    // The logarithm of such a number may not have been taken.
+    let beyond = lt(exec, &x.detach(), &number::rounded("igamma", x, 0.0)?)?;
+    masked_fill(exec, &slope, &beyond, f64::NAN)
 }
 
 /// Where an element is 0.
@@ -831,6 +915,12 @@ fn binary_name(kind: Binary) -> &'static str {
         Binary::LogAddExp2 => "logaddexp2",
         Binary::Copysign => "copysign",
         Binary::Prelu => "prelu",
+        Binary::Zeta => "zeta",
+        Binary::Igamma => "igamma",
+        Binary::Igammac => "igammac",
+        Binary::NextAfter => "nextafter",
+        Binary::Gcd => "gcd",
+        Binary::Lcm => "lcm",
         Binary::BitAnd => "bitwise_and",
         Binary::BitOr => "bitwise_or",
         Binary::BitXor => "bitwise_xor",

@@ -35,6 +35,24 @@ fn pair(c: &mut Chance, m: &Mesh, ndim: usize) -> Result<[ShardTensor; 2]> {
     Ok([x, y])
 }
 
+/// Two tensors, of which none may be below 0.
+fn sizes(c: &mut Chance, m: &Mesh) -> Result<[ShardTensor; 2]> {
+    let [x, y] = pair(c, m, 2)?;
+    Ok(if c.flag() {
+        [x.abs()?, y.abs()?]
+    } else {
+        [x, y]
+    })
+}
+
+/// Two tensors of whole numbers, and of what is none.
+fn whole(c: &mut Chance, m: &Mesh) -> Result<[ShardTensor; 2]> {
+    let [x, y] = pair(c, m, 2)?;
+    let types = [DType::I64, DType::I32, DType::U8, DType::Bool, DType::F32];
+    let to = c.pick(&types);
+    Ok([x.mul_scalar(9.0)?.to(to)?, y.mul_scalar(9.0)?.to(to)?])
+}
+
 /// Calls of what is made of several ops.
 pub(super) const ALL: &[(&str, Call)] = &[
     ("tensor_split", |c, m| {
@@ -82,6 +100,43 @@ pub(super) const ALL: &[(&str, Call)] = &[
             2 => x.trigamma(),
             _ => x.sinc(),
         })
+    }),
+    ("polygamma", |c, m| {
+        let x = c.any(m)?;
+        let n = if c.flag() {
+            c.size() as f64
+        } else {
+            c.number()
+        };
+        one(x.polygamma(n))
+    }),
+    ("zeta", |c, m| {
+        let [x, y] = sizes(c, m)?;
+        one(x.zeta(&y))
+    }),
+    ("igamma", |c, m| {
+        let [x, y] = sizes(c, m)?;
+        one(x.igamma(&y))
+    }),
+    ("igammac", |c, m| {
+        let [x, y] = sizes(c, m)?;
+        one(x.igammac(&y))
+    }),
+    ("nextafter", |c, m| {
+        let [x, y] = sizes(c, m)?;
+        one(x.nextafter(&y))
+    }),
+    ("gcd", |c, m| {
+        let [x, y] = whole(c, m)?;
+        one(x.gcd(&y))
+    }),
+    ("lcm", |c, m| {
+        let [x, y] = whole(c, m)?;
+        one(x.lcm(&y))
+    }),
+    ("frexp", |c, m| {
+        let (mantissas, powers) = c.any(m)?.frexp()?;
+        Ok(vec![mantissas, powers])
     }),
     ("vander", |c, m| one(c.of(m, 1)?.vander(c.size(), c.flag()))),
     ("trapezoid", |c, m| {

@@ -21,8 +21,11 @@ OF_ONE(exp) OF_ONE(log) OF_ONE(sqrt) OF_ONE(fabs) OF_ONE(tanh) OF_ONE(erf) OF_ON
 OF_ONE(cos) OF_ONE(log1p) OF_ONE(expm1) OF_ONE(rint) OF_ONE(trunc) OF_ONE(tan) OF_ONE(cbrt) OF_ONE(asin) OF_ONE(acos)
 OF_ONE(atan) OF_ONE(sinh) OF_ONE(cosh) OF_ONE(asinh) OF_ONE(acosh) OF_ONE(atanh) OF_ONE(exp2) OF_ONE(log2) OF_ONE(log10)
 OF_ONE(erfc) OF_ONE(lgamma) OF_TWO(pow) OF_TWO(atan2) OF_TWO(hypot) OF_TWO(fmod) OF_TWO(copysign)
+OF_TWO(nextafter)
 inline double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
 inline float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+inline double frexp(double x, int* power) { return __builtin_frexp(x, power); }
+inline float frexp(float x, int* power) { return __builtin_frexpf(x, power); }
 inline double jn(int n, double x) { return __builtin_jn(n, x); }
 inline double yn(int n, double x) { return __builtin_yn(n, x); }
 template <typename T> inline bool isnan(T x) { return __builtin_isnan(x); }
