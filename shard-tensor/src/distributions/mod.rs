@@ -68,6 +68,7 @@ mod one_hot;
 mod student;
 mod transformed;
 mod uniform;
+mod von_mises;
 
 pub use bernoulli::Bernoulli;
 pub use categorical::Categorical;
@@ -91,6 +92,7 @@ pub use transformed::{
     AffineTransform, ExpTransform, SigmoidTransform, TanhTransform, Transformation, Transformed,
 };
 pub use uniform::{Exponential, Uniform};
+pub use von_mises::VonMises;
 
 use crate::ops::fine;
 use crate::{Branch, DType, Error, Result, Shape, ShardTensor, Symbol};

@@ -1,5 +1,6 @@
 //! Tests of the facade on in-process ranks.
 
+mod angles;
 mod autocast;
 mod beginnings;
 mod careless;

@@ -9,7 +9,7 @@ use shard_tensor::distributions::{
     Exponential, Geometric, Gumbel, HalfCauchy, HalfNormal, Independent, Laplace, LogNormal,
     MixtureSameFamily, NegativeBinomial, Normal, OneHotCategorical, Poisson,
     RelaxedOneHotCategorical, Reparametrized, SigmoidTransform, StudentT, TanhTransform,
-    Transformed, Uniform, Weibull, kl_divergence,
+    Transformed, Uniform, VonMises, Weibull, kl_divergence,
 };
 use shard_tensor::ndarray::{Array2, ArrayD, array};
 use shard_tensor::{
@@ -653,6 +653,7 @@ fn drawn(mesh: &Mesh, dim: usize) -> Result<Vec<ArrayD<f64>>> {
         RelaxedOneHotCategorical::from_logits(0.5, &loc)?.sample([5])?,
         MixtureSameFamily::new(&Categorical::from_logits(&scale)?, parts.clone())?.sample([5])?,
         Transformed::new(parts, TanhTransform).sample([5])?,
+        VonMises::new(&loc, &size)?.sample([5])?,
     ];
     samples[0].expect_layout(loc.expand([5, 4, 3])?.layout())?; // as the larger parameter lies
     let counts = ShardTensor::stack(&samples[6..10], 0)?;
@@ -802,6 +803,10 @@ fn gradients_are_slopes() {
         });
         slopes("cdf of Normal", &|[x, loc, scale]| {
             Normal::new(loc, scale)?.cdf(x)
+        });
+        slopes("VonMises", &|[x, loc, scale]| {
+            let p = VonMises::new(loc, scale)?;
+            p.log_prob(x)?.add(&p.entropy()?.mul(&p.variance()?)?)
         });
         slopes("HalfCauchy", &|[x, _, scale]| {
             HalfCauchy::new(scale)?.log_prob(x)

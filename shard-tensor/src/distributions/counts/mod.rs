@@ -5,6 +5,7 @@ mod sampling;
 mod trials;
 
 pub use poisson::{NegativeBinomial, Poisson};
+pub(super) use sampling::by_candidates;
 pub use trials::{Binomial, Geometric};
 
 use super::categorical::epsilon;

@@ -12,8 +12,8 @@ const FEW: usize = 48;
 /// Counts that one formula looks at.
 const AT_ONCE: usize = 8;
 
-/// How often a candidate is drawn, at most: of means of [`MANY`] and more each fits with a probability above 0.7, so that none of them does
-/// with one below 1e-15.
+/// How often a candidate is drawn, at most: of means of [`MANY`] and more each fits with a probability above 0.7, and of angles above 0.65, so
+/// that none of them does with one below 1e-13.
 const TRIES: usize = 30;
 
 /// Counts of probabilities that follow one another as `p[k + 1] = p[k] (a + b / (k + 1))` (Panjer's recursion): as many as there are
@@ -43,7 +43,7 @@ pub(super) fn one_by_one([first, a, b]: [&ShardTensor; 3]) -> Result<ShardTensor
 
 /// The first candidate that fits: a candidate of two uniform numbers, and how far it is from being refused, which is below 0 then.
 #[track_caller]
-pub(super) fn by_candidates(
+pub(in crate::distributions) fn by_candidates(
     like: &ShardTensor,
     candidate: impl Fn(&ShardTensor, &ShardTensor) -> Result<[ShardTensor; 2]>,
 ) -> Result<ShardTensor> {

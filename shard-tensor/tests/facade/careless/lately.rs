@@ -7,7 +7,7 @@ use shard_tensor::distributions::{
     Exponential, Gamma, Geometric, Gumbel, HalfCauchy, HalfNormal, Laplace, LogNormal,
     MixtureSameFamily, NegativeBinomial, Normal, OneHotCategorical, Poisson,
     RelaxedOneHotCategorical, Reparametrized, StudentT, TanhTransform, Transformed, Uniform,
-    Weibull, kl_divergence,
+    VonMises, Weibull, kl_divergence,
 };
 use shard_tensor::nn::{self, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Ema, Optimizer, Sgd};
@@ -109,7 +109,9 @@ pub(super) const ALL: &[(&str, Call)] = &[
     ("locations and scales", |c, m| {
         let [x, y] = pair(c, m, 2)?;
         let (shape, at) = ([c.size()], c.number());
-        one(match c.below(9) {
+        one(match c.below(11) {
+            9 => VonMises::new(&x, &y)?.sample(shape),
+            10 => VonMises::new(&x, at)?.log_prob(&y),
             0 => Laplace::new(&x, &y)?.rsample(shape),
             1 => Uniform::new(&x, &y)?.rsample(shape),
             2 => Cauchy::new(&x, &y)?.sample(shape),
