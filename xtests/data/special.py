@@ -54,6 +54,23 @@ few = [nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 2.5, -2.5]
 left, right = [a for a in few for _ in few], [b for _ in few for b in few]
 for name in "add mul div pow maximum minimum fmod remainder xlogy logaddexp hypot atan2".split():
     case(name, getattr(torch, name), left, right)
+# Of infinite numbers the sign's slope is NaN in PyTorch.
+finite = [(a, b) for a, b in zip(left, right) if not math.isinf(a)]
+case("copysign", torch.copysign, [a for a, _ in finite], [b for _, b in finite])
+case("nextafter", torch.nextafter, left, right)
+# Where the density has a power 0 of 0 or infinity PyTorch has no number for it, but shares of concentrations that are none.
+pairs = [(a, b) for a, b in zip(left + [0.3, 2.5, 3.0], right + [0.1, 30.0, 1.0]) if a == a and not (a == inf and b != b) and (a, b) not in ((1, 0), (1, inf), (inf, 1))]
+for name in ("igamma", "igammac"):
+    case(name, lambda a, x, name=name: getattr(torch, name)(a.detach(), x), [a for a, _ in pairs], [b for _, b in pairs])
+# PyTorch has no number for what falls to 0 at infinity, but has one for exponents that are none.
+pairs = [(s, q) for s, q in zip(left + [1.5, 3.0, 2.0, 7.0], right + [0.1, -0.3, -2.5, 30.0]) if math.isfinite(s) and q != inf]
+case("zeta", lambda s, q: torch.special.zeta(s.detach(), q), [s for s, _ in pairs], [q for _, q in pairs])
+numbers = [x for x in line if abs(x) < 1e5 and x != inf] + [0.013, -0.013, -7.3, 25.5, 100.0]
+for n in (2, 3, 6):
+    case(f"polygamma {n}", lambda x, n=n: torch.polygamma(n, x), numbers)
+for name in ("modified_bessel_k0", "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "spherical_bessel_j0"):
+    case(name, lambda x, name=name: getattr(torch.special, name)(x.detach()), numbers + [inf, -inf])
+case("frexp", lambda x: torch.frexp(x)[0], line)
 rows = [[1.0, 2.0, 3.0, 4.0], [nan, 1.0, 2.0, 0.0], [inf, 1.0, 2.0, 3.0], [-inf, inf, 0.0, 1.0], [-inf] * 4, [0.0, -0.0, 0.0, -0.0], [2.0, 2.0, 1.0, 2.0], [0.0, 3.0, -4.0, 2.0], [0.0, 0.0, 2.0, 3.0], [1.5] * 4]
 calm = [rows[0]] + rows[5:]
 for name in "sum mean nansum amax amin cumsum logsumexp softmax log_softmax cummax max min".split():
@@ -103,6 +120,12 @@ gamma = lambda a, x: torch.distributions.Gamma(a, 2.0, validate_args=False).log_
 case("densities of Gamma at its end", gamma, [1.0, 0.5, 2.0, 1.0], [0.0, 0.0, 0.0, 3.0])
 beta = lambda a, b, x: torch.distributions.Beta(a, b, validate_args=False).log_prob(x.detach())
 case("densities of Beta at its ends", beta, [1.0, 1.0, 2.0], [2.0, 1.0, 1.0], [0.0, 1.0, 1.0])
+ends = [0.0, 0.0, 1.0, 1.0, 0.25]
+case("Bernoulli at its ends", lambda p, x: torch.distributions.Bernoulli(p, validate_args=False).log_prob(x.detach()), ends, [0.0, 1.0, 0.0, 1.0, 1.0])
+case("entropy of Bernoulli at its ends", lambda p: torch.distributions.Bernoulli(p, validate_args=False).entropy(), ends)
+case("Binomial at its ends", lambda p, x: torch.distributions.Binomial(3, p, validate_args=False).log_prob(x.detach()), ends + [0.0, 1.0], [0.0, 1.0, 2.0, 3.0, 3.0, 3.0, 0.0])
+case("renorm", lambda x: torch.renorm(x, 2, 0, 3.0), rows[:2] + rows[4:5] + rows[7:])
+case("batch_norm, of given statistics", lambda x, w: F.batch_norm(x, torch.tensor([0.5, 0.0, 1.0, 0.0]), torch.tensor([1.0, 4.0, 0.25, 1.0]), w.detach()), rows, [1.0, 2.0, -1.0, 0.5])
 lines = lambda found: ",\n".join(found)
 print(f"""{{"operands": [
 {lines(json.dumps(operand) for operand in shared)}

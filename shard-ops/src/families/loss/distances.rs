@@ -125,22 +125,21 @@ fn check_bend(op: &'static str, fits: bool, bend: f64, operands: [&Value; 2]) ->
 /// Formulas of a loss of this name: `half * d²` with `d = x - target`, and `scale * m * (d - m / 2)` with `m = clamp(d, -bend, bend)`, a parabola
 /// that goes on as lines. The slope of that is `scale * m`: where `m` changes it is `d`.
 fn formulas(name: &'static str) -> [Arc<Fused>; 2] {
-    // Nothing changes with the distance from the bend on.
-    fn within<'f>(d: Symbol<'f>, bend: Symbol<'f>, beyond: Symbol<'f>) -> Symbol<'f> {
-        d.below(bend, (-bend).below(d, d, -bend), beyond)
+    // Nothing changes with the distance from the bend on. What is below nothing is beyond it, or NaN, which is no constant.
+    fn within<'f>(d: Symbol<'f>, bend: Symbol<'f>) -> Symbol<'f> {
+        d.below(bend, (-bend).below(d, d, -bend), (-bend).below(d, bend, d))
     }
     let parabola = Fused::new(name, |[x, target, half]| [(x - target).square() * half]);
     let bent = Fused::with_slopes(
         name,
         |[x, target, scale, bend]| {
             let d = x - target;
-            let m = within(d, bend, bend);
+            let m = within(d, bend);
             m * scale * (d - m * 0.5)
         },
         |[x, target, scale, bend]| {
             let d = x - target;
-            // What is below nothing is beyond the bend, or NaN.
-            let slope = within(d, bend, (-bend).below(d, bend, d)) * scale;
+            let slope = within(d, bend) * scale;
             [Some(slope), Some(-slope), None, None]
         },
     );

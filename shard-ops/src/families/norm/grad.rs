@@ -16,7 +16,7 @@ pub(crate) enum Part {
     CellSums,
     /// Per weight, Σ dy and Σ dy·x̂.
     WeightSums,
-    /// `(w·dy - (Σ w·dy + x̂ Σ w·dy·x̂) / n) / σ`, given the cell sums; without them where statistics were given.
+    /// `(w·dy - (Σ w·dy + x̂ Σ w·dy·x̂) / n) / σ`, given the cell sums.
     Input,
     /// All of it, where cells lie whole on ranks: the derivative by elements, and if weights have ones too, per weight Σ dy·x̂ and Σ dy.
     Whole {
@@ -104,7 +104,7 @@ impl GradOp {
 
     /// Whether the cell sums are an operand.
     pub(crate) fn takes_sums(&self) -> bool {
-        self.part == Part::Input && self.by != Statistics::Given
+        self.part == Part::Input
     }
 
     fn compute<T: Real>(&self, call: &mut HostCall<'_, '_>) {

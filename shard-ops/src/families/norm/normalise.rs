@@ -4,6 +4,7 @@ use super::batch;
 use super::cells::{Apart, Cells, Channels, Like, along, scale};
 use super::grad::{GradOp, Part};
 use crate::families::elementwise::{add_scalar, cast, mul, sub, unary};
+use crate::families::full::rounded_once;
 use crate::families::reduce::{mean, sum};
 use crate::families::shape::reshape;
 use crate::families::types::float_types;
@@ -301,13 +302,15 @@ impl Normalise {
         back: &mut Grads,
     ) -> Result<()> {
         if saved.needs[0] {
-            let sums = match self.by {
-                Statistics::Given => None,
-                _ => Some(exec.apply1(self.grad(Part::CellSums), operands)?),
-            };
-            let mut operands = operands.to_vec();
-            operands.splice(3..3, sums.as_ref());
-            back[0] = Some(exec.apply1(self.grad(Part::Input), &operands)?);
+            back[0] = Some(match self.by {
+                Statistics::Given => self.vjp_by_given(exec, saved, operands[2])?,
+                _ => {
+                    let sums = exec.apply1(self.grad(Part::CellSums), operands)?;
+                    let mut operands = operands.to_vec();
+                    operands.insert(3, &sums);
+                    exec.apply1(self.grad(Part::Input), &operands)?
+                }
+            });
         }
         if !saved.needs[self.first_weight()..].contains(&true) {
             return Ok(());
@@ -318,6 +321,22 @@ impl Normalise {
             let column = usize::from(is_weight);
             let sums = crate::families::index::slice(exec, &sums, last, column, 1, 1)?;
             reshape(exec, &sums, saved.inputs[i].shape()).map(Some)
+        })
+    }
+
+    /// The input's cotangent where statistics were given: elements only have a factor each, whatever they are.
+    fn vjp_by_given(&self, exec: &dyn Exec, saved: &Saved<'_>, dy: &Value) -> Result<Value> {
+        let [_, variance] = batch::mean_and_variance(exec, &saved.inputs[1])?;
+        let shifted = add_scalar(exec, &variance, self.eps())?;
+        let mut factor = unary(exec, &shifted, Unary::Rsqrt)?;
+        if self.weight {
+            let weight = cast(exec, &saved.inputs[self.first_weight()], factor.dtype())?;
+            factor = mul(exec, &factor, &weight)?;
+        }
+        let apart = self.cells.apart(dy.shape());
+        rounded_once(exec, [dy], |[dy]| {
+            let factor = reshape(exec, &cast(exec, &factor, dy.dtype())?, &apart.weight)?;
+            mul(exec, dy, &factor)
         })
     }
 

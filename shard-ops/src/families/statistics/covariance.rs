@@ -157,13 +157,21 @@ pub fn renorm(
     in_full(exec, [x], |[x]| {
         let [x] = &sums(exec, [x])?;
         let others: Vec<usize> = (0..x.ndim()).filter(|&d| d != dim).collect();
-        let [length] = &sums(exec, [&super::norm(exec, x, order, &others, true)?])?;
+        let length = |of: &Value| {
+            let [length] = sums(exec, [&super::norm(exec, of, order, &others, true)?])?;
+            Ok::<_, OpError>(length)
+        };
         let bound = number("renorm", x, most)?;
+        let whole = length(&x.detach())?;
         // A norm that is NaN is not above the bound either.
-        let above = gt(exec, &length.detach(), &bound)?;
+        let below = logical_not(exec, &gt(exec, &whole, &bound)?)?;
+        // A norm that does not count has no derivative either, also where that would be NaN.
+        let counted = match exec.records() {
+            true => length(&masked_fill(exec, x, &below, 0.0)?)?,
+            false => whole,
+        };
         // What keeps 0 from being divided by is PyTorch's.
-        let shrunk = div(exec, &bound, &add_scalar(exec, length, 1e-7)?)?;
-        let factor = masked_fill(exec, &shrunk, &logical_not(exec, &above)?, 1.0)?;
-        mul(exec, x, &factor)
+        let shrunk = div(exec, &bound, &add_scalar(exec, &counted, 1e-7)?)?;
+        mul(exec, x, &masked_fill(exec, &shrunk, &below, 1.0)?)
     })
 }
