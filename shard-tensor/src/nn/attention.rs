@@ -100,6 +100,7 @@ impl MultiheadAttention {
     /// With projections from these widths to the first, and the sums of fans that bound them.
     #[track_caller]
     fn projecting(mesh: &Mesh, heads: usize, widths: [usize; 3], fans: [usize; 3]) -> Result<Self> {
+        let _call = Calling::throughout("MultiheadAttention");
         let [width, ..] = widths;
         check_heads("MultiheadAttention", width, heads)?;
         let projection = |i: usize| {
@@ -177,7 +178,7 @@ impl MultiheadAttention {
     /// [`Argument`](Error::Argument) if the heads do not divide by these.
     #[track_caller]
     pub fn kv_heads(self, heads: usize) -> Result<Self> {
-        let _call = Calling::of("MultiheadAttention");
+        let _call = Calling::throughout("MultiheadAttention");
         if heads == 0 || !self.heads.is_multiple_of(heads) {
             return Err(Error::argument(
                 "MultiheadAttention",
@@ -253,6 +254,7 @@ impl MultiheadAttention {
         values: &ShardTensor,
         mask: Option<&ShardTensor>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::throughout("MultiheadAttention");
         let [q, k, v] = self.projected([queries, keys, values])?;
         self.found(&q, &k, &v, mask)
     }
@@ -289,6 +291,7 @@ impl MultiheadAttention {
         segments: [&ShardTensor; 2],
         mask: Option<&ShardTensor>,
     ) -> Result<ShardTensor> {
+        let _call = Calling::throughout("MultiheadAttention");
         let [q, k, v] = self.projected([queries, keys, keys])?;
         let options = self.options_of_call(&q);
         self.join(&q.attention_by_segment(&k, &v, segments, mask, &options)?)
@@ -326,6 +329,7 @@ impl MultiheadAttention {
         values: &ShardTensor,
         mask: Option<&ShardTensor>,
     ) -> Result<(ShardTensor, ShardTensor)> {
+        let _call = Calling::throughout("MultiheadAttention");
         let [q, k, v] = self.projected([queries, keys, values])?;
         let weights = q.attention_weights(&k, mask, &self.options)?;
         Ok((self.found(&q, &k, &v, mask)?, weights))
@@ -427,6 +431,7 @@ impl NeighborhoodAttention {
     /// [`Argument`](Error::Argument) if the width does not divide by the heads.
     #[track_caller]
     pub fn new(mesh: &Mesh, width: usize, heads: usize, near: Neighborhood) -> Result<Self> {
+        let _call = Calling::throughout("NeighborhoodAttention");
         check_heads("NeighborhoodAttention", width, heads)?;
         Ok(Self {
             heads,
@@ -442,6 +447,7 @@ tree!(NeighborhoodAttention { qkv, proj });
 impl Module for NeighborhoodAttention {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        let _call = Calling::throughout("NeighborhoodAttention");
         // Without dims there is nothing to attend to, which the ops refuse.
         let last = x.ndim().saturating_sub(1);
         let width = self.proj.weight.shape()[1];

@@ -2,6 +2,7 @@
 
 use super::{Leaf, LeafMut, Module, Training, Tree};
 use crate::{Result, ShardTensor, tree};
+use shard_comm::Calling;
 
 /// Layers that are applied one after the other, named by their index as PyTorch's are.
 ///
@@ -172,6 +173,8 @@ tree!(Dropout { training });
 impl Module for Dropout {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        // A function that is a value does not know where it is called.
+        let _call = Calling::throughout("Dropout");
         match self.training.is_on() && self.p != 0.0 {
             true => (self.how)(x, self.p),
             false => Ok(x.clone()),

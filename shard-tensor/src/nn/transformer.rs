@@ -159,7 +159,7 @@ impl TransformerEncoderLayer {
     /// [`Argument`](crate::Error::Argument) if the width does not divide by the heads.
     #[track_caller]
     pub fn new(mesh: &Mesh, width: usize, heads: usize, hidden: usize) -> Result<Self> {
-        let _call = Calling::of("TransformerEncoderLayer");
+        let _call = Calling::throughout("TransformerEncoderLayer");
         let layer = Self {
             norm_first: false,
             activation: |x| x.relu(),
@@ -227,7 +227,7 @@ impl TransformerEncoderLayer {
 
     #[track_caller]
     fn through(&self, x: &ShardTensor, seen: Seen<'_>) -> Result<ShardTensor> {
-        let _call = Calling::of("TransformerEncoderLayer");
+        let _call = Calling::throughout("TransformerEncoderLayer");
         let x = self.adding(x, &self.norm1, &self.dropout1, &|x| match seen {
             Seen::All => self.self_attn.attend(x, x, None),
             Seen::Mask(mask) => self.self_attn.attend(x, x, Some(mask)),
@@ -319,7 +319,7 @@ impl TransformerDecoderLayer {
     /// As [`TransformerEncoderLayer::new`].
     #[track_caller]
     pub fn new(mesh: &Mesh, width: usize, heads: usize, hidden: usize) -> Result<Self> {
-        let _call = Calling::of("TransformerDecoderLayer");
+        let _call = Calling::throughout("TransformerDecoderLayer");
         let layer = Self {
             norm_first: false,
             activation: |x| x.relu(),
@@ -364,7 +364,7 @@ impl TransformerDecoderLayer {
         memory: &ShardTensor,
         [of_tokens, of_memory]: [Option<&ShardTensor>; 2],
     ) -> Result<ShardTensor> {
-        let _call = Calling::of("TransformerDecoderLayer");
+        let _call = Calling::throughout("TransformerDecoderLayer");
         let x = self.adding(x, &self.norm1, &self.dropout1, &|x| {
             self.self_attn.attend(x, x, of_tokens)
         })?;

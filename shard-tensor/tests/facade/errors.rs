@@ -6,7 +6,7 @@ use shard_tensor::op::OpError;
 use shard_tensor::optim::{Optimizer, Sgd};
 use shard_tensor::{
     Attention, ClassLoss, Context, ConvOptions, ConvTransposeOptions, DType, Error, ErrorClass,
-    LocalSizes, Result, ShardTensor, checkpoint, launch, replicate, shard,
+    LocalSizes, Neighborhood, Result, ShardTensor, checkpoint, launch, replicate, shard,
 };
 use std::rc::Rc;
 
@@ -343,6 +343,40 @@ fn layers_whose_groups_do_not_divide_are_refused_when_they_are_made() {
     ]) {
         let told = told.as_ref().expect(op);
         assert!(told.contains(op) && told.contains("errors.rs"), "{told}");
+    }
+}
+
+/// Layers that call others in closures, or by functions that are values, name the program's line and themselves.
+#[test]
+#[rustfmt::skip]
+fn layers_name_the_line_they_are_called_at() {
+    let told = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let x = mesh.randn([1, 6, 8], shard(1))?;
+        let (narrow, line) = (mesh.randn([1, 6, 7], shard(1))?, mesh.randn([6], shard(0))?);
+        let attention = nn::MultiheadAttention::new(&mesh, 8, 2)?;
+        let near = nn::NeighborhoodAttention::new(&mesh, 8, 2, Neighborhood::new([3]))?;
+        let encoder = nn::TransformerEncoderLayer::new(&mesh, 8, 2, 16)?;
+        let dropout = nn::Dropout::by(ShardTensor::dropout2d, 0.5);
+        let wrong = [
+            (line!(), "MultiheadAttention", nn::MultiheadAttention::new(&mesh, 8, 3).err()),
+            (line!(), "MultiheadAttention", nn::MultiheadAttention::from_widths(&mesh, usize::MAX, 1, 2, 2).err()),
+            (line!(), "MultiheadAttention", attention.forward(&narrow).err()),
+            (line!(), "MultiheadAttention", attention.attend(&x, &line, None).err()),
+            (line!(), "MultiheadAttention", attention.attend(&x, &x, Some(&narrow)).err()),
+            (line!(), "MultiheadAttention", attention.attend_by_segment(&x, &x, [&x, &x], None).err()),
+            (line!(), "MultiheadAttention", attention.attend_with_weights(&x, &narrow, &x, None).err()),
+            (line!(), "NeighborhoodAttention", near.forward(&narrow).err()),
+            (line!(), "TransformerEncoderLayer", encoder.forward(&narrow).err()),
+            (line!(), "dropout2d", dropout.forward(&line).err()),
+            (line!(), "dropout", nn::Dropout::new(1.5).forward(&line).err()),
+        ];
+        Ok(wrong.map(|(line, layer, wrong)| (line, layer, wrong.map(|wrong| wrong.to_string()))))
+    });
+    for (line, layer, told) in told.unwrap().swap_remove(0) {
+        let told = told.unwrap_or_else(|| panic!("{layer} in line {line} is no error"));
+        let place = format!("tests/facade/errors.rs:{line}:");
+        assert!(told.contains(&place) && told.contains(layer), "{place} {layer}: {told}");
     }
 }
 
