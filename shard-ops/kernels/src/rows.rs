@@ -4,15 +4,18 @@
 //! dims. Keys from [`Rows::keys`] on name *ghosts*: rows that lie side by side in memory of their own, as they came from
 //! elsewhere or are to go there. A negative key names no row.
 
+mod halves;
 mod products;
 mod weighted;
 
+pub(crate) use self::halves::CompiledFold;
+pub use self::halves::{fold_rounded, fold_widened};
 pub use self::products::{OneProduct, multiply_each, outer_each};
 pub(crate) use self::weighted::CompiledWeighted;
 pub use self::weighted::{row_dots, spread, weigh};
 
 use crate::compiled::compiled;
-use crate::prefetch::prefetch;
+use crate::prefetch::{line as ask_for, prefetch};
 use smallvec::SmallVec;
 
 /// From how many neighbouring elements on a row is asked for, how many at most are, and how many rows before its turn.
@@ -162,6 +165,26 @@ impl Rows {
         at
     }
 
+    /// Where the row of a key of the list begins on the other side.
+    #[inline]
+    fn other(&self, mut number: usize) -> usize {
+        if let [(_, step)] = self.list[..] {
+            return number * step;
+        }
+        let mut at = 0;
+        for &(extent, step) in self.list.iter().rev() {
+            at += number % extent * step;
+            number /= extent;
+        }
+        at
+    }
+
+    /// Whether all keys name rows of the table.
+    fn are_own(&self, keys: &[i64]) -> bool {
+        // One after the other, and not up to the first that is not, as vectors do.
+        (keys.iter()).fold(true, |all, &key| all & ((key as u64) < self.keys as u64))
+    }
+
     /// The step of keys in the table and the dim of a row, where keys count along one dim and elements of a row lie further apart than rows, or
     /// are one: then all keys are gone through for each index of that dim. To find where a row is and what it is made of would take longer than to
     /// read it, and of each line of a cache one element would be read at a time.
@@ -281,20 +304,7 @@ pub fn pick<T: Copy + Default>(
         return;
     }
     if let Some((step, row)) = rows.columns() {
-        for k in 0..row.extent {
-            let [from, ghost, to_first] = [row.table, row.ghost, row.other].map(|by| k * by);
-            let named = |key: i64| match usize::try_from(key) {
-                Err(_) => T::default(),
-                Ok(key) if key < rows.keys => table[key * step + from],
-                Ok(key) => ghosts[(key - rows.keys) * rows.row_len + ghost],
-            };
-            rows.for_each_line(keys, |line, to, step| {
-                for (i, &key) in line.iter().enumerate() {
-                    out[to_first + to + i * step] = named(key);
-                }
-            });
-        }
-        return;
+        return pick_columns(rows, (step, row), [table, ghosts], keys, out);
     }
     rows.for_each(keys, |key, to, ahead| {
         if let Some(at) = ahead {
@@ -317,6 +327,41 @@ pub fn pick<T: Copy + Default>(
             }
         }
     });
+}
+
+/// [`pick`] where rows lie as columns do, or are one element.
+fn pick_columns<T: Copy + Default>(
+    rows: &Rows,
+    (step, row): (usize, RowDim),
+    [table, ghosts]: [&[T]; 2],
+    keys: &[i64],
+    out: &mut [T],
+) {
+    let all_own = rows.are_own(keys);
+    for k in 0..row.extent {
+        let [from, ghost, to_first] = [row.table, row.ghost, row.other].map(|by| k * by);
+        let named = |key: i64| match usize::try_from(key) {
+            Err(_) => T::default(),
+            Ok(key) if key < rows.keys => table[key * step + from],
+            Ok(key) => ghosts[(key - rows.keys) * rows.row_len + ghost],
+        };
+        rows.for_each_line(keys, |line, to, by| {
+            let to = to_first + to;
+            if !all_own || by != 1 {
+                for (i, &key) in line.iter().enumerate() {
+                    out[to + i * by] = named(key);
+                }
+                return;
+            }
+            let (here, out) = (&table[from..], &mut out[to..to + line.len()]);
+            for (to, &key) in out.iter_mut().zip(line) {
+                let at = key as usize * step;
+                *to = here[at];
+                // No processor foresees which of the next index are read.
+                ask_for(here.as_ptr().wrapping_add(at + row.table));
+            }
+        });
+    }
 }
 
 /// Runs of one element are common, and a call of the library for each is not cheap.
@@ -459,41 +504,52 @@ fn fold_here<T: Foldable>(
     src: &[T],
 ) {
     match how {
-        RowFold::Sum => fold_with(rows, table, ghosts, keys, src, T::plus),
-        RowFold::Prod => fold_with(rows, table, ghosts, keys, src, T::times),
-        RowFold::Max => fold_with(rows, table, ghosts, keys, src, T::larger),
-        RowFold::Min => fold_with(rows, table, ghosts, keys, src, T::smaller),
+        RowFold::Sum => fold_with(rows, table, ghosts, keys, src, |x| x, T::plus),
+        RowFold::Prod => fold_with(rows, table, ghosts, keys, src, |x| x, T::times),
+        RowFold::Max => fold_with(rows, table, ghosts, keys, src, |x| x, T::larger),
+        RowFold::Min => fold_with(rows, table, ghosts, keys, src, |x| x, T::smaller),
     }
 }
 
-fn fold_with<T: Foldable>(
+fn fold_with<T: Foldable, E: Copy>(
     rows: &Rows,
     table: &mut [T],
     ghosts: &mut [T],
     keys: &[i64],
-    src: &[T],
+    src: &[E],
+    widen: impl Fn(E) -> T + Copy,
     join: impl Fn(T, T) -> T + Copy,
 ) {
     let run = rows.run;
     if rows.row_len == 0 {
         return;
     }
-    let into = |to: &mut [T], from: &[T]| {
+    let into = |to: &mut [T], from: &[E]| {
         for (to, &from) in to.iter_mut().zip(from) {
-            *to = join(*to, from);
+            *to = join(*to, widen(from));
         }
     };
     if let Some((step, row)) = rows.columns() {
+        let all_own = rows.are_own(keys);
         for k in 0..row.extent {
             let [into, ghost, first] = [row.table, row.ghost, row.other].map(|by| k * by);
             rows.for_each_line(keys, |line, from, by| {
+                let from = first + from;
+                if all_own && by == 1 {
+                    let (table, src) = (&mut table[into..], &src[from..from + line.len()]);
+                    for (&from, &key) in src.iter().zip(line) {
+                        let to = &mut table[key as usize * step];
+                        *to = join(*to, widen(from));
+                    }
+                    return;
+                }
                 for (i, &key) in line.iter().enumerate() {
                     let to = match usize::try_from(key) {
                         Err(_) => continue,
                         Ok(key) if key < rows.keys => &mut table[key * step + into],
                         Ok(key) => &mut ghosts[(key - rows.keys) * rows.row_len + ghost],
                     };
-                    *to = join(*to, src[first + from + i * by]);
+                    *to = join(*to, widen(src[from + i * by]));
                 }
             });
         }

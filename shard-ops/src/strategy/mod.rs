@@ -270,8 +270,10 @@ impl Strategy {
     fn left(&self, rule: &Rule, o: usize) -> DType {
         let written = rule.outputs[o].meta.dtype;
         let by = self.outputs[o].partial_op();
+        // Contributions of other ranks' rows are sums that go on.
+        let goes_on = |routing: &Routing| routing.group.is_some() && !routing.home.is_empty();
         let is_last = self.ring.is_none()
-            && self.routing.is_none()
+            && !self.routing.as_ref().is_some_and(goes_on)
             && self.outcome.is_none()
             && self.combine.is_none()
             && rule.decides_rows().is_none()

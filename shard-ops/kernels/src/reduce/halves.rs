@@ -13,10 +13,18 @@ use core::marker::PhantomData;
 use half::{bf16, f16};
 
 /// A float of 16 bits.
-pub trait Half: Stored<Acc = f32> + CompiledRows<Self> {}
+pub trait Half: Stored<Acc = f32> + CompiledRows<Self> + crate::rows::CompiledFold<Self> {
+    /// Whether any vectors can widen it. Of other types many at a time are widened, by what the processor has for that.
+    const IN_REGISTERS: bool;
+}
 
-impl Half for f16 {}
-impl Half for bf16 {}
+impl Half for f16 {
+    const IN_REGISTERS: bool = false;
+}
+
+impl Half for bf16 {
+    const IN_REGISTERS: bool = true;
+}
 
 compiled! { trait CompiledRows for Half: f16 bf16; {
     /// [`reduce`](super::reduce) over all dims but the first `kept` of them, of numbers that are widened row by row, as if all of them were.

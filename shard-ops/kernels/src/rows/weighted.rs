@@ -119,15 +119,15 @@ fn row_dots_here<T: Real>(
 }
 
 /// What is done with a run of a row.
-trait Visit {
+pub(super) trait Visit {
     /// Of the key of this number: where the run begins in the table (or, of ghosts, there), and on the other side, and how long it is.
     fn run(&mut self, number: usize, is_ghost: bool, at: usize, other: usize, len: usize);
 }
 
-struct ByKey<'a, V> {
-    rows: &'a Rows,
-    keys: &'a [i64],
-    visit: V,
+pub(super) struct ByKey<'a, V> {
+    pub(super) rows: &'a Rows,
+    pub(super) keys: &'a [i64],
+    pub(super) visit: V,
 }
 
 impl<V: Visit> WithSimd for ByKey<'_, V> {

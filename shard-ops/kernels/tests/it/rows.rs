@@ -300,3 +300,81 @@ fn products_by_key_are_those_of_each_row() {
         }
     }
 }
+
+/// Rows in 16 bits are folded as rows in `f32` are, and where the table has 16 bits too, rounded at the end: long and short ones, one behind the
+/// other or lines apart, named by many keys or few, beside numbers that were there.
+#[test]
+fn rows_in_16_bits_are_folded_in_full() {
+    use half::{bf16, f16};
+    folded_in_full(bf16::from_f32, bf16::to_f32);
+    folded_in_full(f16::from_f32, f16::to_f32);
+}
+
+fn folded_in_full<T: shard_kernels::reduce::Half + Default>(
+    narrow: impl Fn(f32) -> T,
+    widen: impl Fn(T) -> f32,
+) {
+    let bits = |all: &[T]| all.iter().map(|&x| widen(x).to_bits()).collect::<Vec<_>>();
+    let mut draw = Draw(5);
+    for [keys, places, lines, run, apart] in [
+        [5, 7, 1, 16, 1],
+        [40, 11, 1, 600, 1],
+        [90, 7, 1, 33, 1],
+        [3, 9, 2, 20, 1],
+        [90, 9, 1, 1, 1],
+        [6, 40, 1, 1, 1],
+        [4, 12, 3, 5, 1],
+        [7, 5, 1, 6, 7],
+        [0, 3, 1, 17, 1],
+        [4, 0, 1, 17, 1],
+        [4, 3, 1, 0, 1],
+    ] {
+        let width = lines * run;
+        // Elements of a row stand side by side in the table, or as far apart as there are rows.
+        let (key_step, dims) = match apart {
+            1 => (
+                run,
+                vec![
+                    RowDim::new(lines, keys * run, 1),
+                    RowDim::new(run, 1, lines),
+                ],
+            ),
+            _ => (1, vec![RowDim::new(run, keys, 1)]),
+        };
+        // Lists of two dims, which do not follow each other.
+        let list = [(places, 2 * width), (2, width * (2 * places + 1))];
+        let rows = Rows::new(&[(keys, key_step)], &list, &dims);
+        let len = 1 + (2 * places + 1) * 2 * width;
+        let ghosts_of = 2;
+        let mut numbers = |len: usize| -> Vec<T> {
+            let mut number = || narrow(draw.below(4000) as f32 / 64.0 - 31.0);
+            (0..len).map(|_| number()).collect()
+        };
+        let (src, base) = (numbers(len), numbers(keys * width));
+        let full = |of: &[T]| of.iter().map(|&x| widen(x)).collect::<Vec<_>>();
+        for how in [RowFold::Sum, RowFold::Prod, RowFold::Max, RowFold::Min] {
+            for round in 0..4 {
+                let ghosts_of = if round == 3 { ghosts_of } else { 0 };
+                let named: Vec<i64> = (0..2 * places)
+                    .map(|_| draw.below(keys + ghosts_of + 1) as i64 - 1)
+                    .collect();
+                let begins = match round {
+                    1 => full(&base),
+                    _ => vec![f32::identity(how); base.len()],
+                };
+                let (mut table, mut away) = (begins.clone(), vec![1.0; ghosts_of * width]);
+                fold(how, &rows, &mut table, &mut away, &named, &full(&src));
+                let (mut own, mut others) = (begins, vec![1.0; ghosts_of * width]);
+                fold_widened(how, &rows, &mut own, &mut others, &named, &src);
+                assert_eq!((&own, &others), (&table, &away), "{how:?} {keys} {width}");
+                if ghosts_of == 0 {
+                    let base = (round == 1).then_some(&base[..]);
+                    let mut rounded = vec![T::default(); table.len()];
+                    fold_rounded(how, &rows, base, &named, &src, &mut rounded);
+                    let expected: Vec<T> = table.iter().map(|&x| narrow(x)).collect();
+                    assert_eq!(bits(&rounded), bits(&expected), "{how:?} {keys} {width}");
+                }
+            }
+        }
+    }
+}

@@ -5,11 +5,13 @@ use super::take::Take;
 use crate::elementwise::{add, add_scalar, cast, div, eq, logical_not, mul, sub};
 use crate::families::reduce::share_of_ties;
 use crate::{
-    Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction, Result,
-    RouteBy, Rule, Saved, Value, key_of,
+    Cotangents, Exec, Grads, Halves, HostCall, Keeps, Linearity, Meta, Op, OpError, Reduction,
+    Result, RouteBy, Rule, Saved, Value, key_of,
 };
-use shard_comm::DType;
-use shard_kernels::rows::Foldable;
+use shard_comm::{DType, DeviceKind, Element};
+use shard_kernels::View;
+use shard_kernels::reduce::Half;
+use shard_kernels::rows::{Foldable, Rows, fold_rounded, fold_widened};
 use shard_spec::ReduceOp;
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -33,6 +35,36 @@ impl FoldRows {
             how,
             ..self.clone()
         }
+    }
+
+    /// Where rows lie in what a call reads and writes.
+    fn rows(&self, call: &HostCall<'_, '_>) -> Rows {
+        let cx = call.cx;
+        self.picked.geometry(&cx.outputs[0], &cx.inputs[2])
+    }
+
+    /// Folds rows that are stored in 16 bits, into a table of that type or of `f32`.
+    fn in_halves<T: Half + Element>(&self, call: &mut HostCall<'_, '_>) {
+        let (rows, how) = (self.rows(call), row_fold(self.how));
+        let (keys, src) = (call.input::<i64>(1), call.input::<T>(2));
+        let adds_base = self.has_base && call.cx.adds_once;
+        let base = adds_base.then(|| call.input::<T>(0));
+        let base = base.as_ref().map(View::data);
+        if call.dtype() != DType::F32 {
+            let mut table = call.output::<T>(0);
+            return fold_rounded(how, &rows, base, keys.data(), src.data(), table.data_mut());
+        }
+        let goes_on = !call.cx.fold.first;
+        let (mut table, mut away) = call.output_pair::<f32, f32>();
+        let (table, away) = (table.data_mut(), away.data_mut());
+        let none = f32::identity(how);
+        match base {
+            _ if goes_on => {}
+            Some(base) => T::widen_slice(base, table),
+            None => table.fill(none),
+        }
+        away.fill(none);
+        fold_widened(how, &rows, table, away, keys.data(), src.data());
     }
 
     /// The rows of a table that the index operand names.
@@ -168,10 +200,23 @@ impl Op for FoldRows {
 
     crate::kernel::gpu_kernel!();
 
+    fn halves(&self, _: DType, _: &[Meta], on: DeviceKind) -> Halves {
+        match on.is_cuda() {
+            true => Halves::NONE,
+            false => Halves {
+                reads: &[0, 2],
+                writes: true,
+            },
+        }
+    }
+
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        let rows = self
-            .picked
-            .geometry(&call.cx.outputs[0], &call.cx.inputs[2]);
+        match call.inputs[2].dtype() {
+            DType::F16 => return self.in_halves::<half::f16>(call),
+            DType::BF16 => return self.in_halves::<half::bf16>(call),
+            _ => {}
+        }
+        let rows = self.rows(call);
         let adds_base = self.has_base && call.cx.adds_once;
         let call_is_first = call.cx.fold.first;
         with_foldable!(call.dtype(), T => {

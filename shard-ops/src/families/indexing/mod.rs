@@ -143,6 +143,29 @@ pub(super) fn pick(exec: &dyn Exec, x: &Value, dim: usize, index: &Value) -> Res
         true => Picked::along(dim, x.ndim()),
         false => Picked::rows(dim, index.ndim()),
     };
+    pick_as(exec, x, picked.with_gaps(), index)
+}
+
+/// The element of `x` along dim `dim` that `index`, of the other dims, names at each place; 0 where it is `absent`. Negative numbers are out of range
+/// otherwise.
+pub(super) fn pick_one(
+    exec: &dyn Exec,
+    x: &Value,
+    dim: usize,
+    index: &Value,
+    absent: i64,
+) -> Result<Value> {
+    let others = (0..x.ndim()).filter(|&d| d != dim);
+    let picked = Picked {
+        shared: others.map(Some).collect(),
+        ..Picked::rows(dim, 0)
+    };
+    pick_as(exec, x, picked.with_gaps_at(absent), index)
+}
+
+/// The element of a vector that `index` names at each place, as [`pick_one`] has it.
+pub(super) fn pick_each(exec: &dyn Exec, x: &Value, index: &Value, absent: i64) -> Result<Value> {
+    let picked = Picked::rows(0, index.ndim()).with_gaps_at(absent);
     pick_as(exec, x, picked, index)
 }
 
@@ -168,7 +191,7 @@ fn in_each(index: &Value) -> Picked {
 
 fn pick_as(exec: &dyn Exec, table: &Value, picked: Picked, index: &Value) -> Result<Value> {
     let take = Take {
-        picked: picked.with_gaps().with_no_negatives(),
+        picked: picked.with_no_negatives(),
         skips: None,
         padding: None,
         by: RouteBy::Auto,
@@ -277,18 +300,20 @@ pub fn index_add(
     alpha: f64,
 ) -> Result<Value> {
     extent("index_add", x, dim)?;
-    rounded_once(exec, [x, src], |[x, src]| {
-        let scaled = match alpha == 1.0 {
-            true => src.clone(),
-            false => mul_scalar(exec, src, alpha)?,
-        };
+    let added = |x: &Value, src: &Value| {
         let fold = FoldRows {
             picked: Picked::rows(dim, index.ndim()),
             how: ReduceOp::Sum,
             has_base: true,
             skips: None,
         };
-        exec.apply1(Arc::new(fold), &[x, &index.detach(), &scaled])
+        exec.apply1(Arc::new(fold), &[x, &index.detach(), src])
+    };
+    if alpha == 1.0 {
+        return added(x, src);
+    }
+    rounded_once(exec, [x, src], |[x, src]| {
+        added(x, &mul_scalar(exec, src, alpha)?)
     })
 }
 

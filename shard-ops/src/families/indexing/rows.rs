@@ -20,8 +20,8 @@ pub(crate) struct Picked {
     pub(crate) dim: usize,
     /// Per dim of the operand, the dim of the table that it is.
     pub(crate) shared: SmallVec<[Option<usize>; 4]>,
-    /// Whether [`ABSENT`] names no row, where it is an index out of range otherwise.
-    pub(crate) gaps: bool,
+    /// The element that names no row, such as [`ABSENT`], if there is one. It may be one that would name a row otherwise.
+    pub(crate) gaps: Option<i64>,
     /// Whether negative indices count from the end.
     pub(crate) from_end: bool,
 }
@@ -51,7 +51,7 @@ impl Picked {
         Self {
             dim,
             shared: SmallVec::from_elem(None, index_dims),
-            gaps: false,
+            gaps: None,
             from_end: true,
         }
     }
@@ -61,14 +61,22 @@ impl Picked {
         Self {
             dim,
             shared: (0..ndim).map(|d| (d != dim).then_some(d)).collect(),
-            gaps: false,
+            gaps: None,
             from_end: true,
         }
     }
 
     /// The same of an operand that does not name a row everywhere.
     pub(super) fn with_gaps(self) -> Self {
-        Self { gaps: true, ..self }
+        self.with_gaps_at(ABSENT)
+    }
+
+    /// The same of an operand of which an element names no row.
+    pub(super) fn with_gaps_at(self, element: i64) -> Self {
+        Self {
+            gaps: Some(element),
+            ..self
+        }
     }
 
     /// The same of an operand whose negative elements are out of range.
@@ -86,8 +94,8 @@ impl Picked {
             false => Routes::by(1),
         };
         match self.gaps {
-            true => routes.absent(ABSENT),
-            false => routes,
+            Some(element) => routes.absent(element),
+            None => routes,
         }
     }
 

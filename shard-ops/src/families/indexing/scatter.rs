@@ -78,7 +78,7 @@ pub fn scatter_reduce(
         let found = scatter_reduce(exec, &wide, dim, index, &src, how, include_self)?;
         return cast(exec, &found, x.dtype());
     }
-    rounded_once(exec, [x, src], |[x, src]| {
+    let combined = |x: &Value, src: &Value| {
         into_places(
             exec,
             "scatter_reduce",
@@ -120,7 +120,12 @@ pub fn scatter_reduce(
                 where_(exec, &some, &folded, x)
             },
         )
-    })
+    };
+    match (how, include_self) {
+        // The op itself rounds sums once.
+        (ScatterReduce::Sum, true) => combined(x, src),
+        _ => rounded_once(exec, [x, src], |[x, src]| combined(x, src)),
+    }
 }
 
 fn mean(exec: &dyn Exec, sums: &Value, counts: &Value) -> Result<Value> {

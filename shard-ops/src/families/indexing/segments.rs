@@ -288,10 +288,15 @@ fn folded(
         has_base: false,
         skips: None,
     };
-    rounded_once(exec, [x], |[x]| {
+    let folded = |x: &Value| {
         let like = segments(op, x, ids, count)?;
         exec.apply1(Arc::new(fold), &[&like, &ids.detach(), x])
-    })
+    };
+    match how {
+        // The op itself rounds sums once.
+        ReduceOp::Sum => folded(x),
+        _ => rounded_once(exec, [x], |[x]| folded(x)),
+    }
 }
 
 /// A layout for segments: divided as their ids are, rows as the rows are.

@@ -2,7 +2,6 @@
 
 use super::fold::FoldRows;
 use super::rows::Picked;
-use crate::families::full::rounded_once;
 use crate::host::with_element;
 use crate::{
     Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, Reduction, Result, RouteBy,
@@ -80,9 +79,7 @@ impl Op for Take {
                 has_base: false,
                 skips: self.padding.or(self.skips),
             };
-            rounded_once(exec, [dy], |[dy]| {
-                exec.apply1(Arc::new(fold), &[&table.detach(), index, dy])
-            })
+            exec.apply1(Arc::new(fold), &[&table.detach(), index, dy])
         })
     }
 }

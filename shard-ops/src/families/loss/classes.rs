@@ -3,10 +3,10 @@
 use super::{LossReduction, reduced};
 use crate::families::broadcast::sum;
 use crate::families::elementwise::{
-    add, add_scalar, cast, div, logical_not, masked, masked_fill, mul, mul_scalar, ne, neg, number,
+    add, add_scalar, cast, div, masked, mul, mul_scalar, ne, neg, number,
 };
 use crate::families::full::in_full_with;
-use crate::families::indexing::{ABSENT, pick};
+use crate::families::indexing::{pick_each, pick_one};
 use crate::families::shape::reshape;
 use crate::families::softmax::log_softmax;
 use crate::host::is_whole;
@@ -151,7 +151,7 @@ fn of_indices(
         let (dim, count) = (targets.dim, logs.shape()[targets.dim]);
         let all = weighted(exec, name, logs, classes.weight, dim)?;
         let all = sum(exec, &all, &[dim], false)?;
-        let even = masked(exec, &all, &targets.counted)?;
+        let even = masked(exec, &all, &targets.counted(exec)?)?;
         let even = mul_scalar(exec, &even, -classes.smoothing / count as f64)?;
         let right = mul_scalar(exec, &errors, 1.0 - classes.smoothing)?;
         errors = add(exec, &right, &even)?;
@@ -163,10 +163,10 @@ fn of_indices(
 struct Targets {
     /// The dim of classes.
     dim: usize,
-    /// Whether a place has a class that is not ignored.
-    counted: Value,
-    /// The class, or none where it is ignored.
+    /// The classes.
     named: Value,
+    /// The one that counts nothing.
+    ignored: i64,
 }
 
 impl Targets {
@@ -182,25 +182,22 @@ impl Targets {
         if let Some(weight) = classes.weight {
             check_weight(name, weight, logs, logs.shape()[dim])?;
         }
-        let target = cast(exec, &target.detach(), DType::I64)?;
-        let ignored = number(name, &target, classes.ignore() as f64)?;
-        let counted = ne(exec, &target, &ignored)?;
-        let is_ignored = logical_not(exec, &counted)?;
-        let named = masked_fill(exec, &target, &is_ignored, ABSENT as f64)?;
         Ok(Self {
             dim,
-            counted,
-            named,
+            named: cast(exec, &target.detach(), DType::I64)?,
+            ignored: classes.ignore(),
         })
+    }
+
+    /// Whether a place has a class that is not ignored.
+    fn counted(&self, exec: &dyn Exec) -> Result<Value> {
+        let ignored = number("classes", &self.named, self.ignored as f64)?;
+        ne(exec, &self.named, &ignored)
     }
 
     /// What stands for the right class of each place.
     fn right(&self, exec: &dyn Exec, logs: &Value) -> Result<Value> {
-        let mut one_each = logs.shape().to_vec();
-        one_each[self.dim] = 1;
-        let named = reshape(exec, &self.named, &one_each)?;
-        let right = pick(exec, logs, self.dim, &named)?;
-        reshape(exec, &right, self.named.shape())
+        pick_one(exec, logs, self.dim, &self.named, self.ignored)
     }
 
     /// The error of each place, times the weight of its class, and these weights if there are any, which are 0 where the class is ignored.
@@ -213,7 +210,7 @@ impl Targets {
         let right = neg(exec, right)?;
         Ok(match weight {
             Some(weight) => {
-                let weights = pick(exec, weight, 0, &self.named)?;
+                let weights = pick_each(exec, weight, &self.named, self.ignored)?;
                 (mul(exec, &right, &weights)?, Some(weights))
             }
             None => (right, None),
@@ -234,7 +231,7 @@ impl Targets {
         let total = sum(exec, &errors, &all, false)?;
         let weights = match weights {
             Some(weights) => weights,
-            None => cast(exec, &self.counted, errors.dtype())?,
+            None => cast(exec, &self.counted(exec)?, errors.dtype())?,
         };
         div(exec, &total, &sum(exec, &weights, &all, false)?)
     }
