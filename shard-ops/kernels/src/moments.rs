@@ -6,7 +6,7 @@
 //! whose squares no type holds: with an infinite element the mean is infinite and M2 is NaN; if all are finite, the mean is and M2 is infinite.
 
 use super::pointwise::vectorized;
-use super::reduce::{BLOCK, COLUMNS, FEW, LANES, Split, by_lanes, sum_of_lanes};
+use super::reduce::{BLOCK, COLUMNS, FEW, LANES, Pending, Split, by_lanes, sum_of_lanes};
 use super::softmax::short::{ROWS as ROWS_BESIDE, load};
 use super::whole::gathered;
 use super::{Dims, Real, View};
@@ -15,7 +15,7 @@ use crate::compiled::compiled;
 use pulp::{Simd, WithSimd};
 
 /// Rows per block where columns are summed side by side.
-const ROWS: usize = 64;
+pub const ROWS: usize = 64;
 
 /// Moments of the cells of a reduction, row-major over [`Moments::shape`].
 #[derive(Clone, Debug, PartialEq)]
@@ -81,8 +81,18 @@ fn moments_here<T: Real>(x: &View<'_, T>, dims: &[usize], groups: Option<Groups>
 /// Adds what each cell has, run by run.
 fn moments_of_runs<T: Real>(split: &Split, x: &View<'_, T>, cells: &mut Moments) {
     let data = x.data();
-    let mut room = [T::zero(); BLOCK];
+    let (mut room, mut pending) = ([T::zero(); BLOCK], Pending::new());
     split.for_each_cell(x.offset(), COLUMNS, |cell, at, width, cell_step| {
+        if width == 1 && split.short_runs {
+            let mut join = |block: &[T]| {
+                let (mean, m2) = vectorized(Block(block));
+                cells.merge_cell(cell, block.len() as f64, mean, m2);
+            };
+            split.for_each_run(at, |at, n, step| {
+                pending.add(data, (at, n, step), &mut join);
+            });
+            return pending.take(join);
+        }
         split.for_each_run(at, |at, n, step| {
             if width > 1 {
                 for first in (0..n).step_by(ROWS) {
@@ -203,8 +213,14 @@ impl Moments {
 }
 
 /// Chan's merge of (count, mean, M2). Merging into or with nothing is exact.
+///
+/// ```
+/// let mut state = [1.0, 3.0, 0.0];
+/// shard_kernels::moments::merge(&mut state, [1.0, 5.0, 0.0]);
+/// assert_eq!(state, [2.0, 4.0, 2.0]);
+/// ```
 #[inline(always)]
-fn merge(state: &mut [f64; 3], [count, mean, m2]: [f64; 3]) {
+pub fn merge(state: &mut [f64; 3], [count, mean, m2]: [f64; 3]) {
     if count == 0.0 {
         return;
     }

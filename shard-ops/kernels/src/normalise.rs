@@ -2,17 +2,20 @@
 
 mod cells;
 mod columns;
+mod runs;
 
 pub use self::cells::{
     CellGrad, WeightGrads, WholeCells, add_cell_grad, cell_grad, normalise_cells,
 };
 pub(crate) use self::cells::{CompiledCells, CompiledForward};
 pub(crate) use self::columns::CompiledColumns;
-pub use self::columns::{add_column_sums, input_grad_rows, normalise_rows};
+pub use self::columns::{ROWS, add_column_sums, input_grad_rows, normalise_rows};
+pub(crate) use self::runs::CompiledRuns;
+pub use self::runs::{Runs, add_run_sums, input_grad_runs, normalise_runs};
 
 use super::Real;
 use super::pointwise::vectorized;
-use super::reduce::{BLOCK, FEW, LANES, sum_of_lanes};
+use super::reduce::{BLOCK, FEW, LANES, SHORT_RUN, sum_of_lanes};
 use crate::compiled::compiled;
 use pulp::{Simd, WithSimd};
 
@@ -276,39 +279,41 @@ impl<T: Real, F: Fn(T, T, T) -> (T, T)> WithSimd for Sums<'_, T, F> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> (f64, f64) {
-        match self.x.len() {
-            ..=FEW => self.in_lanes::<S, FEW>(simd),
-            _ => self.in_lanes::<S, LANES>(simd),
-        }
-    }
-}
-
-impl<T: Real, F: Fn(T, T, T) -> (T, T)> Sums<'_, T, F> {
-    #[inline(always)]
-    fn in_lanes<S: Simd, const N: usize>(self, simd: S) -> (f64, f64) {
         let (mut total, mut along) = (0.0, 0.0);
         let blocks = (self.x.chunks(BLOCK))
             .zip(self.dy.chunks(BLOCK))
             .zip(self.gain.chunks(BLOCK));
         for ((x, dy), gain) in blocks {
-            let mut sums = [[T::zero(); N]; 2];
-            let [(x, ends_x), (dy, ends_dy), (gain, ends_gain)] =
-                [x, dy, gain].map(pulp::as_arrays::<N, T>);
-            for ((x, dy), gain) in x.iter().zip(dy).zip(gain) {
-                self.join(&mut sums, [x, dy, gain]);
-            }
-            if !ends_x.is_empty() {
-                // What fills up the lanes has no cotangent.
-                let mut last = [[T::zero(); N]; 3];
-                for (last, end) in last.iter_mut().zip([ends_x, ends_dy, ends_gain]) {
-                    last[..end.len()].copy_from_slice(end);
-                }
-                self.join(&mut sums, [&last[0], &last[1], &last[2]]);
-            }
-            total += sum_of_lanes(simd, &sums[0]).wide();
-            along += sum_of_lanes(simd, &sums[1]).wide();
+            // To join many lanes takes longer than what few elements gain by them.
+            let [sum, unit] = match x.len() {
+                ..=SHORT_RUN => self.in_lanes::<S, FEW>(simd, [x, dy, gain]),
+                _ => self.in_lanes::<S, LANES>(simd, [x, dy, gain]),
+            };
+            total += sum.wide();
+            along += unit.wide();
         }
         (total, along)
+    }
+}
+
+impl<T: Real, F: Fn(T, T, T) -> (T, T)> Sums<'_, T, F> {
+    /// The sums of a block.
+    #[inline(always)]
+    fn in_lanes<S: Simd, const N: usize>(&self, simd: S, block: [&[T]; 3]) -> [T; 2] {
+        let mut sums = [[T::zero(); N]; 2];
+        let [(x, ends_x), (dy, ends_dy), (gain, ends_gain)] = block.map(pulp::as_arrays::<N, T>);
+        for ((x, dy), gain) in x.iter().zip(dy).zip(gain) {
+            self.join(&mut sums, [x, dy, gain]);
+        }
+        if !ends_x.is_empty() {
+            // What fills up the lanes has no cotangent.
+            let mut last = [[T::zero(); N]; 3];
+            for (last, end) in last.iter_mut().zip([ends_x, ends_dy, ends_gain]) {
+                last[..end.len()].copy_from_slice(end);
+            }
+            self.join(&mut sums, [&last[0], &last[1], &last[2]]);
+        }
+        [sum_of_lanes(simd, &sums[0]), sum_of_lanes(simd, &sums[1])]
     }
 
     #[inline(always)]

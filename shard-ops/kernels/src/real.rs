@@ -24,6 +24,7 @@ pub trait Real:
     + super::normalise::Compiled<Self>
     + super::normalise::CompiledCells<Self>
     + super::normalise::CompiledColumns<Self>
+    + super::normalise::CompiledRuns<Self>
     + super::normalise::CompiledForward<Self>
     + super::optimize::Compiled<Self>
     + super::pairwise::Compiled<Self>

@@ -4,8 +4,10 @@
 //! f64. So sums of f32 lose no digits with length, and the loops run on vectors.
 
 mod halves;
+mod runs;
 
 pub use self::halves::{Half, reduce_rows};
+pub(crate) use self::runs::{Pending, SHORT_RUN};
 use super::pointwise::{larger, smaller, vectorized};
 use super::view::{for_each_row, join_dims};
 use super::{Dims, Real, Strides, View};
@@ -210,6 +212,8 @@ pub(crate) struct Split {
     columns: Option<usize>,
     /// Elements of a cell and their step, where they are one run.
     run: Option<(usize, isize)>,
+    /// Whether they are several short ones.
+    pub(crate) short_runs: bool,
 }
 
 impl Split {
@@ -241,7 +245,9 @@ impl Split {
             Some(_) => None,
             None => runs(&visited, &visited_steps),
         };
-        let run = match join_dims(&reduced, [&reduced_steps]) {
+        let joined = join_dims(&reduced, [&reduced_steps]);
+        let short_runs = joined.0.len() > 1 && joined.0.last().is_some_and(|n| *n <= SHORT_RUN);
+        let run = match joined {
             _ if reduced.contains(&0) => None,
             (extents, steps) => match (&extents[..], &steps[..]) {
                 ([], _) => Some((1, 1)),
@@ -258,6 +264,7 @@ impl Split {
             reduced_steps,
             columns,
             run,
+            short_runs,
         }
     }
 

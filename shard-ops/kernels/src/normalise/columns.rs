@@ -6,7 +6,7 @@ use crate::pointwise::vectorized;
 use pulp::{Simd, WithSimd};
 
 /// Rows whose sums are taken in the element type before they join those in double precision.
-const ROWS: usize = 16;
+pub const ROWS: usize = 16;
 
 compiled! { trait CompiledColumns for Real: f32 f64; {
     /// `out = (x - mean) * gain + shift` in rows as long as `mean`, with a mean, a gain and a shift for each column.

@@ -251,3 +251,21 @@ fn many_short_rows_have_the_moments_of_each_alone() {
         }
     }
 }
+
+/// Short runs of a cell have the moments of the same elements one behind the other: nobody sees where runs begin.
+#[test]
+fn short_runs_have_the_moments_of_one_long_one() {
+    for (samples, channels, run) in [(8, 3, 49), (3, 2, 100), (50, 2, 33), (9, 2, 128)] {
+        let x: Vec<f32> = (0..samples * channels * run)
+            .map(|i| ((i * 7919) % 997) as f32 / 100.0 - 3.0)
+            .collect();
+        let planes = View::contiguous(&x, &[samples, channels, run]);
+        let by_channel = planes.permute(&[1, 0, 2]).to_vec();
+        let rows = View::contiguous(&by_channel, &[channels, samples * run]);
+        assert_eq!(
+            moments(&planes, &[0, 2], None),
+            moments(&rows, &[1], None),
+            "{samples} {channels} {run}"
+        );
+    }
+}

@@ -92,3 +92,55 @@ fn columns_follow_their_formulas() {
         }
     }
 }
+
+/// Runs of channels that are taken together have the bits of each by itself, whichever comes first.
+#[test]
+fn runs_of_channels_are_those_of_each_by_itself() {
+    let channels = 3;
+    let scales = [0, 1, 2].map(|c| Scale {
+        mean: c as f32 / 4.0,
+        rstd: 1.0 + c as f32,
+    });
+    let (gain, shift) = ([0.75f32, 2.0, -1.0], [0.5f32, 0.0, 3.0]);
+    let means = [[0.5f32, 0.125], [0.0, 1.0], [-2.0, 0.25]];
+    for (len, before, count) in [
+        (1, 0, 7),
+        (49, 4, 11),
+        (130, 2, 6),
+        (1500, 5, 3),
+        (49, 0, 0),
+    ] {
+        let of = |k: usize| -> Vec<f32> {
+            (0..len * count)
+                .map(|i| ((i * (k + 3)) % 17) as f32 / 8.0 - 1.0)
+                .collect()
+        };
+        let [x, dy] = [0, 1].map(of);
+        for gain in [None, Some(&gain[..])] {
+            let runs = Runs {
+                len,
+                before,
+                scales: &scales,
+                gain,
+            };
+            let [mut out, mut dx] = [(); 2].map(|()| vec![f32::NAN; x.len()]);
+            let mut sums = [[1.0; 2]; 3];
+            normalise_runs(&x, &mut out, runs, Some(&shift));
+            input_grad_runs(&x, &dy, &mut dx, runs, &means);
+            add_run_sums(&x, &dy, runs, &mut sums);
+            let (mut one, mut expected_sums) = (vec![0.0; len], vec![[1.0; 2]; channels]);
+            for r in 0..count {
+                let (c, at) = ((before + r) % channels, r * len..(r + 1) * len);
+                let factor = Along::One(gain.map_or(1.0, |gain| gain[c]));
+                let (x, dy) = (&x[at.clone()], &dy[at.clone()]);
+                normalise(x, &mut one, scales[c], factor, Along::One(shift[c]));
+                assert_eq!(one, out[at.clone()], "{len} {before} {r}");
+                input_grad(x, dy, &mut one, scales[c], means[c], factor);
+                assert_eq!(one, dx[at], "{len} {before} {r}");
+                let (a, b) = cell_sums(x, dy, scales[c], factor);
+                expected_sums[c] = [expected_sums[c][0] + a, expected_sums[c][1] + b];
+            }
+            assert_eq!(sums[..], expected_sums[..], "{len} {before}");
+        }
+    }
+}

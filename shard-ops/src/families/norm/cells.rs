@@ -293,6 +293,19 @@ impl Cells {
     }
 }
 
+impl Cells {
+    /// The channels of a contiguous `x` of this shape, if they are cells, each with these statistics.
+    pub(super) fn channels<T: Real>(
+        self,
+        shape: &[usize],
+        stats: &[f64],
+        eps: f64,
+    ) -> Option<Channels<T>> {
+        let of_channels = self == Self::Channels;
+        of_channels.then(|| Channels::of(stats, shape[1], self.run_len(shape), eps))
+    }
+}
+
 /// The mean and 1 / σ of a cell.
 pub(super) fn scale<T: Real>(stats: &[f64], cell: usize, eps: f64) -> Scale<T> {
     Scale::of(
@@ -301,7 +314,7 @@ pub(super) fn scale<T: Real>(stats: &[f64], cell: usize, eps: f64) -> Scale<T> {
     )
 }
 
-/// Channels of which a row has a short run each.
+/// Channels of which a row has a run each.
 pub(super) struct Channels<T> {
     pub(super) scales: Vec<Scale<T>>,
     pub(super) run: usize,
@@ -313,10 +326,37 @@ impl<T: Real> Channels<T> {
         Self { scales, run }
     }
 
+    /// Their runs, behind so many others.
+    pub(super) fn runs<'a>(&'a self, before: usize, gain: Option<&'a [T]>) -> kernels::Runs<'a, T> {
+        kernels::Runs {
+            len: self.run,
+            before,
+            scales: &self.scales,
+            gain,
+        }
+    }
+
     /// A number for each element of a row, the same for all of a channel.
     pub(super) fn each(&self, f: impl Fn(usize, Scale<T>) -> T) -> Vec<T> {
         let all = self.scales.iter().enumerate();
         all.flat_map(|(c, of)| std::iter::repeat_n(f(c, *of), self.run))
+            .collect()
+    }
+
+    /// Two numbers of each channel.
+    pub(super) fn pairs(&self, of: impl Fn(usize, usize) -> T) -> Vec<[T; 2]> {
+        let all = 0..self.scales.len();
+        all.map(|c| [of(c, 0), of(c, 1)]).collect()
+    }
+
+    /// Of each channel Σ dy and Σ dy·x̂, where rows came to Σ dy and Σ dy·(x - mean) for each of their elements.
+    pub(super) fn sums(&self, of_elements: [&[f64]; 2]) -> Vec<[f64; 2]> {
+        let of = |c: usize, k: usize| -> f64 {
+            let run = &of_elements[k][c * self.run..][..self.run];
+            run.iter().sum()
+        };
+        let all = self.scales.iter().enumerate();
+        all.map(|(c, scale)| [of(c, 0), of(c, 1) * scale.rstd.wide()])
             .collect()
     }
 

@@ -75,13 +75,10 @@ impl Op for GradOp {
 
     crate::kernel::gpu_kernel!();
 
-    fn halves(&self, _: DType, inputs: &[Meta], on: DeviceKind) -> Halves {
+    fn halves(&self, _: DType, _: &[Meta], on: DeviceKind) -> Halves {
         let sums = matches!(self.part, Part::CellSums | Part::WeightSums);
-        let are_short = || self.cells.short_runs(&inputs[0].shape).is_some();
         match on.is_cuda() {
             true => Halves::ALL,
-            // They are summed row by row.
-            false if sums && are_short() => Halves::NONE,
             // Weights are few, and so are sums.
             false => Halves {
                 reads: &[0, 2],
@@ -105,6 +102,20 @@ impl GradOp {
     /// Whether the cell sums are an operand.
     pub(crate) fn takes_sums(&self) -> bool {
         self.part == Part::Input
+    }
+
+    /// Writes the cell sums of channels of which Σ dy and Σ dy·x̂ were found.
+    pub(super) fn put_cell_sums<T: Real>(
+        &self,
+        found: &[[f64; 2]],
+        weight: Option<&[T]>,
+        out: &mut [f64],
+    ) {
+        for (c, (to, [sum, unit])) in out.chunks_exact_mut(2).zip(found).enumerate() {
+            let gain = weight.map_or(1.0, |w| w[c].wide());
+            to[0] = if self.takes_means() { gain * sum } else { 0.0 };
+            to[1] = gain * unit;
+        }
     }
 
     fn compute<T: Real>(&self, call: &mut HostCall<'_, '_>) {
@@ -165,37 +176,28 @@ impl<T: Real> Pieces<'_, T> {
         kernels::cell_grad(cells, grad);
     }
 
-    /// Of each channel Σ dy and Σ dy·x̂, row by row.
+    /// Of each channel Σ dy and Σ dy·x̂: where runs are short, row by row.
     fn channel_sums(&self, channels: &Channels<T>) -> Vec<[f64; 2]> {
+        if self.cells.short_runs(&self.shape).is_none() {
+            let mut sums = vec![[0.0; 2]; channels.scales.len()];
+            kernels::add_run_sums(self.x, self.dy, channels.runs(0, None), &mut sums);
+            return sums;
+        }
         let width = channels.scales.len() * channels.run;
         let (mut sums, mut along) = (vec![0.0; width], vec![0.0; width]);
         kernels::add_column_sums(self.x, self.dy, &channels.means(), &mut sums, &mut along);
-        let of =
-            |c: usize, all: &[f64]| all[c * channels.run..][..channels.run].iter().sum::<f64>();
-        let all = channels.scales.iter().enumerate();
-        all.map(|(c, scale)| [of(c, &sums), of(c, &along) * scale.rstd.wide()])
-            .collect()
+        channels.sums([&sums, &along])
     }
 
-    /// The channels, where their runs are short.
+    /// The channels, where they are cells.
     fn channels(&self) -> Option<Channels<T>> {
-        let run = self.cells.short_runs(&self.shape)?;
-        Some(Channels::of(self.stats, self.shape[1], run, self.eps))
+        (self.cells).channels(&self.shape, self.stats, self.eps)
     }
 
     fn cell_sums(&self, out: &mut [f64]) {
         if let Some(channels) = self.channels() {
             let found = self.channel_sums(&channels);
-            for (c, (to, [sum, unit])) in out.chunks_exact_mut(2).zip(found).enumerate() {
-                let gain = self.weight.map_or(1.0, |w| w[c].wide());
-                to[0] = if self.op.takes_means() {
-                    gain * sum
-                } else {
-                    0.0
-                };
-                to[1] = gain * unit;
-            }
-            return;
+            return self.op.put_cell_sums(&found, self.weight, out);
         }
         out.fill(0.0);
         self.cells.for_each_run(&self.shape, |run, cell, w, step| {
@@ -239,6 +241,11 @@ impl<T: Real> Pieces<'_, T> {
             None => T::zero(),
         };
         if let Some(channels) = self.channels() {
+            if self.cells.short_runs(&self.shape).is_none() {
+                let runs = channels.runs(0, self.weight);
+                let means = channels.pairs(mean);
+                return kernels::input_grad_runs(self.x, self.dy, out, runs, &means);
+            }
             let by = channels.slopes(self.weight, mean);
             let by = by.each_ref().map(Vec::as_slice);
             return kernels::input_grad_rows(self.x, self.dy, out, by);

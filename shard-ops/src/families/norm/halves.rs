@@ -2,17 +2,17 @@
 //!
 //! Cells, runs and rows are widened some at a time, to where the nearest cache holds them.
 
-use super::Normalise;
 use super::cells::{Channels, along, scale};
 use super::grad::{GradOp, Part};
+use super::{MomentsOp, Normalise};
 use crate::HostCall;
 use crate::host::{flat, with_stored};
 use shard_comm::Element;
-use shard_kernels::Real;
 use shard_kernels::attention::Stored;
 use shard_kernels::normalise::{self as kernels, Along, Scale, WholeCells};
 use shard_kernels::reduce::Half;
-use shard_kernels::together::{by_blocks, by_cells, by_runs};
+use shard_kernels::together::{by_blocks, by_cells, by_columns, by_runs, by_some};
+use shard_kernels::{Real, View, moments};
 
 impl Normalise {
     /// Normalises cells that are stored in 16 bits.
@@ -57,6 +57,12 @@ impl Normalise {
                 kernels::normalise_rows(x, out, by);
             });
         }
+        if let Some(channels) = in_few(cells.channels(&shape, &stats, self.eps())) {
+            let affine = [weight.as_deref(), bias.as_deref()];
+            return by_cells(channels.run, [&x], out, |before, [x], out| {
+                kernels::normalise_runs(x, out, channels.runs(before, affine[0]), affine[1]);
+            });
+        }
         by_runs(cells.run_len(&shape), [&x], out, |at, [x], out| {
             let (cell, w, step) = cells.run(&shape, at[0]);
             let scale = scale(&stats, cell, self.eps());
@@ -74,6 +80,37 @@ impl Normalise {
     }
 }
 
+/// The longest runs that are widened some at a time.
+const IN_FEW: usize = 512;
+
+/// The channels, where their runs are so short that some are widened together.
+fn in_few(channels: Option<Channels<f32>>) -> Option<Channels<f32>> {
+    channels.filter(|channels| (1..=IN_FEW).contains(&channels.run))
+}
+
+/// Σ dy and Σ dy·x̂ of each channel, where runs are no longer than those of [`in_few`].
+fn channel_sums<T: Half>(
+    [x, dy]: [&[T]; 2],
+    channels: &Channels<f32>,
+    are_short: bool,
+) -> Vec<[f64; 2]> {
+    let (count, run) = (channels.scales.len(), channels.run);
+    if are_short {
+        let means = channels.means();
+        let [mut sums, mut along] = [(); 2].map(|()| vec![0.0; means.len()]);
+        by_columns(kernels::ROWS, means.len(), [x, dy], |of, [x, dy]| {
+            let (sums, along) = (&mut sums[of.clone()], &mut along[of.clone()]);
+            kernels::add_column_sums(x, dy, &means[of], sums, along);
+        });
+        return channels.sums([&sums, &along]);
+    }
+    let mut sums = vec![[0.0; 2]; count];
+    by_some(2 * IN_FEW / run * run, [x, dy], |before, [x, dy]| {
+        kernels::add_run_sums(x, dy, channels.runs(before / run, None), &mut sums);
+    });
+    sums
+}
+
 /// Σ gain·dy and Σ gain·dy·x̂ of a run.
 fn sums_of_run<T: Half>(x: &[T], dy: &[T], scale: Scale<f32>, gain: Along<'_, f32>) -> [f64; 2] {
     let (mut sums, mut at) = ([0.0; 2], 0);
@@ -87,6 +124,28 @@ fn sums_of_run<T: Half>(x: &[T], dy: &[T], scale: Scale<f32>, gain: Along<'_, f3
         at += x.len();
     });
     sums
+}
+
+impl MomentsOp {
+    /// Moments of channels, of which rows have one element each, that are stored in 16 bits.
+    pub(super) fn in_halves<T: Half + Element>(&self, call: &mut HostCall<'_, '_>) {
+        let x = call.input::<T>(0);
+        let channels = x.shape()[1];
+        let mut out = call.output::<f64>(0);
+        let out = out.data_mut();
+        out.fill(0.0);
+        by_columns(moments::ROWS, channels, [&*flat(&x)], |of, [x]| {
+            let rows = View::contiguous(x, &[x.len() / of.len(), of.len()]);
+            let found = moments::moments(&rows, &[0], None);
+            let found = found.count.iter().zip(&found.mean).zip(&found.m2);
+            let to = out[3 * of.start..].chunks_exact_mut(3);
+            for (to, ((&count, &mean), &m2)) in to.zip(found) {
+                let mut all = [to[0], to[1], to[2]];
+                moments::merge(&mut all, [count, mean, m2]);
+                to.copy_from_slice(&all);
+            }
+        });
+    }
 }
 
 impl GradOp {
@@ -171,6 +230,12 @@ impl GradOp {
                 kernels::input_grad_rows(x, dy, dx, by);
             });
         }
+        if let Some(channels) = in_few(cells.channels(&shape, &stats, eps)) {
+            let means = channels.pairs(mean);
+            return by_cells(channels.run, of, out, |before, [x, dy], dx| {
+                kernels::input_grad_runs(x, dy, dx, channels.runs(before, weight), &means);
+            });
+        }
         by_runs(cells.run_len(&shape), of, out, |at, [x, dy], dx| {
             let (cell, w, step) = cells.run(&shape, at[0]);
             let gain = along(weight, 1.0, w + at[1] * step, step);
@@ -188,6 +253,11 @@ impl GradOp {
         let eps = f64::from_bits(self.eps);
         let mut out = call.output::<f64>(0);
         let out = out.data_mut();
+        if let Some(channels) = in_few(cells.channels(&shape, &stats, eps)) {
+            let are_short = cells.short_runs(&shape).is_some();
+            let found = channel_sums([&x, &dy], &channels, are_short);
+            return self.put_cell_sums(&found, weight.as_deref(), out);
+        }
         out.fill(0.0);
         cells.for_each_run(&shape, |run, cell, w, step| {
             let gain = along(weight.as_deref(), 1.0, w, step);
@@ -206,6 +276,15 @@ impl GradOp {
         let cells = self.cells.local(&shape, &call.cx.inputs[0].global);
         let (x, stats, dy) = (flat(&x), flat(&stats), flat(&dy));
         let eps = f64::from_bits(self.eps);
+        if let Some(channels) = in_few(cells.channels(&shape, &stats, eps)) {
+            let are_short = cells.short_runs(&shape).is_some();
+            let found = channel_sums([&x, &dy], &channels, are_short);
+            let mut out = call.output::<f32>(0);
+            for (to, found) in out.data_mut().chunks_exact_mut(2).zip(found) {
+                to.copy_from_slice(&found.map(|sum| sum as f32));
+            }
+            return;
+        }
         let weights = call.cx.outputs[0].shape.iter().product::<usize>() / 2;
         let [mut sums, mut units] = [(); 2].map(|()| vec![0.0_f64; weights]);
         cells.for_each_run(&shape, |run, cell, w, step| {

@@ -4,7 +4,7 @@ use super::batch;
 use super::cells::{Apart, Cells, Channels, Like, along, scale};
 use super::grad::{GradOp, Part};
 use crate::families::elementwise::{add_scalar, cast, mul, sub, unary};
-use crate::families::full::rounded_once;
+use crate::families::full::{rounded_once, sums as sums_over_ranks};
 use crate::families::reduce::{mean, sum};
 use crate::families::shape::reshape;
 use crate::families::types::float_types;
@@ -39,6 +39,13 @@ pub(crate) struct MomentsOp {
     pub(crate) squares: bool,
 }
 
+impl MomentsOp {
+    /// Whether cells are channels, of which rows have one element each.
+    fn are_columns(&self, shape: &[usize]) -> bool {
+        self.cells == Cells::Channels && !self.squares && self.cells.run_len(shape) == 1
+    }
+}
+
 impl Op for MomentsOp {
     fn name(&self) -> &'static str {
         "moments"
@@ -54,9 +61,25 @@ impl Op for MomentsOp {
         self.cells.rule("moments", inputs, false, &[Like::X], &to)
     }
 
-    crate::kernel::gpu_kernel!(halves);
+    crate::kernel::gpu_kernel!();
+
+    fn halves(&self, _: DType, inputs: &[Meta], on: DeviceKind) -> Halves {
+        match on.is_cuda() {
+            true => Halves::ALL,
+            false if self.are_columns(&inputs[0].shape) => Halves {
+                reads: &[0],
+                writes: false,
+            },
+            false => Halves::NONE,
+        }
+    }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
+        match call.inputs[0].dtype() {
+            DType::F16 => return self.in_halves::<half::f16>(call),
+            DType::BF16 => return self.in_halves::<half::bf16>(call),
+            _ => {}
+        }
         with_float!(call.inputs[0].dtype(), T => {
             let x = call.input::<T>(0);
             let found = match self.cells.local(x.shape(), &call.cx.inputs[0].global) {
@@ -201,6 +224,10 @@ impl Op for Normalise {
                 kernels::normalise_rows(&data, out, by.each_ref().map(Vec::as_slice));
                 return;
             }
+            if let Some(channels) = cells.channels(&shape, &stats, self.eps()) {
+                let runs = channels.runs(0, weight.as_deref());
+                return kernels::normalise_runs(&data, out, runs, bias.as_deref());
+            }
             cells.for_each_run(&shape, |run, cell, w, step| {
                 let scale = scale(&stats, cell, self.eps());
                 let gain = along(weight.as_deref(), 1.0, w, step);
@@ -301,26 +328,69 @@ impl Normalise {
         operands: &[&Value],
         back: &mut Grads,
     ) -> Result<()> {
+        let wants_weights = saved.needs[self.first_weight()..].contains(&true);
         if saved.needs[0] {
             back[0] = Some(match self.by {
                 Statistics::Given => self.vjp_by_given(exec, saved, operands[2])?,
                 _ => {
-                    let sums = exec.apply1(self.grad(Part::CellSums), operands)?;
+                    let sums = match self.by {
+                        Statistics::Moments if self.cells == Cells::Channels && wants_weights => {
+                            self.channel_sums(exec, saved, operands, back)?
+                        }
+                        _ => exec.apply1(self.grad(Part::CellSums), operands)?,
+                    };
                     let mut operands = operands.to_vec();
                     operands.insert(3, &sums);
                     exec.apply1(self.grad(Part::Input), &operands)?
                 }
             });
         }
-        if !saved.needs[self.first_weight()..].contains(&true) {
+        let is_set = back[self.first_weight()..].iter().any(Option::is_some);
+        if !wants_weights || is_set {
             return Ok(());
         }
         let sums = exec.apply1(self.grad(Part::WeightSums), &operands[..3])?;
+        self.set_from_sums(exec, saved, &sums, back)
+    }
+
+    /// The cell sums of channels, and the cotangents of weight and bias: what a weight is a factor of is one cell, so that both are found of what is
+    /// read once.
+    fn channel_sums(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        operands: &[&Value],
+        back: &mut Grads,
+    ) -> Result<Value> {
+        let unweighted = GradOp {
+            weight: false,
+            ..*self.grad(Part::CellSums)
+        };
+        let sums = exec.apply1(Arc::new(unweighted), &operands[..3])?;
+        // They are read twice, and added over ranks once.
+        let [sums] = sums_over_ranks(exec, [&sums])?;
+        self.set_from_sums(exec, saved, &sums, back)?;
+        let Some(weight) = operands.get(3) else {
+            return Ok(sums);
+        };
+        let weight = cast(exec, weight, sums.dtype())?;
+        mul(exec, &sums, &reshape(exec, &weight, &[sums.shape()[0], 1])?)
+    }
+
+    /// Puts the cotangents of weight and bias, which are a column each of what is summed for every weight.
+    fn set_from_sums(
+        &self,
+        exec: &dyn Exec,
+        saved: &Saved<'_>,
+        sums: &Value,
+        back: &mut Grads,
+    ) -> Result<()> {
         let last = sums.ndim() - 1;
         self.set_weights(saved, back, |is_weight, i| {
             let column = usize::from(is_weight);
-            let sums = crate::families::index::slice(exec, &sums, last, column, 1, 1)?;
-            reshape(exec, &sums, saved.inputs[i].shape()).map(Some)
+            let sums = crate::families::index::slice(exec, sums, last, column, 1, 1)?;
+            let found = reshape(exec, &sums, saved.inputs[i].shape())?;
+            cast(exec, &found, saved.inputs[0].dtype()).map(Some)
         })
     }
 
