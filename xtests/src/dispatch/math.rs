@@ -46,9 +46,10 @@ pub(crate) const TABLE: &[Entry] = &[
     built("logaddexp2", |e, c, v| binary(e, c, v, ew::logaddexp2)),
     built("copysign", |e, c, v| binary(e, c, v, ew::copysign)),
     built("zeta", |e, c, v| {
-        // Exponents are above 1.
+        // Exponents are above 1, and gradients of numbers near 0 more than 16 bits hold.
         binary(e, c, v, |e, a, b| {
-            ew::zeta(e, &ew::add_scalar(e, a, 1.5)?, b)
+            let (above, away) = (ew::add_scalar(e, a, 1.5)?, ew::add_scalar(e, b, 0.5)?);
+            ew::zeta(e, &above, &away)
         })
     }),
     built("igamma", |e, c, v| binary(e, c, v, ew::igamma)),
