@@ -22,6 +22,17 @@ pub(super) fn in_full<const N: usize>(
     in_full_with(exec, values, [], |values, []| f(values))
 }
 
+/// Values of one type: where a program casts by itself those of 16 bits are widened beside others, as operands of one op are. Elsewhere types
+/// that differ are for the op to refuse.
+pub(super) fn alike<const N: usize>(exec: &dyn Exec, values: [&Value; N]) -> Result<[Value; N]> {
+    let differs = values.iter().any(|v| v.dtype() != values[0].dtype());
+    let mut alike = values.map(Value::clone);
+    for value in alike.iter_mut().filter(|_| differs) {
+        *value = exec.in_full(value)?;
+    }
+    Ok(alike)
+}
+
 /// As [`in_full`], with further values that may be missing.
 pub(super) fn in_full_with<const N: usize, const M: usize>(
     exec: &dyn Exec,

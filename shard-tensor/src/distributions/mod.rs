@@ -206,7 +206,15 @@ struct Batch<const N: usize> {
 
 impl<const N: usize> Batch<N> {
     #[track_caller]
-    fn new(op: &'static str, of: [ShardTensor; N]) -> Result<Self> {
+    fn new(op: &'static str, mut of: [ShardTensor; N]) -> Result<Self> {
+        let dtype = of.first().map(ShardTensor::dtype);
+        let casts = |of: &ShardTensor| of.context().tape().autocasts_to().is_some();
+        if of.iter().any(|of| Some(of.dtype()) != dtype && casts(of)) {
+            // Where programs cast by themselves, numbers of 16 bits are widened beside others.
+            for of in of.iter_mut().filter(|of| of.dtype().is_half()) {
+                *of = of.to(DType::F32)?;
+            }
+        }
         let dtype = of.first().map(ShardTensor::dtype);
         if let Some(other) = of
             .iter()

@@ -1,10 +1,11 @@
 //! Regions that cast by themselves against programs that cast by hand, and what a training in 16 bits costs and gives.
 
+use shard_tensor::distributions::{Normal, Reparametrized};
 use shard_tensor::nn::{Conv, GroupNorm, Linear, ModelExt, Module};
 use shard_tensor::optim::{AdamW, LossScale, Optimizer, Sgd};
 use shard_tensor::{
     Context, ConvOptions, DType, DeviceKind, Error, ErrorClass, Launch, Mesh, ResampleMode, Result,
-    ShardTensor, launch, replicate, shard, tree,
+    Sampling, ShardTensor, launch, replicate, shard, tree,
 };
 
 /// A convolution, a norm, an interpolation, and a product per element.
@@ -163,7 +164,11 @@ fn every_list_gives_its_type() {
             Ok::<_, Error>(ctx.autocast(DType::BF16, f)?.dtype())
         };
         use DType::{BF16, F32, F64};
-        let cases: [(DType, &dyn Fn() -> Result<ShardTensor>); 13] = [
+        let rows = mesh.arange(4, replicate())?.to(DType::I64)?;
+        let places = rows.unsqueeze(1)?.expand([4, 4])?;
+        let planes = |of: &ShardTensor| of.reshape([1, 1, 4, 4]);
+        let grid = mesh.zeros([1, 2, 2, 2], replicate())?;
+        let cases: [(DType, &dyn Fn() -> Result<ShardTensor>); 21] = [
             (BF16, &|| full.matmul(&full)),
             (BF16, &|| narrow.matmul(&full)),
             (F64, &|| wide.matmul(&wide)),
@@ -174,6 +179,16 @@ fn every_list_gives_its_type() {
             (F32, &|| narrow.linear_recurrence(&narrow, None, 0, true)),
             (F32, &|| narrow.mse_loss(&narrow)),
             (F32, &|| narrow.add(&full)),
+            (F32, &|| full.scatter_add(0, &places, &narrow)),
+            (F32, &|| narrow.index_copy(0, &rows, &full)),
+            (F32, &|| full.slice_assign(0, 0, 1, &narrow)),
+            (F32, &|| narrow.masked_scatter(&full.gt_scalar(0.0)?, &full)),
+            (F32, &|| {
+                planes(&narrow)?.grid_sample(&grid, Sampling::default())
+            }),
+            (DType::Bool, &|| narrow.isin(&full)),
+            (F32, &|| Normal::new(&narrow, &full)?.rsample([])),
+            (BF16, &|| narrow.scatter_add(0, &places, &narrow)),
             (BF16, &|| narrow.add(&narrow)),
             (BF16, &|| narrow.relu()),
             (BF16, &|| {
@@ -185,6 +200,8 @@ fn every_list_gives_its_type() {
         }
         // Outside a region types do not mix.
         assert_eq!(narrow.add(&full).unwrap_err().class(), ErrorClass::Uniform);
+        assert!(full.scatter_add(0, &places, &narrow).is_err());
+        assert!(Normal::new(&narrow, &full).is_err());
         assert!(ctx.autocast(DType::I64, || Ok(())).is_err());
         Ok(())
     })

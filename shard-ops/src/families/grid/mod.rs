@@ -13,7 +13,7 @@ pub use affine::affine_grid;
 pub use shard_kernels::grid::{SampleEdge, SampleMode, Sampling};
 
 use crate::elementwise::mul;
-use crate::families::full::rounded_once;
+use crate::families::full::{alike, rounded_once};
 use crate::families::indexing::{pick_in_each, weigh_in_each};
 use crate::families::reduce::sum;
 use crate::families::shape::{permute, reshape, unsqueeze};
@@ -44,6 +44,7 @@ pub fn grid_sample(exec: &dyn Exec, x: &Value, grid: &Value, sampling: Sampling)
             fix: "give (N, C, spatial...) of one to three dims that are not empty, and (N, places..., spatial dims) of as many",
         });
     }
+    let [x, grid] = &alike(exec, [x, grid])?;
     if x.dtype() != grid.dtype() {
         return Err(OpError::dtype(
             "grid_sample",

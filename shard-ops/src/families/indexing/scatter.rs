@@ -8,7 +8,7 @@ use super::take::Take;
 use crate::elementwise::{add_scalar, cast, div, floor_div, ge, gt, maximum, number, where_};
 use crate::error::InOp;
 use crate::families::broadcast::expand;
-use crate::families::full::rounded_once;
+use crate::families::full::{alike, rounded_once};
 use crate::families::index;
 use crate::families::shape::{extent, reshape};
 use crate::{Exec, OpError, Result, RouteBy, Value, key_of};
@@ -186,6 +186,7 @@ pub fn index_copy(
             "rows and indices are not as many, or of another shape",
         ));
     }
+    let [x, src] = &alike(exec, [x, src])?;
     if x.dtype() != src.dtype() {
         return Err(OpError::dtype(
             "index_copy",
@@ -350,6 +351,7 @@ pub(super) fn into_places(
     f: impl FnOnce(&Value, &Value, &Value) -> Result<Value>,
 ) -> Result<Value> {
     extent(op, x, dim)?;
+    let [x, src] = &alike(exec, [x, src])?;
     if src.dtype() != x.dtype() {
         return Err(OpError::dtype(op, 2, x.dtype().to_string(), src.dtype()));
     }

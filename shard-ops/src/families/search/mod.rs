@@ -5,7 +5,7 @@
 pub(crate) mod cuda;
 
 use super::elementwise::{cast, eq, gt, logical_and, number, sub};
-use super::full::sums;
+use super::full::{alike, sums};
 use super::indexing::with_foldable;
 use super::shape::reshape;
 use super::sort::sort;
@@ -67,6 +67,7 @@ pub fn bucketize(exec: &dyn Exec, x: &Value, boundaries: &Value, right: bool) ->
 /// Types that differ.
 pub fn isin(exec: &dyn Exec, x: &Value, among: &Value) -> Result<Value> {
     const NAME: &str = "isin";
+    let [x, among] = &alike(exec, [x, among])?;
     if x.dtype() != among.dtype() {
         return Err(OpError::dtype(
             NAME,

@@ -8,6 +8,7 @@ pub(crate) mod cuda;
 
 use super::broadcast::expand;
 use super::elementwise::{broadcast_shape, where_};
+use super::full::alike;
 use super::index::slice;
 use super::shape::reshape;
 use crate::host::{positions, with_element};
@@ -73,6 +74,7 @@ pub fn masked_select(exec: &dyn Exec, x: &Value, mask: &Value) -> Result<Value> 
 /// A mask that is not bool, or does not broadcast; types that differ; fewer elements than places, on all ranks.
 pub fn masked_scatter(exec: &dyn Exec, x: &Value, mask: &Value, source: &Value) -> Result<Value> {
     const OP: &str = "masked_scatter";
+    let [x, source] = &alike(exec, [x, source])?;
     if source.dtype() != x.dtype() {
         return Err(OpError::dtype(OP, 2, x.dtype().to_string(), source.dtype()));
     }
