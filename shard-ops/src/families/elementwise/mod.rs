@@ -9,6 +9,7 @@ mod diff;
 mod edges;
 mod mask;
 mod number;
+mod slopes;
 
 pub use self::combined::{
     add_scaled, addcdiv, addcmul, cross, floor_div_scalar, glu, isfinite, isinf, isnan, leaky,
@@ -24,9 +25,9 @@ pub use self::edges::{clamp_by, fmax, fmin, heaviside, isclose, nan_to_num, sign
 pub(crate) use self::mask::masked;
 pub use self::mask::{masked_fill, where_};
 pub use self::number::number;
+use self::slopes::{QUOTIENT, gamma_density, is_zero, power_slope, shared};
 use super::broadcast::sum_to;
 use super::full::{each_rounded_once, rounded_once};
-use super::fused::Fused;
 use super::types::{float_types, number_types};
 use crate::host::{is_whole, with_float, with_whole};
 use crate::rule::broadcast;
@@ -44,7 +45,7 @@ pub use shard_kernels::unary::Unary;
 use shard_kernels::unary::{self, Form};
 use shard_kernels::{View, ViewMut, whole};
 use smallvec::{SmallVec, smallvec};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 /// Applies a map of one number to every element. It can be differentiated three times; a fourth is
 /// [`NoVjp`](OpError::NoVjp).
@@ -782,47 +783,6 @@ impl Arithmetic {
     }
 }
 
-/// The slope of a quotient in its divisor, times `dy`.
-static QUOTIENT: LazyLock<Arc<Fused>> =
-    LazyLock::new(|| Fused::new("quotient_slope", |[a, b, dy]| [-(dy * (a / b / b))]));
-
-/// The slope of a power in its base or its exponent, times `dy`.
-fn power_slope(exec: &dyn Exec, [a, b]: [&Value; 2], dy: &Value, operand: usize) -> Result<Value> {
-    let slope = match operand {
-        // To the power 0 everything is 1: the exponent is raised there, so that 0 does not meet an infinity.
-        0 => {
-            let zero = flag(exec, &is_zero(exec, b)?, b)?;
-            let less = add(exec, &add_scalar(exec, b, -1.0)?, &zero)?;
-            mul(exec, b, &pow(exec, a, &less)?)?
-        }
-        // Powers of 0 are 0 for exponents above 0: the logarithm is taken of 1 there, for the same reason.
-        _ => {
-            let up = ge(exec, &b.detach(), &neg(exec, &b.detach())?)?;
-            let flat = flag(exec, &logical_and(exec, &is_zero(exec, a)?, &up)?, a)?;
-            let log = unary(exec, &add(exec, a, &flat)?, Unary::Log)?;
-            mul(exec, &pow(exec, a, b)?, &log)?
-        }
-    };
-    mul(exec, dy, &slope)
-}
-
-/// The density of a gamma distribution of concentration `a` and rate 1 at `x`, times `dy`.
-fn gamma_density(exec: &dyn Exec, a: &Value, x: &Value, dy: &Value) -> Result<Value> {
-    let power = xlogy(exec, &add_scalar(exec, a, -1.0)?, x)?;
-    let whole = unary(exec, a, Unary::Lgamma)?;
-    let log = sub(exec, &sub(exec, &power, x)?, &whole)?;
-    let slope = mul(exec, dy, &unary(exec, &log, Unary::Exp)?)?;
-    // The logarithm of such a number may not have been taken.
-    let beyond = lt(exec, &x.detach(), &number::rounded("igamma", x, 0.0)?)?;
-    masked_fill(exec, &slope, &beyond, f64::NAN)
-}
-
-/// Where an element is 0.
-fn is_zero(exec: &dyn Exec, x: &Value) -> Result<Value> {
-    let x = x.detach();
-    eq(exec, &x, &neg(exec, &x)?)
-}
-
 /// 1 where a mask is true and 0 elsewhere, in the type of `like`.
 pub(super) fn flag(exec: &dyn Exec, mask: &Value, like: &Value) -> Result<Value> {
     cast(exec, mask, like.dtype())
@@ -836,20 +796,6 @@ fn is_linear(value: f64, dtype: DType) -> bool {
         }
         _ => value.is_finite(),
     }
-}
-
-/// `dy` unless `a` loses, half of it where they tie. Nobody loses to NaN.
-fn shared(
-    exec: &dyn Exec,
-    dy: &Value,
-    a: &Value,
-    b: &Value,
-    loses: fn(&dyn Exec, &Value, &Value) -> Result<Value>,
-) -> Result<Value> {
-    let (a, b) = (a.detach(), b.detach());
-    let kept = masked_fill(exec, dy, &loses(exec, &a, &b)?, 0.0)?;
-    let tied = masked(exec, dy, &eq(exec, &a, &b)?)?;
-    sub(exec, &kept, &mul_scalar(exec, &tied, 0.5)?)
 }
 
 /// Another type.
