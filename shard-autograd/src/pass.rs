@@ -6,7 +6,7 @@ use crate::bucket::Buckets;
 use crate::law::gradient_layout;
 use crate::node::{Kept, Kind, LeafName, Node, Outlet, Slot, ValueId, on_tape};
 use crate::recorder::Mode;
-use crate::together::Together;
+use crate::together::{Application, Together};
 use crate::used::Again;
 use crate::{AutogradError, Recorder, Result, by_hand, local, recompute, to_mesh};
 use shard_ops::{Op, Saved, Terms, Value};
@@ -54,9 +54,9 @@ pub(crate) struct Visit {
     pending: SmallVec<[Cotangents; 1]>,
     /// What is still to be made of cotangents, for each output.
     waiting: SmallVec<[Together; 1]>,
-    /// How many edges from nodes whose vjp is still to be run lead here.
+    /// How many edges from nodes whose vjp is still to be run lead here, if it is a leaf or what ops use of one.
     pub(crate) uses: usize,
-    /// How many did at first.
+    /// How many edges led here at first.
     terms: usize,
 }
 
@@ -64,18 +64,12 @@ pub(crate) type Visits = BTreeMap<u64, Visit>;
 
 impl Visit {
     /// Adds what is to be made for this output, and makes it and what waits if it is time.
-    fn wait(
-        &mut self,
-        mover: Mover<'_>,
-        output: usize,
-        op: &Arc<dyn Op>,
-        cotangent: Value,
-    ) -> Result<()> {
-        if !self.waiting[output].takes(op) {
+    fn wait(&mut self, mover: Mover<'_>, output: usize, one: Application) -> Result<()> {
+        if !self.waiting[output].takes(&one) {
             self.make(mover, output)?;
         }
         let waiting = &mut self.waiting[output];
-        waiting.push(op, cotangent);
+        waiting.push(one);
         match waiting.is_full(&self.node.outlets[output]) {
             true => self.make(mover, output),
             false => Ok(()),
@@ -84,7 +78,9 @@ impl Visit {
 
     /// Makes what waits for this output.
     fn make(&mut self, mover: Mover<'_>, output: usize) -> Result<()> {
-        if let Some(term) = self.waiting[output].make(mover, &self.node.outlets[output])? {
+        let terms = if self.node.is_leaf() { self.terms } else { 1 };
+        let outlet = &self.node.outlets[output];
+        if let Some(term) = self.waiting[output].make(mover, outlet, terms)? {
             self.pending[output].push(mover, term)?;
         }
         Ok(())
@@ -138,16 +134,9 @@ impl Pass<'_> {
             // Where no cotangent arrived at a piece here, one may have arrived on another rank, and all ranks must go on
             // alike.
             let shared = matches!(node.kind, Kind::ToLocal { .. });
-            if let Some((op, parent, cotangent)) = waits(&node, &needs, &cotangents) {
-                if let Some(to) = visits.get_mut(&parent.node.id) {
-                    to.wait(mover, parent.output, op, cotangent)?;
-                }
-            } else if shared || cotangents.iter().any(Option::is_some) {
+            if shared || cotangents.iter().any(Option::is_some) {
                 let _span = tracing::trace_span!("vjp", op = node.name(), node = node.id).entered();
-                let (summed, exec) = (terms_of(&node, &visits), &**self.recorder.inner());
-                let told = summed.iter().any(|&terms| terms > 1);
-                let summed = told.then_some(Terms { exec, of: &summed });
-                let terms = self.vjp(mover, &node, &again, (&needs, summed), &cotangents)?;
+                let terms = self.vjp(mover, &node, &again, &needs, &cotangents, &mut visits)?;
                 drop(cotangents);
                 deliver(mover, &node, &needs, terms, &mut visits)?;
             }
@@ -236,8 +225,7 @@ impl Pass<'_> {
             if let Some(visit) = visits.get_mut(&id) {
                 visit.run = true;
             }
-            let counted = |p: &&Rc<Slot>| p.node.is_leaf() || p.node.is_use();
-            for parent in node.parents.iter().flatten().filter(counted) {
+            for parent in node.parents.iter().flatten() {
                 if let Some(visit) = visits.get_mut(&parent.node.id) {
                     visit.uses += 1;
                     visit.terms += 1;
@@ -327,8 +315,9 @@ impl Pass<'_> {
         mover: Mover<'_>,
         node: &Rc<Node>,
         again: &Again<'_>,
-        (needs, terms): (&[bool], Option<Terms<'_>>),
+        needs: &[bool],
         cotangents: &[Option<Value>],
+        visits: &mut Visits,
     ) -> Result<Vec<Option<Value>>> {
         match &node.kind {
             Kind::Leaf(_) => Ok(Vec::new()),
@@ -362,11 +351,17 @@ impl Pass<'_> {
                 let is_again = |i| missing.contains(&i) && op.keeps().input(i);
                 let inputs = self.inputs_of(node, inputs, again, is_again)?;
                 again.send_for_next(node)?;
+                let needs = left_to_wait(mover, (node, op), &inputs, needs, cotangents, visits)?;
+                if !needs.contains(&true) {
+                    return Ok(vec![None; needs.len()]);
+                }
+                let (terms, exec) = (terms_of(node, visits), &**self.recorder.inner());
+                let told = terms.iter().any(|&terms| terms > 1);
                 let saved = Saved {
                     inputs: &inputs,
                     outputs: &self.outputs_of(node, outputs),
-                    needs,
-                    terms,
+                    needs: &needs,
+                    terms: told.then_some(Terms { exec, of: &terms }),
                 };
                 Ok(op.vjp(mover.exec(), &saved, cotangents)?)
             }
@@ -425,19 +420,35 @@ fn terms_of(node: &Node, visits: &Visits) -> SmallVec<[usize; 3]> {
         .collect()
 }
 
-/// The op and the one input of a node, if the input's cotangent may be made later, of this one of the output.
-fn waits<'a>(
-    node: &'a Node,
+/// Leaves an op's cotangents that may be made later to the values that they are for, and says which are needed at once. Only values that
+/// several ops use have others to wait for.
+fn left_to_wait(
+    mover: Mover<'_>,
+    (node, op): (&Node, &Arc<dyn Op>),
+    inputs: &[Value],
     needs: &[bool],
     cotangents: &[Option<Value>],
-) -> Option<(&'a Arc<dyn Op>, &'a Slot, Value)> {
-    let ([Some(parent)], [true], [Some(cotangent)]) = (&node.parents[..], needs, cotangents) else {
-        return None;
+    visits: &mut Visits,
+) -> Result<SmallVec<[bool; 3]>> {
+    let mut needs = SmallVec::from_slice(needs);
+    let [Some(cotangent)] = cotangents else {
+        return Ok(needs);
     };
-    match &node.kind {
-        Kind::Op { op, .. } if op.waits(cotangent) => Some((op, parent, cotangent.clone())),
-        _ => None,
+    for (operand, parent) in node.parents.iter().enumerate() {
+        let parent = parent.as_ref().filter(|_| needs[operand]);
+        let Some((parent, to)) = parent.and_then(|p| Some((p, visits.get_mut(&p.node.id)?))) else {
+            continue;
+        };
+        if to.terms < 2 {
+            continue;
+        }
+        if let Some(wait) = op.waits(operand, inputs, cotangent) {
+            let one = Application::new(op, (operand, wait), inputs, cotangent);
+            to.wait(mover, parent.output, one)?;
+            needs[operand] = false;
+        }
     }
+    Ok(needs)
 }
 
 /// Adds the cotangents from a node's vjp to those of its inputs.

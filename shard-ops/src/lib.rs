@@ -39,7 +39,9 @@ pub use kernel::{
 };
 pub use key::key_of;
 pub use measure::{Measured, measure};
-pub use op::{Cotangents, Exec, Grads, Halves, Keeps, Op, Precision, Saved, Sums, Terms, Waiting};
+pub use op::{
+    Cotangents, Exec, Grads, Halves, Keeps, Op, Precision, Saved, Sums, Terms, Wait, Waiting,
+};
 pub use routes::{MergedRuns, RouteBy, Routes};
 pub use rows::RowCuts;
 pub use rule::{Access, Boundaries, FoldBy, Linearity, Meta, Output, Reduction, Rule, RuleBuilder};

@@ -129,33 +129,46 @@ pub trait Op: Any + Debug + Send + Sync {
         })
     }
 
-    /// Whether what this op of one input and one output makes of a cotangent may wait for what others make for the same value, so that
-    /// [`vjp_together`](Self::vjp_together) makes the sum with less work than one after the other, as for the pieces of a tensor. Its
-    /// [`vjp`](Self::vjp) is then not asked. Says the same on every rank.
-    fn waits(&self, cotangent: &Value) -> bool {
-        let _ = cotangent;
-        false
+    /// Whether what this op of one output makes of a cotangent for one of its operands may wait for what others make for the same value,
+    /// so that [`vjp_together`](Self::vjp_together) makes their sum with less work than one after the other: as for the pieces of a tensor,
+    /// or a weight that every step of a recurrence multiplies. If so, its [`vjp`](Self::vjp) is not asked for that operand. `inputs` are
+    /// those of [`Saved`]. Says the same on every rank.
+    fn waits(&self, operand: usize, inputs: &[Value], cotangent: &Value) -> Option<Wait> {
+        let _ = (operand, inputs, cotangent);
+        None
     }
 
-    /// The sum of the cotangents that several applications, which [wait](Self::waits), give one value, or that of one. Their ops are of
-    /// this op's type.
+    /// The sum of the cotangents that applications which [wait](Self::waits) give the value that is this operand of each. They are one or
+    /// more, and [can be made together](Wait::with).
     ///
     /// # Errors
     /// As [`vjp`](Self::vjp).
-    fn vjp_together(&self, exec: &dyn Exec, of: &[Waiting<'_>]) -> Result<Value> {
+    fn vjp_together(&self, exec: &dyn Exec, operand: usize, of: &[Waiting<'_>]) -> Result<Value> {
         let _ = (exec, of);
         Err(OpError::NoVjp {
             op: self.name(),
-            operand: 0,
+            operand,
         })
     }
 }
 
-/// An application of an op to a value, whose cotangent [waits](Op::waits).
+/// What a cotangent that [waits](Op::waits) is made of, and with which others.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    /// The inputs that it is made of besides the cotangent of the output.
+    pub keeps: Keeps,
+    /// A number that is equal for those that can be made together, for the same operand. They may be applications of several ops, if
+    /// these are of one type.
+    pub with: u128,
+}
+
+/// An application of an op, of which the cotangent of an operand [waits](Op::waits).
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<'a> {
     /// The op.
     pub op: &'a dyn Op,
+    /// Its inputs; without data but those that the cotangent is [made of](Wait::keeps).
+    pub inputs: &'a [Value],
     /// The cotangent of its output.
     pub cotangent: &'a Value,
 }
@@ -472,7 +485,7 @@ impl Debug for Terms<'_> {
 
 impl Terms<'_> {
     /// Runs `f`, which makes the cotangent of an input.
-    fn told<T>(self, input: usize, f: impl FnOnce() -> T) -> T {
+    pub fn told<T>(self, input: usize, f: impl FnOnce() -> T) -> T {
         struct Before<'a>(&'a dyn Exec, usize);
         impl Drop for Before<'_> {
             fn drop(&mut self) {

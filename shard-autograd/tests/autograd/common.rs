@@ -1,10 +1,12 @@
 //! Ranks, a mesh, an engine and a recorder, for the tests of this crate.
 use shard_autograd::Recorder;
 use shard_comm::{Communicator, LedgerSnapshot, local};
-use shard_ops::{Engine, EngineOptions, Exec, Value};
+use shard_ops::{Engine, EngineOptions, Exec, Op, Result, Value, Values};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::{DeviceMesh, Layout};
+use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 pub(crate) struct Bench {
     pub(crate) cx: Rc<MeshComm>,
@@ -81,6 +83,43 @@ impl Bench {
         let before = self.ledger();
         let result = f();
         (result, self.cx.world().ledger().since(&before))
+    }
+}
+
+/// Whether numbers are equal but for rounding.
+pub(crate) fn close(a: &[f64], b: &[f64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-12)
+}
+
+/// An engine that writes down what is applied.
+pub(crate) struct Telling {
+    engine: Rc<dyn Exec>,
+    pub(crate) names: RefCell<Vec<&'static str>>,
+}
+
+impl Exec for Telling {
+    fn results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values> {
+        self.names.borrow_mut().push(op.name());
+        self.engine.results(op, inputs)
+    }
+
+    fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value> {
+        self.engine.redistribute(value, to)
+    }
+}
+
+impl Telling {
+    pub(crate) fn new() -> Rc<Self> {
+        Rc::new(Self {
+            engine: Engine::new(EngineOptions::default()),
+            names: RefCell::default(),
+        })
+    }
+
+    /// How often ops of a name were applied.
+    pub(crate) fn count(&self, name: &str) -> usize {
+        let names = self.names.borrow();
+        names.iter().filter(|applied| **applied == name).count()
     }
 }
 

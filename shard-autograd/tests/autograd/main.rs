@@ -8,6 +8,7 @@ mod law;
 mod local;
 mod memory;
 mod pieces;
+mod shared;
 mod tape;
 mod used;
 mod windows;

@@ -1,15 +1,11 @@
 //! Gradients of pieces of one value, which are put together.
 
-use crate::common::{Bench, on_mesh, small};
+use crate::common::{Bench, Telling, close, on_mesh, small};
 use shard_autograd::Recorder;
 use shard_ops::elementwise::{add, mul};
 use shard_ops::index::{chunk, slice, unbind};
 use shard_ops::reduce::sum;
-use shard_ops::{Engine, EngineOptions, Exec, Op, Result, Value, Values};
-use shard_spec::Layout;
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::Arc;
+use shard_ops::{Exec, Value};
 
 const SHAPE: [usize; 2] = [7, 6];
 
@@ -60,10 +56,6 @@ fn curvature(pieces: &[Piece]) -> Vec<f64> {
         terms.sum()
     };
     (0..SHAPE[0] * SHAPE[1]).map(each).collect()
-}
-
-fn close(a: &[f64], b: &[f64]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-12)
 }
 
 fn cases() -> Vec<Vec<Piece>> {
@@ -128,30 +120,10 @@ fn pieces_give_the_sum_of_their_gradients() {
     }
 }
 
-/// An engine that writes down what is applied.
-struct Telling {
-    engine: Rc<dyn Exec>,
-    names: RefCell<Vec<&'static str>>,
-}
-
-impl Exec for Telling {
-    fn results(&self, op: Arc<dyn Op>, inputs: &[&Value]) -> Result<Values> {
-        self.names.borrow_mut().push(op.name());
-        self.engine.results(op, inputs)
-    }
-
-    fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value> {
-        self.engine.redistribute(value, to)
-    }
-}
-
 #[test]
 fn a_value_that_was_split_is_put_together_by_one_move() {
     on_mesh(&[2], |b| {
-        let telling = Rc::new(Telling {
-            engine: Engine::new(EngineOptions::default()),
-            names: RefCell::default(),
-        });
+        let telling = Telling::new();
         let tape = Recorder::new(telling.clone());
         let moves = |f: &dyn Fn(&Value) -> Vec<Value>| {
             let x = b.value(&[70, 6], "S(1)", small);
@@ -166,8 +138,7 @@ fn a_value_that_was_split_is_put_together_by_one_move() {
             let gradients = tape.backward(&y, None).unwrap();
             let twice: Vec<f64> = b.full(&x).iter().map(|x| 2.0 * x).collect();
             assert!(close(&b.full(&gradients.get(&x).unwrap().unwrap()), &twice));
-            let names = telling.names.borrow();
-            names.iter().filter(|name| **name == "move_adjoint").count()
+            telling.count("move_adjoint")
         };
         assert_eq!(moves(&|x| chunk(&tape, x, 5, 0).unwrap()), 1);
         assert_eq!(

@@ -10,7 +10,7 @@ use super::types::same_types;
 use crate::error::InOp;
 use crate::{
     Access, Boundaries, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError,
-    Result, Rule, Saved, Value, Waiting, holds, key_of,
+    Result, Rule, Saved, Value, Wait, Waiting, holds, key_of,
 };
 use shard_comm::Scalar;
 use shard_spec::{DimMap, Dims, EdgeMap};
@@ -620,17 +620,23 @@ impl Op for Move {
     }
 
     /// Of a piece that is cut from what each rank has whole: with the others it is one move, where each alone is as large as the whole.
-    fn waits(&self, cotangent: &Value) -> bool {
+    fn waits(&self, _: usize, _: &[Value], cotangent: &Value) -> Option<Wait> {
         let [dims] = &self.inputs[..] else {
-            return false;
+            return None;
         };
         let whole = dims.iter().map(|dim| dim.map.src_extent());
-        cotangent.shape().iter().product::<usize>() < whole.product()
-            && (dims.iter().enumerate())
-                .all(|(d, dim)| dim.map.is_identity() || cotangent.layout().sharding(d).is_none())
+        let is_whole = |(d, dim): (usize, &MoveDim)| {
+            dim.map.is_identity() || cotangent.layout().sharding(d).is_none()
+        };
+        let waits = cotangent.shape().iter().product::<usize>() < whole.product()
+            && dims.iter().enumerate().all(is_whole);
+        waits.then(|| Wait {
+            keeps: Keeps::NOTHING,
+            with: key_of("move", &()),
+        })
     }
 
-    fn vjp_together(&self, exec: &dyn Exec, of: &[Waiting<'_>]) -> Result<Value> {
+    fn vjp_together(&self, exec: &dyn Exec, _: usize, of: &[Waiting<'_>]) -> Result<Value> {
         let moves = of.iter().map(|one| {
             let op: &dyn Any = one.op;
             let dims = op.downcast_ref::<Self>()?.inputs[0].iter();

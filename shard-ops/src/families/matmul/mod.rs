@@ -17,12 +17,13 @@ use self::rule::Blocks;
 use crate::families::einsum::einsum;
 use crate::families::elementwise::{add, cast, isfinite, logical_not, masked_fill, mul_scalar};
 use crate::families::full::{in_full_with, rounded_once};
+use crate::families::index::stack;
 use crate::families::reduce::{sum, sum_to};
 use crate::families::shape::{reshape, unsqueeze};
 use crate::host::{is_whole, with_float, with_integer};
 use crate::{
     Cotangents, Exec, Grads, Halves, HostCall, Keeps, Meta, Op, OpError, Precision, Result, Rule,
-    Saved, Value, key_of,
+    Saved, Value, Wait, Waiting, key_of,
 };
 use shard_comm::{DType, DeviceKind, Element};
 use shard_kernels::View;
@@ -246,26 +247,67 @@ impl Op for MatMul {
     }
 
     fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
-        let (a, b) = (&saved.inputs[0], &saved.inputs[1]);
-        let (ta, tb) = (self.transpose_a, self.transpose_b);
         // Gradients are products of operands of one type, which may not be that of a result in full.
-        let rounded = |dy: &Value| cast(exec, dy, a.dtype());
+        let rounded = |dy: &Value| cast(exec, dy, saved.inputs[0].dtype());
         let dy = cotangents[0].as_ref().map(rounded).transpose()?;
         saved.pull_back(&[dy], |dy, operand| {
-            // y = A B: dA = dy Bᵀ; transposed if A came transposed.
-            let factors = match operand {
-                0 if ta => [(b, tb), (dy, true)],
-                0 => [(dy, false), (b, !tb)],
-                1 if tb => [(dy, true), (a, ta)],
-                1 => [(a, !ta), (dy, false)],
-                _ => return sum(exec, dy, &(0..dy.ndim() - 1).collect::<Vec<_>>(), false),
-            };
-            gradient(exec, factors, saved.inputs[operand].shape())
+            let shape = saved.inputs[operand].shape();
+            match operand {
+                0 | 1 => self.pulled(exec, operand, &saved.inputs[1 - operand], dy, shape),
+                _ => sum(exec, dy, &(0..dy.ndim() - 1).collect::<Vec<_>>(), false),
+            }
         })
+    }
+
+    /// Of factors that are smaller than their product, such as a step's few samples and a weight: one product of all samples writes and
+    /// adds as much as that of one step does.
+    fn waits(&self, operand: usize, inputs: &[Value], cotangent: &Value) -> Option<Wait> {
+        let own = inputs.get(..2)?.get(operand)?;
+        let other = &inputs[1 - operand];
+        let elements = |v: &Value| v.shape().iter().product::<usize>();
+        let waits = other.ndim() == cotangent.ndim()
+            && elements(other) + elements(cotangent) < elements(own);
+        let of = |v: &Value| (v.layout().hash128(), v.dtype());
+        waits.then(|| Wait {
+            keeps: Keeps::inputs(&[1 - operand]),
+            with: key_of("matmul", &(self.key(), of(other), of(cotangent))),
+        })
+    }
+
+    /// The factors lie along a new first dim, over which products are summed.
+    fn vjp_together(&self, exec: &dyn Exec, operand: usize, of: &[Waiting<'_>]) -> Result<Value> {
+        let others: Vec<&Value> = of.iter().map(|one| &one.inputs[1 - operand]).collect();
+        let cotangents: Vec<&Value> = of.iter().map(|one| one.cotangent).collect();
+        let all = |of: &[&Value]| match of {
+            [one] => Ok((*one).clone()),
+            _ => stack(exec, of, 0),
+        };
+        let (other, dy) = (all(&others)?, all(&cotangents)?);
+        let dy = cast(exec, &dy, other.dtype())?;
+        self.pulled(exec, operand, &other, &dy, of[0].inputs[operand].shape())
     }
 }
 
 impl MatMul {
+    /// The gradient of the left or right operand, of this shape, from the other one and the result's.
+    fn pulled(
+        &self,
+        exec: &dyn Exec,
+        operand: usize,
+        other: &Value,
+        dy: &Value,
+        shape: &[usize],
+    ) -> Result<Value> {
+        // y = A B: dA = dy Bᵀ; transposed if A came transposed.
+        let factors = match (operand, self.transpose_a, self.transpose_b) {
+            (0, true, tb) => [(other, tb), (dy, true)],
+            (0, false, tb) => [(dy, false), (other, !tb)],
+            (_, ta, true) => [(dy, true), (other, ta)],
+            (_, ta, false) => [(other, !ta), (dy, false)],
+        };
+        gradient(exec, factors, shape)
+    }
+
     /// The product of operands of type `E` in `T`, by a kernel for matrices, and what adds a bias.
     fn compute<E: Element, T: Element>(
         &self,
