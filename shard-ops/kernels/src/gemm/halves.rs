@@ -74,7 +74,9 @@ pub fn gemm_halves(
     if thin::pays(turned, &lines.1) {
         return thin::product(turned, &lines.0, &lines.1, &mut to.transposed(), accumulate);
     }
-    if tiles::pays(extent, [1; 2], rate())
+    // A unit forms rows without gaps, and takes the product that has columns without as the transposed one.
+    let (rows, columns) = if c.row_step == 1 { (n, m) } else { (m, n) };
+    if tiles::pays([rows, columns, k], [1; 2], rate())
         && let Some(unit) = of_processor()
     {
         let is_done = if c.row_step == 1 {

@@ -3,7 +3,7 @@
 //! Processors of AMD form them at the rate of other vectors, so twice as many products as in `f32` (measured of 512 x 512 numbers: on a Zen 4 213
 //! billion operations in a second beside 113, and on a Zen 5 as many). Those of Intel that were measured form half as many as in `f32`, and have a unit for tiles.
 
-use super::unit::{BLOCK, DEPTH, Panel, Rows, SIDE, Term, Unit, check};
+use super::unit::{BLOCK, DEPTH, Panel, ROWS, Rows, SIDE, Term, Unit, check};
 use std::arch::x86_64::{
     __m512, __m512bh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
     _mm512_storeu_ps,
@@ -15,8 +15,6 @@ use std::sync::OnceLock;
 #[derive(Debug)]
 pub(crate) struct Pairs(());
 
-/// Rows of results whose sums are in registers at a time: 16 of these, which is as many as it takes to wait for none.
-const ROWS: usize = 8;
 /// Terms of steps after which the next rows follow, so that the tiles on the right (2 KiB each) are still in the nearest cache.
 const NEAR: usize = 8;
 

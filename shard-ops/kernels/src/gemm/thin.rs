@@ -18,7 +18,10 @@ use std::ops::Range;
 
 /// The most rows that are few where there is a unit for tiles, which takes 17 for 32 and is as fast as it is.
 const FEW: usize = 16;
-/// The most elsewhere. Of 17 rows the pairs of AVX-512 and the crate for `f32` take three times as long as these loops, of 24 twice, of 32 less.
+/// The most where there are pairs of AVX-512, whose products of 12 rows take as long as these loops if what is on the right lies in columns, and of
+/// half as many if it lies in rows.
+const FEWER: usize = 12;
+/// The most elsewhere. Of 17 rows the crate for `f32` takes three times as long as these loops, of 24 twice, of 32 less.
 const MORE: usize = 28;
 /// How many times as many terms as rows a sum has at least. The sums of a column are joined lane by lane, which shorter ones cost more than
 /// copies in `f32` and their product: 100,000 columns of 16 terms by 16 rows took 6.7 times as long, of 128 terms 0.9.
@@ -32,13 +35,26 @@ const NEAR: usize = 128 << 10;
 
 /// Whether a product of these extents is of few rows and long sums, and a matrix on the right that is read in the order in which it lies.
 pub(super) fn pays(extent: [usize; 3], b: &Mat<'_, bf16>) -> bool {
-    let [.., k] = extent;
-    are_few(extent) && (b.col_step == 1 || b.row_step == 1 && k >= WIDE)
+    let [m, _, k] = extent;
+    let lies = match b.col_step == 1 {
+        true => !has_pairs() || m <= FEWER / 2,
+        false => b.row_step == 1 && k >= WIDE,
+    };
+    lies && are_few(extent)
 }
 
 /// The most rows that are few on this processor.
 pub(super) fn most() -> usize {
-    if rate() >= TERMS { FEW } else { MORE }
+    match rate() {
+        _ if has_pairs() => FEWER,
+        ..TERMS => MORE,
+        _ => FEW,
+    }
+}
+
+/// Whether the processor's unit is vectors of pairs.
+fn has_pairs() -> bool {
+    (2..TERMS).contains(&rate())
 }
 
 /// Whether rows are few for so many columns, which fill vectors, and for sums of so many terms.

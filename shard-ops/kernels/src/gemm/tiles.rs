@@ -2,7 +2,7 @@
 
 use super::packed::{Packed, are_near, count_terms, multiply};
 use super::parts::{Area, LINES, Lines, Number, Side, words};
-use super::unit::{BLOCK, DEPTH, Unit};
+use super::unit::{BLOCK, DEPTH, ROWS, SIDE, TERMS, Unit};
 use crate::scratch::Room;
 
 /// The most parts of a line's numbers that are packed at a time: the more, the fewer times results are read and written.
@@ -11,6 +11,9 @@ const DEEP: usize = 1536;
 const LEFT: usize = 256;
 /// The most lines on the right.
 const RIGHT: usize = 2048;
+
+/// Numbers whose copies in `f32` stay in a cache of 1 MiB: they take half of it.
+const NEAR: usize = 128 << 10;
 
 /// Rows and columns from which on a product of numbers in three parts is large; of what is summed half as many.
 const LARGE: usize = 512;
@@ -33,25 +36,39 @@ pub(super) fn may_pay([m, n, k]: Extent) -> bool {
     m as f64 * n as f64 * k as f64 >= FEW
 }
 
-/// Whether a unit of a [rate](super::by_unit::rate) takes less time than vectors of `f32` for a product of numbers of so many parts, by what was
-/// measured on one core of a Xeon: in the time of one number, which is looked at and packed, vectors form some 10 products and ten thirds
-/// more for each term.
-///
-/// Of numbers in three parts that holds for large products alone. Attention in `f32`, whose blocks of 256 by 512 were a third faster by themselves,
-/// took up to a sixth longer with them, and a convolution by patches a tenth: what is packed drives other operands out of the caches.
+/// Whether a unit of a [rate](super::by_unit::rate) takes less time than vectors of `f32` for a product of so many rows and columns of results
+/// and terms of each, if its numbers are of so many parts. Of numbers in three parts that holds for large products alone. Attention in `f32`,
+/// whose blocks of 256 by 512 were a third faster by themselves, took up to a sixth longer with them, and a convolution by patches a tenth: what
+/// is packed drives other operands out of the caches.
 pub(super) fn pays([m, n, k]: Extent, parts: [usize; 2], rate: usize) -> bool {
     let terms = count_terms(parts);
     let is_large = m.min(n) >= LARGE && k >= LARGE / 2;
     let product = |m: usize, n: usize, k: usize| m as f64 * n as f64 * k as f64;
+    let packed = m.saturating_add(n).saturating_mul(k);
+    let (rows, columns, packing) = grain(terms, rate, packed);
     let whole = product(
-        m.next_multiple_of(BLOCK),
-        n.next_multiple_of(BLOCK),
+        m.next_multiple_of(rows),
+        n.next_multiple_of(columns),
         k.next_multiple_of(DEPTH),
     );
-    let packed = (rate * (30 + 10 * terms)) as f64 / 3.0 * product(1, m + n, k);
+    let packed = rate as f64 * packing * packed as f64;
     may_pay([m, n, k])
         && (terms <= 4 || is_large)
         && rate as f64 * product(m, n, k) > terms as f64 * whole + packed
+}
+
+/// Of how many rows and columns of results no fewer are formed, and how many products vectors of `f32` form in the time in which one of so many
+/// numbers is looked at and packed.
+///
+/// By what was measured on one core of a Xeon, tiles are packed in the time of some 10 products, and ten thirds more for each term. Pairs are
+/// packed as they are stored, on a Zen 4 in that of 4, of which a copy in `f32`, which is not made then, takes 2: a product of 32 rows by 512
+/// columns of 128 terms took 25 us, by copies 47. Copies for which the cache is too small take longer than that.
+fn grain(terms: usize, rate: usize, numbers: usize) -> (usize, usize, f64) {
+    match rate {
+        ..TERMS if numbers > NEAR => (ROWS, SIDE, 0.0),
+        ..TERMS => (ROWS, SIDE, 2.0),
+        _ => (BLOCK, BLOCK, (30 + 10 * terms) as f64 / 3.0),
+    }
 }
 
 /// Computes a part of a product otherwise: where it begins, how much it is, the results' memory, and whether to add.

@@ -10,6 +10,8 @@ pub(super) const TERMS: usize = 6;
 
 /// Rows of a tile.
 pub(super) const SIDE: usize = 16;
+/// Rows of results of which vectors of pairs form no fewer: 16 of their sums are in registers at a time, as many as it takes to wait for none.
+pub(super) const ROWS: usize = 8;
 /// Numbers of a row of a tile on the left, whose products are summed: those of a step.
 pub(super) const DEPTH: usize = 32;
 /// Rows and columns of the results of one call, which are two by two tiles.
