@@ -389,6 +389,11 @@ fn products_of_halves_are_summed_in_single_precision() {
         [23, 40, 190],
         // Few, and more columns than are near at a time.
         [3, 130, 2048],
+        // Few, but enough for a unit that forms eight rows and 16 columns at a time.
+        [7, 514, 97],
+        [18, 200, 130],
+        [130, 28, 90],
+        [10, 500, 270],
         // Few with short sums, and few of both.
         [8, 64, 32],
         [90, 16, 16],
