@@ -121,7 +121,94 @@ case("stft", lambda x: ri(torch.stft(x, 8, 3, window=hann, center=True, return_c
 case("stft, two-sided", lambda x: ri(torch.stft(x, 6, 2, win_length=5, window=torch.hamming_window(5, periodic=False), center=False, normalized=True, onesided=False, return_complex=True)), [2, 13])
 case("istft", lambda x: torch.istft(torch.view_as_complex(x), 8, 3, window=torch.blackman_window(8), length=15), [2, 5, 7, 2])
 case("istft, two-sided", lambda x: torch.istft(torch.view_as_complex(x), 6, 2, window=torch.ones(6), onesided=False, normalized=True), [2, 6, 5, 2])
+def samples(shape):
+    return torch.arange(math.prod(shape), dtype=torch.float64).mul(0.37).frac().reshape(shape)
+
+
+def fractional(x, pool, kernel, outputs):
+    values, at = pool(x, kernel, output_size=outputs, _random_samples=samples([*x.shape[:2], x.ndim-2]))
+    return values + 0.01*at
+
+
+case("fractional_max_pool of planes", lambda x: fractional(x, F.fractional_max_pool2d_with_indices, (2, 3), (4, 2)), [4, 2, 9, 7])
+case("fractional_max_pool of volumes", lambda x: fractional(x, F.fractional_max_pool3d_with_indices, (1, 2, 3), (3, 1, 3)), [4, 1, 5, 4, 6])
+often = torch.tensor([2, 0, 2, 3, 2, 0])
+case("embedding, gradients by frequency", lambda w: F.embedding(often, w, padding_idx=3, scale_grad_by_freq=True), [4, 3])
+case("embedding of bounded rows", lambda w: F.embedding(often, w*1, max_norm=0.9, norm_type=1.0), [4, 3])
+case("embedding_bag of bounded rows", lambda w: F.embedding_bag(often.reshape(2, 3), w*1, max_norm=0.9, norm_type=1.0, mode="mean"), [4, 3])
+
+
+def added(x, q, k, v, out, bias, mask=None, zero=True):
+    """Attention of two heads of width 2 with keys of its own; a mask says what is hidden."""
+    found, weights = F.multi_head_attention_forward(
+        x.transpose(0, 1), x.transpose(0, 1), x.transpose(0, 1), 4, 2, None, torch.zeros(12), bias[:1].reshape(1, 1, 4) if len(bias) else None,
+        bias[1:].reshape(1, 1, 4) if len(bias) else None, zero, 0.0, out, torch.zeros(4), attn_mask=mask, use_separate_proj_weight=True, q_proj_weight=q,
+        k_proj_weight=k, v_proj_weight=v, average_attn_weights=False)
+    return torch.cat([found.transpose(0, 1).flatten(), weights.flatten()])
+
+
+square = [4, 4]
+distance = torch.arange(5)-torch.arange(5)[:, None]
+case("attention with keys of its own", added, [4, 5, 4], square, square, square, square, [2, 4])
+case("attention with a key of its own, causal", lambda *x: added(*x, mask=distance > 0, zero=False), [4, 5, 4], square, square, square, square, [2, 4])
+near = torch.where((distance > 0) | (distance < -1), -math.inf, 0.3*distance)
+case("attention with a key of zeros, near", lambda *x: added(*x, [], mask=near), [4, 5, 4], square, square, square, square)
+
+
+def clusters(x, head, bias, *tail):
+    layer = torch.nn.AdaptiveLogSoftmaxWithLoss(4, 9, [3, 5], div_value=2.0, head_bias=True)
+    names = ["head.weight", "head.bias", "tail.0.0.weight", "tail.0.1.weight", "tail.1.0.weight", "tail.1.1.weight"]
+    found, loss = torch.func.functional_call(layer, dict(zip(names, (head, bias, *tail))), (x, torch.tensor([7, 0, 4, 8, 2])))
+    return torch.cat([found, loss.reshape(1)])
+
+
+case("adaptive_log_softmax", clusters, [5, 4], [5, 4], [5], [2, 4], [2, 2], [1, 4], [4, 1])
+case("adaptive_log_softmax of all", lambda x, *w: torch.cat([F.log_softmax(F.linear(x, w[0], w[1]), 1)[:, :3], F.log_softmax(x@w[2].T@w[3].T, 1)+F.log_softmax(F.linear(x, w[0], w[1]), 1)[:, 3:4], F.log_softmax(x@w[4].T@w[5].T, 1)+F.log_softmax(F.linear(x, w[0], w[1]), 1)[:, 4:]], 1), [5, 4], [5, 4], [5], [2, 4], [2, 2], [1, 4], [4, 1])
+D = torch.distributions
+torch.digamma = torch.Tensor.digamma = lambda x: Polygamma.apply(0, x)
+
+
+def kinds(a, b):
+    return {
+        "normal": D.Normal(a, b.exp()), "laplace": D.Laplace(a, b.exp()), "gumbel": D.Gumbel(a, b.exp()), "gamma": D.Gamma(a.exp(), b.exp()),
+        "exponential": D.Exponential(b.exp()), "beta": D.Beta(a.exp(), b.exp()), "inner": D.Uniform(0.3*a.sigmoid(), 0.4+0.5*b.sigmoid()),
+        "outer": D.Uniform(-a.exp(), 1+b.exp()), "bernoulli": D.Bernoulli(logits=a), "poisson": D.Poisson(b.exp()),
+    }
+
+
+def divergences(pairs):
+    def found(a, b, c, d):
+        p, q = kinds(a, b), kinds(c, d)
+        return torch.stack([D.kl_divergence(p[x], q[y]).expand(a.shape) for x, y in (pair.split() for pair in pairs)])
+    return found
+
+
+case("kl_divergence from normal", divergences(["beta normal", "exponential normal", "gamma normal", "gumbel normal", "laplace normal", "outer normal", "normal laplace"]), *4*[[3]])
+case("kl_divergence from sides", divergences(["beta exponential", "gamma exponential", "inner exponential", "beta gamma", "exponential gamma", "inner gamma", "beta outer", "inner beta"]), *4*[[3]])
+case("kl_divergence from gumbel", divergences(["exponential gumbel", "gamma gumbel", "normal gumbel", "outer gumbel", "bernoulli poisson"]), *4*[[3]])
+
+
+def low_rank(loc, factor, diagonal, loc_2, tril):
+    p, q = D.LowRankMultivariateNormal(loc, factor, diagonal.exp()), D.MultivariateNormal(loc_2, scale_tril=S(tril).tril())
+    r = D.LowRankMultivariateNormal(loc_2, 2*factor[0], diagonal.exp()+1)
+    return torch.cat([x.flatten() for x in (p.log_prob(loc_2), p.entropy(), p.variance, p.covariance_matrix, D.kl_divergence(p, r), D.kl_divergence(p, q), D.kl_divergence(q, p))])
+
+
+def wishart(df, tril, value):
+    p = D.Wishart(df.exp()+3, scale_tril=S(tril).tril())
+    value = S(value)@S(value).mT
+    return torch.cat([x.flatten() for x in (p.log_prob(value), p.entropy(), p.mean, p.variance)])
+
+
+def lkj(concentration, rows):
+    triangle = F.normalize(torch.eye(4)+rows.tril(-1), dim=-1)
+    return D.LKJCholesky(4, concentration.exp(), validate_args=False).log_prob(triangle)
+
+
 S = lambda a: a+3*torch.eye(a.shape[-1])
+case("LowRankMultivariateNormal", low_rank, [4, 3], [4, 3, 2], [3], [4, 3], [3, 3])
+case("Wishart", wishart, [4], [3, 3], [4, 3, 3])
+case("LkjCholesky", lkj, [4], [4, 4, 4])
 case("solve_triangular", lambda a, b: L.solve_triangular(S(a), b, upper=False), [4, 3, 3], [4, 3, 2])
 case("solve_triangular of ones above", lambda a, b: L.solve_triangular(a, b.unsqueeze(2), upper=True, unitriangular=True).squeeze(2), [4, 3, 3], [4, 3])
 case("pinv", lambda a: L.pinv(a), [4, 3, 2])

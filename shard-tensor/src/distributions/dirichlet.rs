@@ -51,7 +51,7 @@ impl Beta {
 }
 
 /// The logarithm of the beta function.
-fn log_beta<'f>(a: Symbol<'f>, b: Symbol<'f>) -> Symbol<'f> {
+pub(super) fn log_beta<'f>(a: Symbol<'f>, b: Symbol<'f>) -> Symbol<'f> {
     a.lgamma() + b.lgamma() - (a + b).lgamma()
 }
 

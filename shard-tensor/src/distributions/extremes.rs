@@ -8,7 +8,7 @@ use shard_comm::Calling;
 use std::f64::consts::PI;
 
 /// Euler's constant.
-const EULER_GAMMA: f64 = 0.577_215_664_901_532_9;
+pub(super) const EULER_GAMMA: f64 = 0.577_215_664_901_532_9;
 
 /// The largest of many numbers, as `torch.distributions.Gumbel`.
 #[derive(Clone, Debug)]

@@ -121,9 +121,9 @@ impl<D: Reparametrized> Reparametrized for Independent<D> {
     }
 }
 
-impl<D: Distribution + Divergence> Divergence for Independent<D> {
+impl<D: Distribution + Divergence<Q>, Q> Divergence<Independent<Q>> for Independent<D> {
     #[track_caller]
-    fn kl_divergence(&self, other: &Self) -> Result<ShardTensor> {
+    fn kl_divergence(&self, other: &Independent<Q>) -> Result<ShardTensor> {
         if self.dims != other.dims {
             return Err(Error::argument(
                 "kl_divergence",

@@ -47,6 +47,7 @@ macro_rules! formula {
     }};
 }
 
+mod across;
 mod bernoulli;
 mod categorical;
 mod cauchy;
@@ -60,6 +61,9 @@ mod gamma_slope;
 mod half_normal;
 mod independent;
 mod laplace;
+mod lkj;
+#[cfg(feature = "linalg")]
+mod low_rank;
 mod mixture;
 #[cfg(feature = "linalg")]
 mod multivariate;
@@ -69,6 +73,8 @@ mod student;
 mod transformed;
 mod uniform;
 mod von_mises;
+#[cfg(feature = "linalg")]
+mod wishart;
 
 pub use bernoulli::Bernoulli;
 pub use categorical::Categorical;
@@ -82,6 +88,9 @@ pub use gamma::Gamma;
 pub use half_normal::HalfNormal;
 pub use independent::Independent;
 pub use laplace::Laplace;
+pub use lkj::LkjCholesky;
+#[cfg(feature = "linalg")]
+pub use low_rank::LowRankMultivariateNormal;
 pub use mixture::MixtureSameFamily;
 #[cfg(feature = "linalg")]
 pub use multivariate::MultivariateNormal;
@@ -93,6 +102,8 @@ pub use transformed::{
 };
 pub use uniform::{Exponential, Uniform};
 pub use von_mises::VonMises;
+#[cfg(feature = "linalg")]
+pub use wishart::Wishart;
 
 use crate::ops::fine;
 use crate::{Branch, DType, Error, Result, Shape, ShardTensor, Symbol};

@@ -1,7 +1,7 @@
 //! Normal vectors.
 
 use super::{Distribution, Divergence, Reparametrized, repeated};
-use crate::{Error, Result, Shape, ShardTensor};
+use crate::{Error, Placements, Result, Shape, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::elementwise::broadcast_shape;
 
@@ -100,13 +100,13 @@ impl MultivariateNormal {
 
     /// The logarithms of the determinants of the matrices.
     #[track_caller]
-    fn log_det(&self) -> Result<ShardTensor> {
+    pub(super) fn log_det(&self) -> Result<ShardTensor> {
         self.scale_tril.diagonal(0, -2, -1)?.log()?.sum(-1, false)
     }
 
     /// The squares of the lengths of vectors `[.., n]` that the matrices are divided by.
     #[track_caller]
-    fn squares(&self, vectors: &ShardTensor) -> Result<ShardTensor> {
+    pub(super) fn squares(&self, vectors: &ShardTensor) -> Result<ShardTensor> {
         if self.scale_tril.ndim() > 2 {
             let solved = self.divided(&vectors.unsqueeze(-1)?)?;
             return solved.square()?.sum([-2, -1], false);
@@ -135,6 +135,16 @@ impl MultivariateNormal {
         let left = repeated(&self.scale_tril, &batch, &[n, n])?;
         left.solve_triangular(&repeated(b, &batch, &[n, columns])?, false, false)
     }
+}
+
+/// The inverses of lower triangular matrices `[.., n, n]`.
+#[track_caller]
+pub(super) fn inverse(lower: &ShardTensor) -> Result<ShardTensor> {
+    let n = lower.shape()[lower.ndim() - 1];
+    let mesh = lower.mesh().with_dtype(lower.dtype());
+    let ones = mesh.eye([n, n], Placements::replicated())?;
+    let ones = repeated(&ones, &Shape::default(), lower.shape())?;
+    lower.solve_triangular(&ones, false, false)
 }
 
 fn unfit(op: &'static str, loc: &ShardTensor, scale: &ShardTensor) -> Error {

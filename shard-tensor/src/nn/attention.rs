@@ -1,7 +1,9 @@
 //! Layers of attention.
 
+mod added;
+
 use super::{Linear, Module, Training};
-use crate::{Attention, Error, Mesh, Neighborhood, Result, ShardTensor, tree};
+use crate::{Attention, Error, Mesh, Neighborhood, Placements, Result, ShardTensor, tree};
 use shard_comm::{Call, Calling};
 use shard_ops::key_of;
 
@@ -34,6 +36,7 @@ pub struct MultiheadAttention {
     kv_heads: usize,
     options: Attention,
     dropout: f64,
+    nothing: bool,
     training: Training,
     /// Of the queries.
     pub q_proj: Linear,
@@ -43,6 +46,10 @@ pub struct MultiheadAttention {
     pub v_proj: Linear,
     /// Of what the heads give.
     pub out_proj: Linear,
+    /// A key that is added behind all others, `[1, 1, width]`: see [`add_bias_kv`](Self::add_bias_kv).
+    pub bias_k: Option<ShardTensor>,
+    /// The value of that key.
+    pub bias_v: Option<ShardTensor>,
 }
 
 impl MultiheadAttention {
@@ -103,6 +110,14 @@ impl MultiheadAttention {
         let _call = Calling::throughout("MultiheadAttention");
         let [width, ..] = widths;
         check_heads("MultiheadAttention", width, heads)?;
+        if width == 0 {
+            return Err(Error::argument(
+                "MultiheadAttention",
+                "a width above 0",
+                "none",
+                "give each head a feature at least",
+            ));
+        }
         let projection = |i: usize| {
             let bound = (6.0 / fans[i] as f64).sqrt();
             Linear::uniform_within(mesh, widths[i], width, bound)
@@ -114,11 +129,14 @@ impl MultiheadAttention {
             kv_heads: heads,
             options: Attention::new(),
             dropout: 0.0,
+            nothing: false,
             training: Training::default(),
             q_proj,
             k_proj,
             v_proj,
             out_proj,
+            bias_k: None,
+            bias_v: None,
         })
     }
 
@@ -198,12 +216,71 @@ impl MultiheadAttention {
             .copied()
             .unwrap_or_default();
         let width = width / self.heads * heads;
-        Ok(Self {
+        let added = self.bias_k.is_some();
+        let layer = Self {
             kv_heads: heads,
             k_proj: self.k_proj.xavier_of(width)?,
             v_proj: self.v_proj.xavier_of(width)?,
             ..self
+        };
+        match added {
+            true => layer.add_bias_kv(),
+            false => Ok(layer),
+        }
+    }
+
+    /// The layer with a key and a value of its own behind those that it is given, which are learned and which every query sees, whatever the
+    /// masks: `add_bias_kv` of PyTorch.
+    ///
+    /// ```
+    /// use shard_tensor::nn::{ModelExt, Module, MultiheadAttention};
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let attention = MultiheadAttention::new(&mesh, 8, 2)?.add_bias_kv()?.add_zero_attn();
+    ///     let x = mesh.randn([1, 5, 8], shard(1))?;
+    ///     let (found, weights) = attention.attend_with_weights(&x, &x, &x, None)?;
+    ///     assert_eq!((found.shape(), weights.shape()), (&[1, 5, 8][..], &[1, 2, 5, 7][..]));
+    ///     let names = attention.parameters().into_iter().map(|p| p.0);
+    ///     assert_eq!(names.skip(8).collect::<Vec<_>>(), ["bias_k", "bias_v"]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks of the program: it draws random numbers.
+    ///
+    /// # Errors
+    /// If the sizes are too large for an array.
+    #[track_caller]
+    pub fn add_bias_kv(self) -> Result<Self> {
+        let _call = Calling::throughout("MultiheadAttention");
+        let drawn = |of: &Linear| {
+            let weight = &of.weight;
+            let width = weight.shape().first().copied().unwrap_or_default();
+            // Xavier's deviation of one element to each of the width.
+            let deviation = (2.0 / width.saturating_add(width) as f64).sqrt();
+            let normal = weight.mesh().with_dtype(weight.dtype());
+            let normal = normal.randn([1, 1, width], Placements::replicated())?;
+            normal.mul_scalar(deviation)?.requires_grad()
+        };
+        let (bias_k, bias_v) = (Some(drawn(&self.k_proj)?), Some(drawn(&self.v_proj)?));
+        Ok(Self {
+            bias_k,
+            bias_v,
+            ..self
         })
+    }
+
+    /// The layer with a key and a value of zeros behind all others, which every query sees, whatever the masks: what a query that finds nothing
+    /// attends to. `add_zero_attn` of PyTorch.
+    #[must_use]
+    pub fn add_zero_attn(self) -> Self {
+        Self {
+            nothing: true,
+            ..self
+        }
     }
 
     /// The layer without biases.
@@ -255,8 +332,8 @@ impl MultiheadAttention {
         mask: Option<&ShardTensor>,
     ) -> Result<ShardTensor> {
         let _call = Calling::throughout("MultiheadAttention");
-        let [q, k, v] = self.projected([queries, keys, values])?;
-        self.found(&q, &k, &v, mask)
+        let seen = self.seen([queries, keys, values], mask)?;
+        self.found(&seen)
     }
 
     /// As [`attend`](Self::attend), where queries see the keys of their own segment alone, as [`ShardTensor::attention_by_segment`] has it: for
@@ -282,7 +359,8 @@ impl MultiheadAttention {
     /// As [`attend`](Self::attend), with eight bytes more for each key that moves.
     ///
     /// # Errors
-    /// As [`attend`](Self::attend) and [`ShardTensor::attention_by_segment`].
+    /// As [`attend`](Self::attend) and [`ShardTensor::attention_by_segment`]; [`Argument`](Error::Argument) for a layer with
+    /// [keys of its own](Self::add_bias_kv), which are in no segment.
     #[track_caller]
     pub fn attend_by_segment(
         &self,
@@ -292,13 +370,21 @@ impl MultiheadAttention {
         mask: Option<&ShardTensor>,
     ) -> Result<ShardTensor> {
         let _call = Calling::throughout("MultiheadAttention");
+        if self.adds() > 0 {
+            return Err(Error::argument(
+                "MultiheadAttention",
+                "a layer without keys of its own, which are in no segment",
+                "one with `add_bias_kv` or `add_zero_attn`",
+                "hide other segments by a mask: `attend(queries, keys, Some(&mask))`",
+            ));
+        }
         let [q, k, v] = self.projected([queries, keys, keys])?;
-        let options = self.options_of_call(&q);
+        let options = self.options_of_call(&q, self.options);
         self.join(&q.attention_by_segment(&k, &v, segments, mask, &options)?)
     }
 
-    /// As [`attend_to`](Self::attend_to), and the probabilities by which values were weighed, `[batch, heads, queries, keys]`, before any are
-    /// dropped: PyTorch's `need_weights` with `average_attn_weights=False`, whose mean over dim 1 is what it gives without that. They
+    /// As [`attend_to`](Self::attend_to), and the probabilities by which values were weighed, `[batch, heads, queries, keys]` with
+    /// [keys of its own](Self::add_bias_kv) behind the others, before any are dropped: PyTorch's `need_weights` with `average_attn_weights=False`, whose mean over dim 1 is what it gives without that. They
     /// take the memory that attention itself saves.
     ///
     /// ```
@@ -330,12 +416,37 @@ impl MultiheadAttention {
         mask: Option<&ShardTensor>,
     ) -> Result<(ShardTensor, ShardTensor)> {
         let _call = Calling::throughout("MultiheadAttention");
-        let [q, k, v] = self.projected([queries, keys, values])?;
-        let weights = q.attention_weights(&k, mask, &self.options)?;
-        Ok((self.found(&q, &k, &v, mask)?, weights))
+        let seen = self.seen([queries, keys, values], mask)?;
+        let [q, k, _] = &seen.projected;
+        let weights = q.attention_weights(k, seen.mask.as_ref(), &seen.options)?;
+        Ok((self.found(&seen)?, weights))
     }
 
-    /// Queries, keys and values of each head, `[batch, heads, tokens, features]`.
+    /// How many keys the layer adds.
+    fn adds(&self) -> usize {
+        usize::from(self.bias_k.is_some()) + usize::from(self.nothing)
+    }
+
+    /// What queries see: keys, those of the layer's own among them, and what hides some.
+    #[track_caller]
+    fn seen(&self, of: [&ShardTensor; 3], mask: Option<&ShardTensor>) -> Result<Seen> {
+        let projected = self.projected(of)?;
+        let (mask, options) = match self.adds() {
+            0 => (mask.cloned(), self.options),
+            added => {
+                let [q, k, _] = &projected;
+                let given = k.shape()[2] - added;
+                added::mask(q, given, mask, self.options, added)?
+            }
+        };
+        Ok(Seen {
+            projected,
+            mask,
+            options,
+        })
+    }
+
+    /// Queries, keys and values of each head, `[batch, heads, tokens, features]`, with the layer's own keys behind the others.
     #[track_caller]
     fn projected(&self, of: [&ShardTensor; 3]) -> Result<[ShardTensor; 3]> {
         let split = |projection: &Linear, x: &ShardTensor, heads| {
@@ -347,6 +458,8 @@ impl MultiheadAttention {
             split(&self.k_proj, keys, self.kv_heads)?,
             split(&self.v_proj, values, self.kv_heads)?,
         );
+        let k = added::behind(k, self.bias_k.as_ref(), self.nothing)?;
+        let v = added::behind(v, self.bias_v.as_ref(), self.nothing)?;
         let group = self.heads / self.kv_heads;
         Ok(match tears(&q, group) {
             true => {
@@ -362,14 +475,10 @@ impl MultiheadAttention {
 
     /// What the heads find together.
     #[track_caller]
-    fn found(
-        &self,
-        q: &ShardTensor,
-        k: &ShardTensor,
-        v: &ShardTensor,
-        mask: Option<&ShardTensor>,
-    ) -> Result<ShardTensor> {
-        self.join(&q.attention(k, v, mask, &self.options_of_call(q))?)
+    fn found(&self, seen: &Seen) -> Result<ShardTensor> {
+        let [q, k, v] = &seen.projected;
+        let options = self.options_of_call(q, seen.options);
+        self.join(&q.attention(k, v, seen.mask.as_ref(), &options)?)
     }
 
     /// What heads have found, through the last projection.
@@ -380,9 +489,9 @@ impl MultiheadAttention {
     }
 
     /// The options of one call, in which others are dropped than in the last.
-    fn options_of_call(&self, queries: &ShardTensor) -> Attention {
+    fn options_of_call(&self, queries: &ShardTensor, options: Attention) -> Attention {
         if !self.training.is_on() || self.dropout == 0.0 {
-            return self.options;
+            return options;
         }
         let stream = queries.context().next_stream();
         // The op's key leaves the stream out, so ranks are told here of another.
@@ -390,8 +499,16 @@ impl MultiheadAttention {
         let call = call.of(queries.dtype(), queries.layout());
         let read = [queries.value().array().number()];
         queries.mesh().comm().record(call.reading(&read));
-        self.options.dropout(self.dropout, stream)
+        options.dropout(self.dropout, stream)
     }
+}
+
+/// What the heads of a call see.
+struct Seen {
+    /// Queries, keys and values, `[batch, heads, tokens, features]`.
+    projected: [ShardTensor; 3],
+    mask: Option<ShardTensor>,
+    options: Attention,
 }
 
 tree!(MultiheadAttention {
@@ -399,6 +516,8 @@ tree!(MultiheadAttention {
     k_proj,
     v_proj,
     out_proj,
+    bias_k,
+    bias_v,
     training
 });
 

@@ -1,7 +1,7 @@
 //! Tables of rows.
 
 use super::Module;
-use crate::{BagReduce, Error, Mesh, Placements, Result, ShardTensor, tree};
+use crate::{BagReduce, Error, Mesh, NormOrder, Placements, Result, ShardTensor, tree};
 use shard_comm::{Calling, DType};
 
 /// The rows of a table that integers name, as `torch.nn.Embedding`. With the table's rows sharded, ranks ask each other for the rows
@@ -9,6 +9,8 @@ use shard_comm::{Calling, DType};
 #[derive(Clone, Debug)]
 pub struct Embedding {
     padding: Option<usize>,
+    longest: Option<Longest>,
+    shares: bool,
     /// `[rows, features]`, standard normal at first.
     pub weight: ShardTensor,
 }
@@ -26,8 +28,56 @@ impl Embedding {
         let weight = mesh.randn([rows, features], Placements::replicated())?;
         Ok(Self {
             padding: None,
+            longest: None,
+            shares: false,
             weight: weight.requires_grad()?,
         })
+    }
+
+    /// The table whose rows, each time they are named, are first shortened to a norm of `most`, where that of this order is above it: `max_norm` and
+    /// `norm_type` of PyTorch. The parameter itself is [set](ShardTensor::set), and no gradient sees of it.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, nn::{Embedding, Module}, replicate, shard};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let table = Embedding::new(&mesh, 4, 2)?.max_norm(2.0, 1.0);
+    ///     table.weight.set(&mesh.full([4, 2], 3.0, replicate())?)?;
+    ///     let words = table.forward(&mesh.distribute(&array![2_i64, 0], shard(0))?)?;
+    ///     assert!((words.norm(2.0, -1, false)?.amax(.., false)?.item()? - 1.0).abs() < 1e-5);
+    ///     assert_eq!(table.weight.select(0, 1)?.to_array::<f32>()?, array![3.0, 3.0].into_dyn()); // not named
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[must_use]
+    pub fn max_norm(self, order: impl Into<NormOrder>, most: f64) -> Self {
+        let longest = Some(Longest::new(order, most));
+        Self { longest, ..self }
+    }
+
+    /// The table whose rows each get the mean of the gradients at the places that name them, and not their sum: `scale_grad_by_freq` of PyTorch.
+    /// How often a row is named is counted in all of the call's indices, on all ranks.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, nn::{Embedding, Module}, shard};
+    /// let slopes = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let table = Embedding::new(&mesh, 3, 1)?.scale_grad_by_freq();
+    ///     let words = table.forward(&mesh.distribute(&array![2_i64, 0, 2, 2], shard(0))?)?;
+    ///     let slopes = mesh.arange(4, shard(0))?.mul_scalar(3.0)?;
+    ///     let loss = words.flatten()?.dot(&slopes)?;
+    ///     loss.grad1(&table.weight, false)?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(slopes[0].as_slice(), Some(&[3.0, 0.0, (0.0 + 6.0 + 9.0) / 3.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[must_use]
+    pub fn scale_grad_by_freq(self) -> Self {
+        Self {
+            shares: true,
+            ..self
+        }
     }
 
     /// The table with this row of zeros, which gets no gradient and so stays: what stands for no token, `padding_idx` of PyTorch.
@@ -81,7 +131,55 @@ tree!(Embedding { weight });
 impl Module for Embedding {
     #[track_caller]
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        self.weight.embedding(x, self.padding)
+        let _call = Calling::throughout("Embedding");
+        if let Some(longest) = &self.longest {
+            longest.shorten(&self.weight, x)?;
+        }
+        let rows = self.weight.embedding(x, self.padding)?;
+        if self.shares && rows.is_tracked() {
+            let often = counts(&self.weight, x)?.to(DType::F64)?;
+            let often = often.embedding(x, None)?.unsqueeze(-1)?;
+            rows.on_gradient(move |slope| {
+                let wide = match slope.dtype() {
+                    DType::F64 => DType::F64,
+                    _ => DType::F32,
+                };
+                let share = slope.to(wide)?.div(&often.to(wide)?)?;
+                Ok(Some(share.to(slope.dtype())?))
+            })?;
+        }
+        Ok(rows)
+    }
+}
+
+/// How often indices name each row of a table.
+#[track_caller]
+fn counts(table: &ShardTensor, indices: &ShardTensor) -> Result<ShardTensor> {
+    let rows = table.shape().first().copied().unwrap_or_default();
+    indices.detach().flatten()?.bincount_within(None, rows)
+}
+
+/// How long rows may be.
+#[derive(Clone, Copy, Debug)]
+struct Longest {
+    order: NormOrder,
+    most: f64,
+}
+
+impl Longest {
+    fn new(order: impl Into<NormOrder>, most: f64) -> Self {
+        let order = order.into();
+        Self { order, most }
+    }
+
+    /// Shortens the rows of a table that indices name.
+    #[track_caller]
+    fn shorten(&self, table: &ShardTensor, indices: &ShardTensor) -> Result<()> {
+        let named = counts(table, indices)?.gt_scalar(0.0)?;
+        let whole = table.detach();
+        let short = whole.renorm(self.order, 0, self.most)?;
+        let fitting = named.unsqueeze(-1)?.where_(&short, &whole)?;
+        table.set(&fitting.redistribute(table.layout())?)
     }
 }
 
@@ -108,6 +206,7 @@ impl Module for Embedding {
 pub struct EmbeddingBag {
     how: BagReduce,
     padding: Option<usize>,
+    longest: Option<Longest>,
     /// `[rows, features]`, standard normal at first.
     pub weight: ShardTensor,
 }
@@ -126,8 +225,16 @@ impl EmbeddingBag {
         Ok(Self {
             how,
             padding: None,
+            longest: None,
             weight,
         })
+    }
+
+    /// As [`Embedding::max_norm`].
+    #[must_use]
+    pub fn max_norm(self, order: impl Into<NormOrder>, most: f64) -> Self {
+        let longest = Some(Longest::new(order, most));
+        Self { longest, ..self }
     }
 
     /// The table with this row of zeros, which counts as none and gets no gradient.
@@ -141,13 +248,15 @@ impl EmbeddingBag {
     pub fn padding(self, row: usize) -> Result<Self> {
         let table = Embedding {
             padding: None,
+            longest: None,
+            shares: false,
             weight: self.weight,
         };
         let table = table.padding(row)?;
         Ok(Self {
-            how: self.how,
             padding: table.padding,
             weight: table.weight,
+            ..self
         })
     }
 
@@ -160,7 +269,16 @@ impl EmbeddingBag {
     /// As [`ShardTensor::embedding_bag`].
     #[track_caller]
     pub fn combine(&self, indices: &ShardTensor, offsets: &ShardTensor) -> Result<ShardTensor> {
-        (self.weight).embedding_bag(indices, Some(offsets), self.how, None, self.padding)
+        self.of(indices, Some(offsets))
+    }
+
+    #[track_caller]
+    fn of(&self, indices: &ShardTensor, offsets: Option<&ShardTensor>) -> Result<ShardTensor> {
+        let _call = Calling::throughout("EmbeddingBag");
+        if let Some(longest) = &self.longest {
+            longest.shorten(&self.weight, indices)?;
+        }
+        (self.weight).embedding_bag(indices, offsets, self.how, None, self.padding)
     }
 }
 
@@ -170,6 +288,6 @@ tree!(EmbeddingBag { weight });
 impl Module for EmbeddingBag {
     #[track_caller]
     fn forward(&self, indices: &ShardTensor) -> Result<ShardTensor> {
-        (self.weight).embedding_bag(indices, None, self.how, None, self.padding)
+        self.of(indices, None)
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Layers are written with the module, `nn::Linear`, `nn::Conv`, as PyTorch's are.
 
+mod adaptive;
 mod attention;
 mod buffer;
 mod conv;
@@ -30,6 +31,7 @@ mod state_space;
 mod transformer;
 mod tree;
 
+pub use adaptive::AdaptiveLogSoftmax;
 pub use attention::{MultiheadAttention, NeighborhoodAttention};
 pub use buffer::Buffer;
 pub use conv::{Conv, ConvTranspose};
@@ -44,7 +46,9 @@ pub use parallel_plan::ParallelPlan;
 pub use parametrized::{
     Parametrization, Parametrized, SpectralNorm, WeightNorm, spectral_norm, weight_norm,
 };
-pub use pool::{AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, LpPool, MaxPool, MaxUnpool};
+pub use pool::{
+    AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, FractionalMaxPool, LpPool, MaxPool, MaxUnpool,
+};
 pub use position::{PositionEmbedding, Rotary, SinCos};
 pub use prelu::PRelu;
 pub use recurrent::{Gru, GruCell, Lstm, LstmCell, Recurrent, RecurrentCell, Rnn, RnnCell};

@@ -63,6 +63,67 @@ impl Module for LpPool {
     }
 }
 
+/// The greatest of each of so many windows that lie on the plane by chance, others in each call: `torch.nn.FractionalMaxPool2d` and `3d`.
+///
+/// ```
+/// use shard_tensor::nn::{FractionalMaxPool, Module};
+/// use shard_tensor::{launch, shard};
+/// launch(2, |ctx| {
+///     let x = ctx.mesh_of(2)?.rand([2, 3, 9, 8], shard(2))?;
+///     assert_eq!(FractionalMaxPool::new(2, [5, 4]).forward(&x)?.shape(), [2, 3, 5, 4]);
+///     assert_eq!(FractionalMaxPool::by_ratio(2, [0.5, 0.75]).forward(&x)?.shape(), [2, 3, 4, 6]);
+///     Ok(())
+/// })?;
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FractionalMaxPool {
+    kernel: Shape,
+    outputs: Outputs,
+}
+
+/// How many windows there are along each dim.
+#[derive(Clone, Debug)]
+enum Outputs {
+    Number(Shape),
+    Ratio(Vec<f64>),
+}
+
+impl FractionalMaxPool {
+    /// The layer of windows of these extents, so many of them along each dim.
+    pub fn new(kernel: impl Into<Shape>, outputs: impl Into<Shape>) -> Self {
+        Self {
+            kernel: kernel.into(),
+            outputs: Outputs::Number(outputs.into()),
+        }
+    }
+
+    /// The layer of so many windows as a share of each of the plane's extents comes to, rounded down; one for all dims, or one for each.
+    pub fn by_ratio(kernel: impl Into<Shape>, ratios: impl Into<Vec<f64>>) -> Self {
+        Self {
+            kernel: kernel.into(),
+            outputs: Outputs::Ratio(ratios.into()),
+        }
+    }
+}
+
+tree!(FractionalMaxPool {});
+
+impl Module for FractionalMaxPool {
+    #[track_caller]
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        let spatial = x.shape().iter().skip(2);
+        let outputs: Vec<usize> = match &self.outputs {
+            Outputs::Number(outputs) => outputs.to_vec(),
+            Outputs::Ratio(ratios) => (ratios.iter().cycle())
+                .zip(spatial)
+                .map(|(ratio, &n)| (ratio * n as f64) as usize)
+                .collect(),
+        };
+        x.fractional_max_pool(self.kernel.clone(), outputs, None)
+    }
+}
+
 /// The way back from a [`MaxPool`], with the indices that it found. It takes two tensors, so it is no [`Module`].
 ///
 /// ```

@@ -548,7 +548,7 @@ impl ShardTensor {
 
     /// The numbers of the context's next stream, in a layout.
     #[track_caller]
-    fn drawn(&self, dtype: DType, layout: &Layout, how: Distribution) -> Result<Self> {
+    pub(super) fn drawn(&self, dtype: DType, layout: &Layout, how: Distribution) -> Result<Self> {
         self.drawn_from(self.context().next_stream(), dtype, layout, how)
     }
 

@@ -4,11 +4,14 @@
     reason = "options are built in place: `x.lp_pool(2.0, PoolOptions::new(3))`"
 )]
 
+use super::fine;
 use crate::options::{PoolOptions, UnfoldOptions};
 use crate::{Dim, Result, Shape, ShardTensor};
-use shard_comm::Calling;
+use shard_comm::{Calling, DType};
 use shard_ops::grid::{self, Sampling};
+use shard_ops::random::Distribution;
 use shard_ops::{pool, unfold};
+use shard_spec::Layout;
 
 /// Pools of `[batch, channels, spatial...]` tensors whose windows follow from the number of outputs: output `o` of `m` sees the inputs
 /// `floor(o n / m) .. ceil((o + 1) n / m)` of `n`.
@@ -72,6 +75,91 @@ impl ShardTensor {
 
 fn all(extents: &[usize]) -> Vec<Option<usize>> {
     extents.iter().map(|&n| Some(n)).collect()
+}
+
+/// Pools of windows that begin at places drawn by chance.
+impl ShardTensor {
+    /// The greatest value of each of so many windows of these extents, which lie on the plane by chance, near each other or overlapping
+    /// (Graham, 2014): `torch.nn.functional.fractional_max_pool2d`, and of three spatial dims `fractional_max_pool3d`. Where they begin follows from
+    /// numbers from 0 to 1, `samples` of `[batch, channels, spatial dims]` as PyTorch's `_random_samples`; without them they are drawn, the same
+    /// under any layout.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, replicate, shard};
+    /// let greatest = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let x = mesh.arange(6, [shard(0)])?.reshape([1, 1, 6])?;
+    ///     assert_eq!(x.fractional_max_pool(2, 3, None)?.shape(), [1, 1, 3]);
+    ///     let samples = mesh.distribute(&array![[[0.75_f32]]], replicate())?;
+    ///     x.fractional_max_pool(2, 3, Some(&samples))?.to_array::<f32>()
+    /// })?;
+    /// // Windows begin at 0, ⌊1.75 · 2⌋ - ⌊0.75 · 2⌋ = 2, and 4.
+    /// assert_eq!(greatest[0].as_slice(), Some(&[1.0, 3.0, 5.0][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// All members of the mesh; without samples all ranks of the program, as it draws random numbers. Communicates halos, and what windows pick of
+    /// other ranks' places.
+    ///
+    /// # Errors
+    /// If there are not one to three spatial dims, an extent for each or one for all; if so many windows do not fit onto the plane; for samples of
+    /// another shape.
+    #[track_caller]
+    pub fn fractional_max_pool(
+        &self,
+        kernel: impl Into<Shape>,
+        outputs: impl Into<Shape>,
+        samples: Option<&Self>,
+    ) -> Result<Self> {
+        let _call = Calling::of("fractional_max_pool");
+        Ok(self
+            .fractional_max_pool_with_indices(kernel, outputs, samples)?
+            .0)
+    }
+
+    /// As [`fractional_max_pool`](Self::fractional_max_pool), and where in the plane each value stands, counted row-major.
+    ///
+    /// # Collective
+    /// As [`fractional_max_pool`](Self::fractional_max_pool).
+    ///
+    /// # Errors
+    /// As [`fractional_max_pool`](Self::fractional_max_pool).
+    #[track_caller]
+    pub fn fractional_max_pool_with_indices(
+        &self,
+        kernel: impl Into<Shape>,
+        outputs: impl Into<Shape>,
+        samples: Option<&Self>,
+    ) -> Result<(Self, Self)> {
+        let _call = Calling::of("fractional_max_pool_with_indices");
+        let (kernel, outputs) = (kernel.into(), outputs.into());
+        let samples = match samples {
+            Some(samples) => samples.clone(),
+            None => self.samples_of_planes()?,
+        };
+        let exec = self.context().tape();
+        let (y, indices) =
+            pool::fractional_max_pool(exec, &self.value(), &samples.value(), &kernel, &outputs)?;
+        Ok((self.lift(y), self.lift(indices)))
+    }
+
+    /// Numbers from 0 to 1, `[batch, channels, spatial dims]`, which lie as the planes of this tensor do.
+    #[track_caller]
+    fn samples_of_planes(&self) -> Result<Self> {
+        let mut shape = self.shape().to_vec();
+        shape.truncate(2);
+        shape.push(self.ndim().saturating_sub(2));
+        let of = |d: usize| self.layout().sharding(d).filter(|_| d < 2).cloned();
+        let layout =
+            Layout::from_dims(self.layout().mesh(), &shape, (0..shape.len()).map(of), None)?;
+        let dtype = match self.dtype().is_float() {
+            true => fine(self.dtype()),
+            // They are refused by the pool.
+            false => DType::F32,
+        };
+        self.drawn(dtype, &layout, Distribution::Unit)
+    }
 }
 
 /// Pools by powers, and the way back from a pool.

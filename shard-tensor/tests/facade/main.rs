@@ -8,6 +8,8 @@ mod clipping;
 mod common;
 mod constructors;
 mod counts;
+#[cfg(feature = "linalg")]
+mod covariances;
 mod ctc;
 mod distributions;
 mod domains;
@@ -26,6 +28,7 @@ mod histories;
 mod indexing;
 mod infinities;
 mod inside;
+mod kinds;
 mod layers;
 mod limits;
 mod linear_loss;

@@ -1,5 +1,8 @@
 //! Ops against PyTorch's numbers (`xtests/data/ops.json`), on many layouts: values and gradients.
 
+mod distributions;
+mod layers;
+
 use crate::common::close;
 use crate::optimizing::numbers;
 use ndarray::{arr1, arr2};
@@ -328,6 +331,16 @@ fn ops_are_pytorchs_wherever_their_operands_lie() {
     check(&OPS);
 }
 
+#[test]
+fn layers_are_pytorchs_wherever_their_operands_lie() {
+    check(&layers::LAYERS);
+}
+
+#[test]
+fn distributions_are_pytorchs_wherever_their_parameters_lie() {
+    check(distributions::DISTRIBUTIONS);
+}
+
 #[cfg(feature = "linalg")]
 const ALGEBRA: [Case; 23] = [
     ("solve_triangular", |x| {
@@ -379,7 +392,10 @@ fn matrices_are_pytorchs_wherever_they_lie() {
 #[cfg(feature = "linalg")]
 #[test]
 fn all_numbers_of_pytorch_are_compared() {
-    let compared = OPS.iter().chain(&ALGEBRA).map(|(name, _)| *name);
+    let compared = OPS.iter().chain(&ALGEBRA).chain(&layers::LAYERS);
+    let compared = compared
+        .chain(distributions::DISTRIBUTIONS)
+        .map(|(name, _)| *name);
     let mut compared: Vec<&str> = compared.collect();
     compared.sort_unstable();
     let fixture = fixture();

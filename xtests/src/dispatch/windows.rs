@@ -10,8 +10,8 @@ use shard_ops::norm::{
     Running, batch_norm, group_norm, instance_norm, instance_norm_running, layer_norm, rms_norm,
 };
 use shard_ops::pool::{
-    PoolOptions, adaptive_avg_pool, adaptive_max_pool, avg_pool, local_response_norm, lp_pool,
-    max_pool, max_unpool,
+    PoolOptions, adaptive_avg_pool, adaptive_max_pool, avg_pool, fractional_max_pool,
+    local_response_norm, lp_pool, max_pool, max_unpool,
 };
 use shard_ops::resample::{ResampleTo, interpolate};
 use shard_ops::unfold::{
@@ -42,6 +42,8 @@ pub(crate) const TABLE: &[Entry] = &[
     built("lp_pool1d", by_norm),
     built("lp_pool2d", by_norm),
     built("lp_pool3d", by_norm),
+    built("fractional_max_pool2d", by_chance),
+    built("fractional_max_pool3d", by_chance),
     built("max_unpool1d", put_back),
     built("max_unpool2d", put_back),
     built("max_unpool3d", put_back),
@@ -355,6 +357,14 @@ fn by_norm(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
     batched(e, Args::new(c, v).need("input")?, spatial_dims(c), |x| {
         Ok(vec![lp_pool(e, x, norm, &options)?])
     })
+}
+
+fn by_chance(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
+    let (args, options) = (Args::new(c, v), pooling(c)?);
+    let outputs: Vec<usize> = outputs(c)?.into_iter().flatten().collect();
+    let (x, samples) = (args.need("input")?, args.need("samples")?);
+    let (values, indices) = fractional_max_pool(e, x, samples, &options.kernel, &outputs)?;
+    Ok(vec![values, indices])
 }
 
 fn put_back(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {

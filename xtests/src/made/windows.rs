@@ -20,11 +20,13 @@ enum Kind {
     Positive,
     /// Coordinates from -1.3 to 1.3, none at a kink.
     Coordinate,
+    /// Numbers from 0.1 to 0.9.
+    Share,
     /// Whole numbers from 0 to 29, each once if there are as many.
     Place,
 }
 
-use Kind::{Coordinate, Float, Place, Positive};
+use Kind::{Coordinate, Float, Place, Positive, Share};
 
 impl Kind {
     fn tensor(self, shape: &[usize], seed: u64) -> Tensor {
@@ -34,6 +36,7 @@ impl Kind {
         let data = match self {
             Self::Float => return numbers(shape, seed),
             Self::Positive => of(&|n| (n + 10.0) / 8.0),
+            Self::Share => of(&|n| 0.5 + n * 0.0423),
             Self::Coordinate => of(&|n| n * 0.1409 + 0.0173),
             Self::Place => Data::I64((0..numel(shape)).map(|i| (i * 7 % 30) as i64).collect()),
         };
@@ -88,6 +91,24 @@ fn pools(add: Add<'_>) {
         "lp_pool1d",
         json!({"norm_type": 2.0, "kernel_size": 3}),
         &x(&[2, 2, 11]),
+    );
+    let planes: &[Operand] = &[
+        ("input", Float, &[2, 3, 9, 7]),
+        ("samples", Share, &[2, 3, 2]),
+    ];
+    add(
+        "fractional_max_pool2d",
+        json!({"kernel_size": [2, 3], "output_size": [5, 2]}),
+        planes,
+    );
+    let cubes: &[Operand] = &[
+        ("input", Float, &[2, 1, 5, 4, 6]),
+        ("samples", Share, &[2, 1, 3]),
+    ];
+    add(
+        "fractional_max_pool3d",
+        json!({"kernel_size": 2, "output_size": [3, 1, 4]}),
+        cubes,
     );
     let pooled: &[Operand] = &[
         ("input", Float, &[1, 2, 3, 4]),

@@ -80,6 +80,26 @@ impl Attention {
         Self { fold_by, ..self }
     }
 
+    /// The options with nothing hidden by position, and the least and the greatest distance from a query to a key that it sees by these, for
+    /// so many of both: `i64::MIN` and `i64::MAX` where there is no bound. For what makes a mask of them.
+    ///
+    /// ```
+    /// use shard_ops::attention::{Attention, Causal};
+    /// let recent = Attention::new().causal(Causal::BottomRight).window(2, 0);
+    /// assert_eq!(recent.without_bounds(3, 5), (Attention::new(), [0, 2]));
+    /// assert_eq!(Attention::new().without_bounds(3, 5).1, [i64::MIN, i64::MAX]);
+    /// ```
+    #[must_use]
+    pub fn without_bounds(self, queries: usize, keys: usize) -> (Self, [i64; 2]) {
+        let bounds = self.band(queries, keys).bounds();
+        let free = Self {
+            causal: None,
+            window: None,
+            ..self
+        };
+        (free, bounds.into())
+    }
+
     /// What logits of queries of so many elements are multiplied by.
     pub(super) fn scale_of(&self, dim: usize) -> f64 {
         (self.scale).unwrap_or_else(|| 1.0 / (dim.max(1) as f64).sqrt())

@@ -28,6 +28,7 @@ pub use self::fill::{index_fill, scatter_value};
 use self::fold::FoldRows;
 pub use self::grouped::{gather_mm, gather_mm_by, grouped_mm};
 pub use self::places::index;
+pub(super) use self::repeats::numbered;
 pub use self::repeats::repeat_interleave_each;
 pub(crate) use self::resolve::Resolve;
 pub(super) use self::rows::ABSENT;

@@ -71,12 +71,12 @@ pub fn repeat_interleave_each(
     };
     // What stands at a place is the index whose copies are the first to end behind it.
     let ends = cumsum(exec, &counts, 0)?;
-    let from = searchsorted(exec, &ends, &places(x, dim, total)?, true)?;
+    let from = searchsorted(exec, &ends, &numbered(x, dim, total)?, true)?;
     index_select(exec, x, dim, &from)
 }
 
 /// The numbers from 0 to below `total`, divided over the mesh axes that divide a dim of `x`.
-fn places(x: &Value, dim: usize, total: usize) -> Result<Value> {
+pub(in crate::families) fn numbered(x: &Value, dim: usize, total: usize) -> Result<Value> {
     let mut layout = Layout::builder(x.layout().mesh(), &[total]);
     if let Some(own) = x.layout().sharding(dim) {
         let parts = Partition::balanced(total, own.partition.parts());

@@ -4,10 +4,12 @@
 mod adaptive;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod fractional;
 mod powers;
 mod unpool;
 
 pub use adaptive::{adaptive_avg_pool, adaptive_max_pool};
+pub use fractional::fractional_max_pool;
 pub use powers::{local_response_norm, lp_pool};
 pub use unpool::max_unpool;
 
