@@ -95,6 +95,53 @@ impl ShardTensor {
         Ok((q, r))
     }
 
+    /// As [`qr`](Self::qr), with columns for all rows: orthogonal `Q`, `[.., m, m]`, and `R`, `[.., m, n]`, `torch.linalg.qr` with
+    /// `mode="complete"`. Which columns are behind the first `min(m, n)` is decided by none but that they make a basis, so PyTorch's may be others.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, ndarray::array, replicate};
+    /// launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let a = mesh.distribute(&array![[3.0_f64], [0.0], [4.0]], replicate())?;
+    ///     let (q, r) = a.qr_complete()?;
+    ///     assert_eq!((q.shape(), r.shape()), (&[3, 3][..], &[3, 1][..]));
+    ///     let [ones, same] = [q.matmul(&q.transpose(0, 1)?)?, q.matmul(&r)?];
+    ///     assert!(ones.allclose(&mesh.with_dtype(a.dtype()).eye([3, 3], replicate())?, 1e-12, 1e-12, false)?);
+    ///     assert!(same.allclose(&a, 1e-12, 1e-12, false)?);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`qr`](Self::qr).
+    ///
+    /// # Errors
+    /// As [`qr`](Self::qr); [`Argument`](Error::Argument) for matrices with more rows than columns that gradients reach: there is none of
+    /// columns that could be others.
+    #[track_caller]
+    pub fn qr_complete(&self) -> Result<(Self, Self)> {
+        let _call = Calling::throughout("qr_complete");
+        let more_rows = matches!(self.shape(), [.., m, n] if m > n);
+        self.without_slopes("qr_complete", more_rows)?;
+        let [q, r] = ops::qr_complete(self.context().tape(), &self.value())?;
+        Ok((self.lift(q), self.lift(r)))
+    }
+
+    /// Refuses a tensor that gradients reach, where results have none.
+    #[track_caller]
+    fn without_slopes(&self, op: &'static str, has_none: bool) -> Result<()> {
+        match has_none && self.is_tracked() {
+            false => Ok(()),
+            true => Err(Error::argument(
+                op,
+                "matrices that no gradient reaches, for vectors that could be others",
+                "tracked ones",
+                "take `qr` or `svd`, or `detach` them",
+            )),
+        }
+    }
+
     /// `P`, `[.., m, m]`, which puts rows in another order, lower triangular `L`, `[.., m, k]` with ones on its diagonal, and upper triangular
     /// `U`, `[.., k, n]`, with `P L U = A` and `k = min(m, n)`: `torch.linalg.lu`. Each pivot is the greatest of its column. There is a gradient
     /// where no pivot is 0. Systems of equations are solved by [`solve`](Self::solve), and of matrices that are kept as factors by
@@ -141,6 +188,37 @@ impl ShardTensor {
         let _call = Calling::of("svd");
         let [u, s, vt] = self.factors("svd", ops::svd)?;
         Ok((u, s, vt))
+    }
+
+    /// As [`svd`](Self::svd), with bases of all rows and all columns: `U`, `[.., m, m]`, `s`, `[.., min(m, n)]`, and `Vᵀ`, `[.., n, n]`,
+    /// `torch.linalg.svd` with `full_matrices=True`. Which vectors belong to no singular value is decided by none but that they make a basis.
+    ///
+    /// ```
+    /// use shard_tensor::{launch, shard};
+    /// launch(2, |ctx| {
+    ///     let a = ctx.mesh_of(2)?.randn([4, 5, 2], shard(0))?;
+    ///     let (u, s, vt) = a.svd_full()?;
+    ///     assert_eq!([u.shape(), s.shape(), vt.shape()], [&[4, 5, 5][..], &[4, 2], &[4, 2, 2]]);
+    ///     let null = u.narrow(-1, 2..)?; // no column of a has anything of these
+    ///     assert!(null.transpose(1, 2)?.matmul(&a)?.abs()?.amax(.., false)?.item()? < 1e-5);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`svd`](Self::svd) and [`qr`](Self::qr).
+    ///
+    /// # Errors
+    /// As [`svd`](Self::svd); [`Argument`](Error::Argument) for matrices that are not square and that gradients reach: there is none of
+    /// vectors that could be others.
+    #[track_caller]
+    pub fn svd_full(&self) -> Result<(Self, Self, Self)> {
+        let _call = Calling::throughout("svd_full");
+        let others = matches!(self.shape(), [.., m, n] if m != n);
+        self.without_slopes("svd_full", others)?;
+        let [u, s, vt] = ops::svd_full(self.context().tape(), &self.value())?;
+        Ok((self.lift(u), self.lift(s), self.lift(vt)))
     }
 
     /// The eigenvalues, rising, and the eigenvectors, as columns, of symmetric matrices, whose lower triangles are read.

@@ -7,6 +7,7 @@ mod factors;
 mod lately;
 mod more;
 mod others;
+mod rare;
 
 use shard_tensor::ndarray::SliceInfoElem;
 use shard_tensor::nn::{self, Module};
@@ -689,6 +690,7 @@ fn each_call(seeds: std::ops::Range<u64>, mut visit: impl FnMut(&str, Call, &[u6
     all.extend(lately::ALL);
     #[cfg(feature = "linalg")]
     all.extend(factors::ALL);
+    all.extend(rare::ALL);
     for (number, (name, call)) in all.into_iter().enumerate() {
         let state = |seed: u64| mixed(seed << 32 | number as u64);
         visit(name, call, &seeds.clone().map(state).collect::<Vec<_>>());
@@ -753,6 +755,7 @@ fn no_sum_is_taken_where_moves_are_explicit() {
         "bincount",
         "bincount of any",
         "one_hot",
+        "options of tables",
     ];
     let mut wrong = Vec::new();
     let seeds = 200..250;
@@ -814,6 +817,7 @@ fn errors_name_what_was_called() {
         "densities",
         "dilated",
         "distributions",
+        "divergences",
         "dropouts",
         "factors",
         "layers",

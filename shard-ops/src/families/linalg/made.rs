@@ -2,17 +2,21 @@
 
 use super::gradient::turned;
 use super::{columns, inv, qr, solve_triangular, svd};
-use crate::families::broadcast::expand_like;
+use crate::error::InOp;
+use crate::families::broadcast::{expand, expand_like};
 use crate::families::elementwise::{
-    div, isfinite, logical_and, logical_not, masked_fill, mul, number,
+    cast, div, isfinite, logical_and, logical_not, masked_fill, mul, number,
 };
 use crate::families::full::{in_full, rounded_once};
+use crate::families::index::{cat, pad, slice};
 use crate::families::matmul::{matmul, product};
 use crate::families::reduce::{amax, amin, sum};
 use crate::families::shape::{squeeze, unsqueeze};
 use crate::families::statistics::{NormOrder, norm};
 use crate::families::triangle::{tril, triu};
 use crate::{Exec, OpError, Result, Value};
+use shard_redistribute::Array;
+use shard_spec::{EdgeMap, Layout};
 
 /// The norm of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +46,71 @@ impl From<f64> for MatrixNorm {
 pub fn svdvals(exec: &dyn Exec, x: &Value) -> Result<Value> {
     // Numbers of results are checked where they are made.
     Ok(svd(exec, x)?.swap_remove(1))
+}
+
+/// `Q`, `[.., m, m]` and orthogonal, and `R`, `[.., m, n]` and upper triangular, with `Q R = A`: [`qr`] with columns for all rows. Those behind
+/// the first `min(m, n)` span what is left; they have no derivative.
+///
+/// # Collective
+/// As [`qr`].
+///
+/// # Errors
+/// As [`qr`].
+pub fn qr_complete(exec: &dyn Exec, x: &Value) -> Result<[Value; 2]> {
+    let factors = qr(exec, x)?;
+    let [q, r] = &factors[..] else {
+        return Err(OpError::arity("qr_complete", "2 results", factors.len()));
+    };
+    let rows = q.ndim() - 2;
+    let missing = q.shape()[rows] - q.shape()[rows + 1];
+    let mut pads = vec![(0, 0); r.ndim()];
+    pads[rows].1 = missing as isize;
+    let r = pad(exec, r, &pads, EdgeMap::Zeros, 0.0)?;
+    Ok([whole_basis(exec, q)?, r])
+}
+
+/// `U`, `[.., m, m]`, the singular values `s`, `[.., min(m, n)]`, and `Vᵀ`, `[.., n, n]`: [`svd`] with bases of all rows and of all columns, of
+/// which those vectors that no singular value belongs to have no derivative.
+///
+/// # Collective
+/// As [`svd`] and [`qr`].
+///
+/// # Errors
+/// As [`svd`].
+pub fn svd_full(exec: &dyn Exec, x: &Value) -> Result<[Value; 3]> {
+    let factors = svd(exec, x)?;
+    let [u, s, vt] = &factors[..] else {
+        return Err(OpError::arity("svd_full", "3 results", factors.len()));
+    };
+    let v = whole_basis(exec, &turned(exec, vt)?)?;
+    Ok([whole_basis(exec, u)?, s.clone(), turned(exec, &v)?])
+}
+
+/// Orthonormal columns, `[.., m, k]`, and behind them as many others as make a basis, `[.., m, m]`: what reflections that make a triangle of the
+/// columns and of ones make of ones.
+fn whole_basis(exec: &dyn Exec, columns: &Value) -> Result<Value> {
+    let rows = columns.ndim() - 2;
+    let [m, k] = [columns.shape()[rows], columns.shape()[rows + 1]];
+    if m == k {
+        return Ok(columns.clone());
+    }
+    let own = columns.detach();
+    let both = cat(exec, &[&own, &ones_beside(exec, &own)?], rows + 1)?;
+    let all = qr(exec, &both)?.swap_remove(0);
+    let others = slice(exec, &all, rows + 1, k, 1, m - k)?;
+    cat(exec, &[columns, &others], rows + 1)
+}
+
+/// For each matrix of `m` rows the identity of as many.
+fn ones_beside(exec: &dyn Exec, like: &Value) -> Result<Value> {
+    let rows = like.ndim() - 2;
+    let m = like.shape()[rows];
+    let layout = Layout::replicated(like.layout().mesh(), &[m, m]);
+    let one = |i: &[usize]| f32::from(u8::from(i[0] == i[1]));
+    let ones = Array::from_fn(like.array().cx(), &layout, one).in_op("qr_complete")?;
+    let ones = cast(exec, &Value::new(ones), like.dtype())?;
+    let shape = [&like.shape()[..rows], &[m, m]].concat();
+    expand(exec, &ones, &shape)
 }
 
 /// The norms of matrices, the last two dims, which disappear, or stay with extent 1 if `keepdim`.

@@ -7,7 +7,9 @@ mod gradient;
 mod made;
 mod pseudo;
 
-pub use self::made::{MatrixNorm, cond, lstsq, matrix_norm, matrix_power, svdvals};
+pub use self::made::{
+    MatrixNorm, cond, lstsq, matrix_norm, matrix_power, qr_complete, svd_full, svdvals,
+};
 pub use self::pseudo::pinv;
 use crate::families::shape::{reshape, unsqueeze};
 use crate::families::triangle::{tril, triu};

@@ -77,4 +77,11 @@ pub(super) const ALL: &[(&str, Call)] = &[
         one(whole(c, m)?.cond(order))
     }),
     ("svdvals", |c, m| one(whole(c, m)?.svdvals())),
+    ("qr_complete", |c, m| {
+        let (q, r) = whole(c, m)?.qr_complete()?;
+        one(q.matmul(&r))
+    }),
+    ("svd_full", |c, m| {
+        one(whole(c, m)?.svd_full().map(|(_, s, _)| s))
+    }),
 ];
