@@ -1,7 +1,7 @@
 //! Batches of samples, in an order of their own.
 
 use super::batches::{Cuts, Feed, Plan, Share, beyond_memory};
-use super::order::shuffled;
+use super::order::{Weights, shuffled};
 use super::source::agreed;
 use super::{DataError, Npy, Source, npy_bytes};
 use crate::mesh::check_whole;
@@ -55,7 +55,9 @@ pub struct Loader {
     batch: usize,
     sources: Vec<(Arc<dyn Source>, Placements)>,
     /// The samples that are used; `None` for all.
-    chosen: Option<Range<usize>>,
+    chosen: Option<Chosen>,
+    /// How probable each of them is, if they are drawn.
+    weights: Option<Weights>,
     shuffle: bool,
     drop_last: bool,
     ahead: usize,
@@ -66,6 +68,13 @@ pub struct Loader {
     /// Samples of this epoch that were given out.
     given: u64,
     feed: Option<Feed>,
+}
+
+/// Some of the samples.
+#[derive(Clone, Debug, Hash)]
+enum Chosen {
+    Range(Range<usize>),
+    List(Vec<usize>),
 }
 
 /// What a loader does.
@@ -96,6 +105,7 @@ impl Loader {
             batch,
             sources: Vec::new(),
             chosen: None,
+            weights: None,
             shuffle: false,
             drop_last: false,
             ahead: 1,
@@ -184,11 +194,56 @@ impl Loader {
     /// Of all samples these alone, as those to train on. [`epoch`](Self::epoch) refuses a range that the sources do not have.
     #[must_use]
     pub fn samples(mut self, range: Range<usize>) -> Self {
-        (self.chosen, self.feed) = (Some(range), None);
+        (self.chosen, self.feed) = (Some(Chosen::Range(range)), None);
         self
     }
 
-    /// Whether samples come in an order of each epoch's own. They do not at first.
+    /// Of all samples those of a list alone, in its order and as often as it names them: `Subset` of PyTorch, `SubsetRandomSampler` with
+    /// [`shuffle`](Self::shuffle), and `random_split` with the parts of a list in any order. The same list on all ranks.
+    /// [`epoch`](Self::epoch) refuses numbers of samples that the sources do not have.
+    ///
+    /// ```
+    /// use shard_tensor::ndarray::Array1;
+    /// use shard_tensor::{data::Loader, launch, shard};
+    /// let seen = launch(2, |ctx| {
+    ///     let numbers = Array1::from_iter(0..10_i64);
+    ///     let loader = Loader::new(&ctx.mesh_of(2)?, 3)?.source_array(&numbers, shard(0))?;
+    ///     loader.samples_of([7, 0, 7]).next_batch()?[0].to_array::<i64>()
+    /// })?;
+    /// assert_eq!(seen[0].as_slice(), Some(&[7, 0, 7][..]));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[must_use]
+    pub fn samples_of(mut self, list: impl Into<Vec<usize>>) -> Self {
+        (self.chosen, self.feed) = (Some(Chosen::List(list.into())), None);
+        self
+    }
+
+    /// Draws so many samples in each epoch, each time any of those that are used, by weights that need not sum to 1: `WeightedRandomSampler` of
+    /// PyTorch. What is drawn depends on seed and epoch alone. The same weights on all ranks, one for each sample that is used;
+    /// [`epoch`](Self::epoch) refuses others, and such as are below 0, not finite, or all 0.
+    ///
+    /// ```
+    /// use shard_tensor::ndarray::Array1;
+    /// use shard_tensor::{data::Loader, launch, shard};
+    /// let share = launch(2, |ctx| {
+    ///     let classes = Array1::from_iter((0..100_i64).map(|i| i64::from(i < 10))); // a tenth is of class 1
+    ///     let weights: Vec<f64> = classes.iter().map(|&class| if class == 1 { 9.0 } else { 1.0 }).collect();
+    ///     let loader = Loader::new(&ctx.mesh_of(2)?, 1000)?.source_array(&classes, shard(0))?;
+    ///     let batch = loader.weights(weights, 1000).next_batch()?;
+    ///     Ok(batch[0].sum_all()?.item()? / 1000.0)
+    /// })?;
+    /// assert!((share[0] - 0.5).abs() < 0.08);
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    #[must_use]
+    pub fn weights(mut self, weights: impl Into<Vec<f64>>, draws: usize) -> Self {
+        let weights = Weights::new(weights.into(), draws);
+        (self.weights, self.feed) = (Some(weights), None);
+        self
+    }
+
+    /// Whether samples come in an order of each epoch's own. They do not at first. Those that are drawn by [weights](Self::weights) do anyway.
     #[must_use]
     pub fn shuffle(mut self, on: bool) -> Self {
         (self.shuffle, self.feed) = (on, None);
@@ -222,8 +277,8 @@ impl Loader {
     /// all.
     ///
     /// # Errors
-    /// [`Argument`](Error::Argument) if there is no source, if [`samples`](Self::samples) asks for more than there are, and if the
-    /// placements do not fit the smaller batch at the end; an agreed error if a rank can make no thread, or has
+    /// [`Argument`](Error::Argument) if there is no source, if [`samples`](Self::samples) or [`samples_of`](Self::samples_of) asks for more than there
+    /// are, for [`weights`](Self::weights) that are none of the samples', and if the placements do not fit the smaller batch at the end; an agreed error if a rank can make no thread, or has
     /// no memory for an order of so many samples.
     #[track_caller]
     pub fn epoch(&mut self) -> Result<Batches<'_>> {
@@ -236,15 +291,7 @@ impl Loader {
                 "add one with `source` or `source_array`",
             ));
         }
-        let (all, used) = (self.all(), self.used());
-        if used.start > used.end || used.end > all {
-            return Err(Error::argument(
-                OP,
-                format!("a range of the {all} samples that there are"),
-                format!("{used:?}"),
-                "choose fewer",
-            ));
-        }
+        self.check_choice()?;
         if self.feed.is_none() {
             let plan = self.plan()?;
             let order = self.order();
@@ -272,7 +319,7 @@ impl Loader {
                 return batch;
             }
         }
-        let got = format!("{} samples by {}", self.used().len(), self.batch);
+        let got = format!("{} samples by {}", self.given_out(), self.batch);
         let remedy = "choose more samples, or keep the last batch, which is smaller";
         Err(Error::argument(OP, "a batch in every epoch", got, remedy))
     }
@@ -284,14 +331,59 @@ impl Loader {
         self.sources.first().map_or(0, |(s, _)| s.shape()[0])
     }
 
-    /// Which of them are used.
-    fn used(&self) -> Range<usize> {
-        self.chosen.clone().unwrap_or(0..self.all())
+    /// How many of them are used.
+    fn used(&self) -> usize {
+        match &self.chosen {
+            None => self.all(),
+            Some(Chosen::Range(range)) => range.len(),
+            Some(Chosen::List(list)) => list.len(),
+        }
+    }
+
+    /// How many an epoch gives out.
+    fn given_out(&self) -> usize {
+        let draws = self.weights.as_ref().map(Weights::draws);
+        draws.unwrap_or_else(|| self.used())
+    }
+
+    /// Refuses a choice of samples that there are not, and weights of others.
+    #[track_caller]
+    fn check_choice(&self) -> Result<()> {
+        let (all, used) = (self.all(), self.used());
+        let beyond = match &self.chosen {
+            None => None,
+            Some(Chosen::Range(range)) => {
+                let fits = range.start <= range.end && range.end <= all;
+                (!fits).then(|| format!("{range:?}"))
+            }
+            Some(Chosen::List(list)) => list.iter().find(|&&i| i >= all).map(usize::to_string),
+        };
+        if let Some(got) = beyond {
+            return Err(Error::argument(
+                OP,
+                format!("a range of the {all} samples that there are, or their numbers"),
+                got,
+                "choose fewer",
+            ));
+        }
+        match self
+            .weights
+            .as_ref()
+            .and_then(|weights| weights.misfit(used))
+        {
+            None => Ok(()),
+            Some(got) => Err(Error::argument(
+                OP,
+                format!("weights of {used} samples, 0 or above and not all 0"),
+                got,
+                "give a finite number for each sample that is used",
+            )),
+        }
     }
 
     fn cuts(&self) -> Cuts {
         Cuts {
-            samples: self.used().len(),
+            samples: self.given_out(),
             batch: self.batch,
             drop_last: self.drop_last,
         }
@@ -304,9 +396,30 @@ impl Loader {
 
     /// The order of this epoch's samples, if it is not that of the sources.
     fn order(&self) -> Result<Option<Vec<usize>>, DataError> {
-        let samples = self.used().len();
-        let order = (self.shuffle).then(|| shuffled(samples, self.seed, self.epoch));
-        order.transpose().map_err(|_| beyond_memory(samples))
+        let samples = self.used();
+        let order = match &self.weights {
+            Some(weights) => Some(weights.drawn(self.seed, self.epoch)),
+            None => (self.shuffle).then(|| shuffled(samples, self.seed, self.epoch)),
+        };
+        let order = (order.transpose()).map_err(|_| beyond_memory(self.given_out()))?;
+        let Some(Chosen::List(list)) = &self.chosen else {
+            return Ok(order);
+        };
+        Ok(Some(match order {
+            None => list.clone(),
+            Some(mut order) => {
+                order.iter_mut().for_each(|i| *i = list[*i]);
+                order
+            }
+        }))
+    }
+
+    /// The first sample that an order counts from.
+    fn first(&self) -> usize {
+        match &self.chosen {
+            Some(Chosen::Range(range)) => range.start,
+            _ => 0,
+        }
     }
 
     #[track_caller]
@@ -349,7 +462,7 @@ impl Loader {
         Ok(Plan {
             shares: shares.collect::<Result<_>>()?,
             order: None,
-            first: self.used().start,
+            first: self.first(),
             cuts,
             given,
         })
@@ -370,8 +483,10 @@ impl Loader {
         let pieces = agreed(OP, &self.mesh, pieces).inspect_err(|_| self.feed = None)?;
         let (ctx, cx) = (self.mesh.context(), self.mesh.comm());
         // Which samples they are: ranks that shuffle or choose otherwise have others, and so have those of another loader.
-        let order = self.shuffle.then(|| (self.seed, self.used().len()));
-        let which = key_of(OP, &(self.id, order, self.used().start, self.epoch, &range));
+        let drawn = self.shuffle || self.weights.is_some();
+        let order = drawn.then(|| (self.seed, self.used()));
+        let choice = (&self.chosen, self.weights.as_ref().map(Weights::key));
+        let which = key_of(OP, &(self.id, order, choice, self.epoch, &range));
         let mut batch = Vec::with_capacity(pieces.len());
         for ((source, placements), piece) in self.sources.iter().zip(pieces) {
             let dtype = source.dtype();
@@ -436,7 +551,7 @@ impl Stateful for Loader {
 
 impl fmt::Debug for Loader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (n, batch) = (self.used().len(), self.batch);
+        let (n, batch) = (self.given_out(), self.batch);
         let (epoch, given) = (self.epoch, self.given);
         write!(
             f,

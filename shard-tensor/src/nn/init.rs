@@ -15,7 +15,7 @@
 //! # Ok::<(), shard_tensor::Error>(())
 //! ```
 
-use crate::{Result, ShardTensor};
+use crate::{DType, Error, Result, ShardTensor};
 
 /// Uniform for the given gain, so that variances stay what they are forward and backward (Glorot and Bengio, 2010).
 ///
@@ -72,6 +72,138 @@ pub fn kaiming_normal(parameter: &ShardTensor, slope: f64) -> Result<()> {
         0.0,
         (2.0 / ((1.0 + slope * slope) * inputs)).sqrt(),
     )
+}
+
+/// As [`kaiming_uniform`], so that variances stay what they are backward: `mode="fan_out"` of PyTorch.
+///
+/// # Collective
+/// As [`xavier_uniform`].
+///
+/// # Errors
+/// As [`xavier_uniform`].
+#[track_caller]
+pub fn kaiming_uniform_fan_out(parameter: &ShardTensor, slope: f64) -> Result<()> {
+    let outputs = fans(parameter.shape()).1;
+    uniform(parameter, (6.0 / ((1.0 + slope * slope) * outputs)).sqrt())
+}
+
+/// As [`kaiming_uniform_fan_out`], of normal numbers: what residual networks begin as.
+///
+/// ```
+/// use shard_tensor::nn::{Conv, init};
+/// use shard_tensor::{ConvOptions, launch};
+/// let deviation = launch(2, |ctx| {
+///     let conv = Conv::new(&ctx.mesh_of(2)?, 3, 64, [7, 7], ConvOptions::new())?;
+///     init::kaiming_normal_fan_out(&conv.weight, 0.0)?;
+///     conv.weight.flatten()?.std(0, 0.0, false)?.item()
+/// })?;
+/// assert!((deviation[0] / (2.0 / (64.0 * 49.0_f64)).sqrt() - 1.0).abs() < 0.05);
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+///
+/// # Collective
+/// As [`xavier_uniform`].
+///
+/// # Errors
+/// As [`xavier_uniform`].
+#[track_caller]
+pub fn kaiming_normal_fan_out(parameter: &ShardTensor, slope: f64) -> Result<()> {
+    let outputs = fans(parameter.shape()).1;
+    let deviation = (2.0 / ((1.0 + slope * slope) * outputs)).sqrt();
+    normal(parameter, 0.0, deviation)
+}
+
+/// Kernels `[outputs, inputs, ..]` that leave what they see as it is: in each of so many groups of outputs one is 1 at its middle for the input
+/// of its number, as far as there are both.
+///
+/// ```
+/// use shard_tensor::nn::{Conv, Module, init};
+/// use shard_tensor::{ConvOptions, launch, shard};
+/// launch(2, |ctx| {
+///     let mesh = ctx.mesh_of(2)?;
+///     let conv = Conv::new(&mesh, 3, 3, [5, 5], ConvOptions::new().padding(2))?.without_bias();
+///     init::dirac(&conv.weight, 1)?;
+///     let x = mesh.randn([2, 3, 6, 7], shard(2))?;
+///     assert_eq!(conv.forward(&x)?.to_array::<f32>()?, x.to_array::<f32>()?);
+///     Ok(())
+/// })?;
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+///
+/// # Collective
+/// All members of the mesh. No communication.
+///
+/// # Errors
+/// [`Argument`](Error::Argument) for a tensor that is no parameter, has no inputs and outputs, or has outputs that do not divide by groups.
+#[track_caller]
+pub fn dirac(parameter: &ShardTensor, groups: usize) -> Result<()> {
+    let shape = parameter.shape();
+    let Some(&outputs) = shape
+        .first()
+        .filter(|outputs| shape.len() > 2 && groups > 0 && outputs.is_multiple_of(groups))
+    else {
+        return Err(Error::argument(
+            "dirac",
+            "kernels [outputs, inputs, ..], and groups that divide the outputs",
+            format!("{shape:?} and {groups} groups"),
+            "give the weight of a convolution",
+        ));
+    };
+    let each = outputs / groups;
+    let one = |i: &[usize]| {
+        let middle = i.iter().zip(shape).skip(2).all(|(&i, &n)| i == n / 2);
+        f64::from(u8::from(middle && i[0] % each == i[1]))
+    };
+    let mesh = parameter.mesh().with_dtype(parameter.dtype());
+    parameter.set(&mesh.from_fn(shape, parameter.layout(), one)?)
+}
+
+/// A matrix `[outputs, inputs]` of normal numbers of which in each column a share, rounded up, is zero.
+///
+/// ```
+/// use shard_tensor::nn::{Linear, init};
+/// use shard_tensor::launch;
+/// let zeros = launch(2, |ctx| {
+///     let layer = Linear::new(&ctx.mesh_of(2)?, 4, 10)?;
+///     init::sparse(&layer.weight, 0.25, 0.01)?;
+///     layer.weight.eq_scalar(0.0)?.sum(0, false)?.to_array::<i64>()
+/// })?;
+/// assert_eq!(zeros[0].as_slice(), Some(&[3; 4][..]));
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+///
+/// # Collective
+/// As [`xavier_uniform`]; the places are sorted by random numbers.
+///
+/// # Errors
+/// [`Argument`](Error::Argument) for a tensor that is no parameter, or no matrix, and for what is no share.
+#[track_caller]
+pub fn sparse(parameter: &ShardTensor, share: f64, deviation: f64) -> Result<()> {
+    let &[rows, _] = parameter.shape() else {
+        return Err(Error::argument(
+            "sparse",
+            "a matrix",
+            format!("{:?}", parameter.shape()),
+            "give the weight of a linear layer",
+        ));
+    };
+    if !(0.0..=1.0).contains(&share) {
+        return Err(Error::argument(
+            "sparse",
+            "a share from 0 to 1",
+            share.to_string(),
+            "say how much of each column is zero",
+        ));
+    }
+    normal(parameter, 0.0, deviation)?;
+    let value = parameter.detach();
+    // The rank of each place among random numbers of its column.
+    let mesh = parameter.mesh().with_dtype(DType::F64);
+    let drawn = mesh.rand(parameter.shape(), parameter.layout())?;
+    let rank = drawn.argsort(0, false)?.argsort(0, false)?;
+    let zeros = (share * rows as f64).ceil();
+    let sparse = value.masked_fill(&rank.lt_scalar(zeros)?, 0.0)?;
+    parameter.set(&sparse.redistribute(parameter.layout())?)
 }
 
 /// Uniform between the bound's two signs.

@@ -23,6 +23,10 @@ fn initialisers_have_the_bounds_of_pytorch_under_any_layout() {
             all.push(read()?);
             init::trunc_normal(&conv, 1.5)?;
             all.push(read()?);
+            init::kaiming_uniform_fan_out(&conv, 5f64.sqrt())?;
+            all.push(read()?);
+            init::kaiming_normal_fan_out(&conv, 0.0)?;
+            all.push(read()?);
             Ok(all)
         });
         drawn.unwrap().swap_remove(ranks - 1)
@@ -41,13 +45,63 @@ fn initialisers_have_the_bounds_of_pytorch_under_any_layout() {
     for (all, bound) in [
         (&one[0], 2.0 * (6.0f64 / 320.0).sqrt()),
         (&one[1], 200f64.powf(-0.5)),
+        (&one[5], 120f64.powf(-0.5)),
     ] {
         assert!(most(all) <= bound * 1.0001 && most(all) > 0.99 * bound);
     }
-    for (all, expected) in [(&one[2], (2.0f64 / 320.0).sqrt()), (&one[3], 0.1)] {
+    let deviations = [(2.0f64 / 320.0).sqrt(), 0.1, (2.0f64 / 120.0).sqrt()];
+    for (all, expected) in [&one[2], &one[3], &one[6]].into_iter().zip(deviations) {
         assert!((deviation(all) / expected - 1.0).abs() < 0.05);
     }
     assert!(most(&one[4]) <= 2.0 && most(&one[4]) > 1.95);
+}
+
+/// PyTorch's numbers: of a group one output for each input, as far as there are both.
+#[test]
+fn kernels_of_ones_and_columns_with_zeros() {
+    let made = |ranks: usize| {
+        let made = launch(ranks, |ctx| {
+            let mesh = ctx.mesh_of(ranks)?;
+            let kernels = mesh.ones([6, 2, 3, 4], shard(0))?.requires_grad()?;
+            init::dirac(&kernels, 2)?;
+            let matrix = mesh.ones([7, 5], shard(0))?.requires_grad()?;
+            init::sparse(&matrix, 0.3, 2.0)?;
+            for (wrong, groups) in [(&kernels, 4), (&kernels, 0), (&matrix, 1)] {
+                let refused = init::dirac(wrong, groups).unwrap_err();
+                assert_eq!(
+                    refused.class(),
+                    shard_tensor::ErrorClass::Uniform,
+                    "{refused}"
+                );
+            }
+            for (wrong, share) in [(&kernels, 0.5), (&matrix, 1.5), (&matrix, f64::NAN)] {
+                let refused = init::sparse(wrong, share, 1.0).unwrap_err();
+                assert_eq!(
+                    refused.class(),
+                    shard_tensor::ErrorClass::Uniform,
+                    "{refused}"
+                );
+            }
+            Ok((kernels.to_array::<f32>()?, matrix.to_array::<f32>()?))
+        });
+        made.unwrap().swap_remove(0)
+    };
+    let (kernels, matrix) = made(1);
+    assert_eq!((kernels.clone(), matrix.clone()), made(3));
+    let ones = kernels.indexed_iter().filter(|(_, x)| **x == 1.0);
+    let ones: Vec<_> = ones.map(|(i, _)| [i[0], i[1], i[2], i[3]]).collect();
+    assert_eq!(
+        ones,
+        [[0, 0, 1, 2], [1, 1, 1, 2], [3, 0, 1, 2], [4, 1, 1, 2]]
+    );
+    assert_eq!(kernels.sum(), 4.0);
+    let mut places = Vec::new();
+    for column in matrix.axis_iter(ndarray::Axis(1)) {
+        let zeros: Vec<usize> = (0..7).filter(|&i| column[i] == 0.0).collect();
+        assert_eq!(zeros.len(), 3);
+        places.push(zeros);
+    }
+    assert!(places.iter().any(|zeros| *zeros != places[0]), "{places:?}");
 }
 
 #[cfg(feature = "linalg")]

@@ -96,6 +96,8 @@ fn ranks_with_other_samples_are_told() {
             loader(&mesh, 4)?
                 .shuffle(true)
                 .samples(0..8 + usize::from(odd)),
+            loader(&mesh, 4)?.samples_of(vec![0, 1, 2, 3 + usize::from(odd)]),
+            loader(&mesh, 4)?.weights(vec![1.0 + f64::from(u8::from(odd)); SAMPLES], 4),
         ];
         Ok(others.map(|mut loader| {
             let sum = loader.next_batch().and_then(|x| x[0].sum_all()?.item());
@@ -107,6 +109,80 @@ fn ranks_with_other_samples_are_told() {
     for text in &texts[0] {
         assert!(text.contains("(Loader of f32 [4, 4, 3] S(0))"), "{text}");
     }
+}
+
+#[test]
+fn samples_of_a_list_come_in_its_order_or_in_any() {
+    let meshes: [&'static [usize]; 3] = [&[1], &[3], &[2, 2]];
+    let mut first = None;
+    for mesh in meshes {
+        let seen = on_ranks(mesh, |_, mesh| {
+            let plain = samples(&mut loader(mesh, 2)?.samples_of([9, 0, 9]))?;
+            assert_eq!(plain, [vec![9, 0], vec![9]]);
+            assert!(samples(&mut loader(mesh, 2)?.samples_of([]))?.is_empty());
+            let list = [10, 3, 4, 8, 1];
+            let mut loader = loader(mesh, 2)?.samples_of(list).shuffle(true);
+            let two = [
+                samples(&mut loader)?.concat(),
+                samples(&mut loader)?.concat(),
+            ];
+            for epoch in &two {
+                let mut sorted = epoch.clone();
+                sorted.sort_unstable();
+                assert_eq!(sorted, [1, 3, 4, 8, 10]);
+            }
+            Ok(two)
+        });
+        assert_ne!(seen[0], seen[1]);
+        assert_eq!(*first.get_or_insert_with(|| seen.clone()), seen);
+    }
+}
+
+#[test]
+fn samples_are_drawn_by_weights() {
+    let meshes: [&'static [usize]; 2] = [&[1], &[3]];
+    let mut first = None;
+    for mesh in meshes {
+        let seen = on_ranks(mesh, |_, mesh| {
+            // Of the last four samples, the first and the last never.
+            let mut loader =
+                (loader(mesh, 200)?.samples(7..SAMPLES)).weights([0.0, 1.0, 3.0, 0.0], 800);
+            let two = [
+                samples(&mut loader)?.concat(),
+                samples(&mut loader)?.concat(),
+            ];
+            assert_eq!(two.each_ref().map(Vec::len), [800; 2]);
+            Ok(two)
+        });
+        assert_ne!(seen[0], seen[1]);
+        let often = |n: usize| seen.concat().iter().filter(|&&i| i == n).count() as f64 / 1600.0;
+        assert!((often(8) - 0.25).abs() < 0.04 && (often(9) - 0.75).abs() < 0.04);
+        assert_eq!(*first.get_or_insert_with(|| seen.clone()), seen);
+    }
+    on_ranks(&[2], |_, mesh| {
+        let wrong = [
+            loader(mesh, 2)?.samples_of([0, SAMPLES]),
+            loader(mesh, 2)?.weights([1.0; 3], 4),
+            loader(mesh, 2)?.weights([0.0; SAMPLES], 4),
+            loader(mesh, 2)?.weights([-1.0; SAMPLES], 4),
+            loader(mesh, 2)?.weights([f64::NAN; SAMPLES], 4),
+            loader(mesh, 2)?.weights([f64::MAX; SAMPLES], 4),
+            loader(mesh, 2)?
+                .samples_of([1, 2])
+                .weights([1.0; SAMPLES], 4),
+            loader(mesh, 2)?.weights([1.0; SAMPLES], usize::MAX),
+        ];
+        for (i, mut loader) in wrong.into_iter().enumerate() {
+            let error = loader
+                .epoch()
+                .err()
+                .unwrap_or_else(|| panic!("number {i} fits"));
+            assert_ne!(error.class(), ErrorClass::Failure, "{error}");
+        }
+        // None are drawn of none.
+        assert!(samples(&mut loader(mesh, 2)?.weights([0.0; SAMPLES], 0))?.is_empty());
+        Ok(())
+    });
 }
 
 #[test]
