@@ -137,6 +137,8 @@ case("embedding, gradients by frequency", lambda w: F.embedding(often, w, paddin
 case("embedding of bounded rows", lambda w: F.embedding(often, w*1, max_norm=0.9, norm_type=1.0), [4, 3])
 case("embedding_bag of bounded rows", lambda w: F.embedding_bag(often.reshape(2, 3), w*1, max_norm=0.9, norm_type=1.0, mode="mean"), [4, 3])
 
+case("embedding_bag, gradients by frequency", lambda w: F.embedding_bag(often.reshape(2, 3), w, scale_grad_by_freq=True, mode="mean"), [4, 3])
+
 
 def added(x, q, k, v, out, bias, mask=None, zero=True):
     """Attention of two heads of width 2 with keys of its own; a mask says what is hidden."""

@@ -139,17 +139,24 @@ impl Module for Embedding {
         if self.shares && rows.is_tracked() {
             let often = counts(&self.weight, x)?.to(DType::F64)?;
             let often = often.embedding(x, None)?.unsqueeze(-1)?;
-            rows.on_gradient(move |slope| {
-                let wide = match slope.dtype() {
-                    DType::F64 => DType::F64,
-                    _ => DType::F32,
-                };
-                let share = slope.to(wide)?.div(&often.to(wide)?)?;
-                Ok(Some(share.to(slope.dtype())?))
-            })?;
+            divide_gradient(&rows, often)?;
         }
         Ok(rows)
     }
+}
+
+/// Divides the gradient of a value by `f64` numbers that broadcast with it.
+#[track_caller]
+fn divide_gradient(of: &ShardTensor, by: ShardTensor) -> Result<()> {
+    of.on_gradient(move |slope| {
+        let wide = match slope.dtype() {
+            DType::F64 => DType::F64,
+            _ => DType::F32,
+        };
+        let share = slope.to(wide)?.div(&by.to(wide)?)?;
+        Ok(Some(share.to(slope.dtype())?))
+    })?;
+    Ok(())
 }
 
 /// How often indices name each row of a table.
@@ -207,6 +214,7 @@ pub struct EmbeddingBag {
     how: BagReduce,
     padding: Option<usize>,
     longest: Option<Longest>,
+    shares: bool,
     /// `[rows, features]`, standard normal at first.
     pub weight: ShardTensor,
 }
@@ -226,6 +234,7 @@ impl EmbeddingBag {
             how,
             padding: None,
             longest: None,
+            shares: false,
             weight,
         })
     }
@@ -235,6 +244,16 @@ impl EmbeddingBag {
     pub fn max_norm(self, order: impl Into<NormOrder>, most: f64) -> Self {
         let longest = Some(Longest::new(order, most));
         Self { longest, ..self }
+    }
+
+    /// The table whose rows each get the gradients of the places that name them divided by how many these are in all bags of a call:
+    /// `scale_grad_by_freq` of PyTorch.
+    #[must_use]
+    pub fn scale_grad_by_freq(self) -> Self {
+        Self {
+            shares: true,
+            ..self
+        }
     }
 
     /// The table with this row of zeros, which counts as none and gets no gradient.
@@ -278,7 +297,14 @@ impl EmbeddingBag {
         if let Some(longest) = &self.longest {
             longest.shorten(&self.weight, indices)?;
         }
-        (self.weight).embedding_bag(indices, offsets, self.how, None, self.padding)
+        let mut table = self.weight.clone();
+        if self.shares && table.is_tracked() {
+            // A value of its own for the hook, which is not to see what else uses the table.
+            table = table.unsqueeze(0)?.squeeze(0)?;
+            let often = counts(&table, indices)?.to(DType::F64)?;
+            divide_gradient(&table, often.clamp_min(1.0)?.unsqueeze(-1)?)?;
+        }
+        table.embedding_bag(indices, offsets, self.how, None, self.padding)
     }
 }
 

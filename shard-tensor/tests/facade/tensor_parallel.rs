@@ -2,7 +2,8 @@
 
 use shard_tensor::nn::{Linear, ModelExt, Module, Moved, MultiheadAttention, ParallelPlan};
 use shard_tensor::{
-    Context, DType, Launch, Mesh, Placements, Result, ShardTensor, replicate, shard, tree,
+    Attention, Causal, Context, DType, Launch, Mesh, Placements, Result, ShardTensor, replicate,
+    shard, tree,
 };
 
 const SHAPE: [usize; 3] = [2, 12, 32];
@@ -164,4 +165,49 @@ fn moves_name_every_axis() {
     let (layout, bytes) = moved([("tensor", shard(1))].into());
     assert_eq!(layout, "R S(1)");
     assert!(bytes > 2 * half, "{bytes}");
+}
+
+/// Keys that a layer adds are seen by all heads, wherever heads and tokens are, also where a head of keys serves queries of several ranks.
+#[test]
+fn heads_and_tokens_in_pieces_see_keys_of_the_layers_own() {
+    let run = |domain: usize, tensor: usize, kv_heads: usize| {
+        let launch = Launch::new(domain * tensor).dtype(DType::F64).seed(4);
+        let found = launch.run(|ctx| {
+            let mesh = ctx.mesh([("domain", domain), ("tensor", tensor)])?;
+            let plan = ParallelPlan::new()
+                .colwise("?_proj", "tensor")
+                .rowwise("out_proj", "tensor");
+            let attention = MultiheadAttention::new(&mesh, 8, 4)?
+                .add_bias_kv()?
+                .kv_heads(kv_heads)?
+                .add_zero_attn()
+                .options(Attention::new().causal(Causal::TopLeft))
+                .distribute(&plan)?;
+            let x = mesh.randn([2, 5, 8], [("domain", shard(1))])?;
+            let y = attention.forward(&x)?;
+            let (bias_k, bias_v) = (attention.bias_k.as_ref(), attention.bias_v.as_ref());
+            let of = [bias_k.unwrap(), bias_v.unwrap(), &attention.k_proj.weight];
+            let mut all = vec![y.to_array::<f64>()?];
+            for slope in y.square()?.sum_all()?.grad(&of, false)? {
+                all.push(slope.unwrap().to_array::<f64>()?);
+            }
+            // In 16 bits as well.
+            let half = ctx.autocast(DType::BF16, || attention.forward(&x))?;
+            assert!(half.to(DType::F64)?.allclose(&y, 0.1, 0.05, false)?);
+            Ok(all)
+        });
+        found.unwrap().swap_remove(0)
+    };
+    for kv_heads in [4, 2, 1] {
+        let one = run(1, 1, kv_heads);
+        for (domain, tensor) in [(3, 1), (1, 2), (2, 2), (1, 4)] {
+            for (found, one) in run(domain, tensor, kv_heads).iter().zip(&one) {
+                let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-10;
+                assert!(
+                    found.shape() == one.shape() && found.iter().zip(one).all(near),
+                    "{domain} by {tensor}, {kv_heads} heads: {found} is not {one}"
+                );
+            }
+        }
+    }
 }

@@ -23,6 +23,7 @@ pub(super) const ALL: &[(&str, Call)] = &[
         one(match c.below(3) {
             0 => nn::EmbeddingBag::new(m, rows, features, BagReduce::Sum)?
                 .max_norm(c.number(), c.number())
+                .scale_grad_by_freq()
                 .forward(&indices),
             1 => nn::Embedding::new(m, rows, features)?
                 .scale_grad_by_freq()

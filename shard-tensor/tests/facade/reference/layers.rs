@@ -67,7 +67,7 @@ fn clusters(x: &[ShardTensor]) -> Result<AdaptiveLogSoftmax> {
     Ok(layer)
 }
 
-pub(super) const LAYERS: [Case; 10] = [
+pub(super) const LAYERS: [Case; 11] = [
     ("fractional_max_pool of planes", |x| {
         fractional(&x[0], &[2, 3], &[4, 2])
     }),
@@ -93,6 +93,12 @@ pub(super) const LAYERS: [Case; 10] = [
     }),
     ("embedding_bag of bounded rows", |x| {
         let mut table = EmbeddingBag::new(&x[0].mesh(), 4, 3, BagReduce::Mean)?.max_norm(1.0, 0.9);
+        table.weight = x[0].clone();
+        table.forward(&often(&x[0])?.reshape([2, 3])?)
+    }),
+    ("embedding_bag, gradients by frequency", |x| {
+        let mut table =
+            EmbeddingBag::new(&x[0].mesh(), 4, 3, BagReduce::Mean)?.scale_grad_by_freq();
         table.weight = x[0].clone();
         table.forward(&often(&x[0])?.reshape([2, 3])?)
     }),
