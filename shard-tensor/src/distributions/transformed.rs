@@ -1,7 +1,7 @@
 //! What a function makes of samples.
 
 use super::categorical::epsilon;
-use super::{Distribution, Reparametrized, pair, repeated};
+use super::{Distribution, Divergence, Reparametrized, pair, repeated};
 use crate::{Branch, DType, Error, Result, Shape, ShardTensor};
 use shard_comm::Calling;
 use shard_comm::half::f16;
@@ -158,6 +158,22 @@ impl<D: Reparametrized, T: Transformation> Reparametrized for Transformed<D, T> 
     }
 }
 
+/// What a function that can be undone makes of both is as far apart as they are.
+impl<D: Divergence<Q>, Q, T: PartialEq> Divergence<Transformed<Q, T>> for Transformed<D, T> {
+    #[track_caller]
+    fn kl_divergence(&self, other: &Transformed<Q, T>) -> Result<ShardTensor> {
+        match self.by == other.by {
+            true => self.base.kl_divergence(&other.base),
+            false => Err(Error::argument(
+                "kl_divergence",
+                "distributions that one function transforms",
+                "two functions",
+                "take the mean of differences of `log_prob` over samples of the first",
+            )),
+        }
+    }
+}
+
 /// `loc + scale x`, as `torch.distributions.AffineTransform`.
 #[derive(Clone, Debug)]
 pub struct AffineTransform([ShardTensor; 2]);
@@ -198,7 +214,7 @@ impl Transformation for AffineTransform {
 }
 
 /// `e^x`, as `torch.distributions.ExpTransform`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpTransform;
 
 impl Transformation for ExpTransform {
@@ -224,7 +240,7 @@ fn within(y: &ShardTensor, least: f64) -> Result<ShardTensor> {
 }
 
 /// `1 / (1 + e^-x)`, as `torch.distributions.SigmoidTransform`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SigmoidTransform;
 
 impl Transformation for SigmoidTransform {
@@ -250,7 +266,7 @@ impl Transformation for SigmoidTransform {
 }
 
 /// The hyperbolic tangent, as `torch.distributions.TanhTransform`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TanhTransform;
 
 impl Transformation for TanhTransform {

@@ -4,9 +4,9 @@ use crate::common::on;
 use crate::distributions::{everywhere, is, three};
 use shard_tensor::distributions::{
     Bernoulli, Beta, Binomial, Exponential, Gamma, Gumbel, Independent, Laplace, Normal, Poisson,
-    Uniform, kl_divergence,
+    TanhTransform, Transformation, Transformed, Uniform, kl_divergence,
 };
-use shard_tensor::{ErrorClass, shard};
+use shard_tensor::{ErrorClass, Result, ShardTensor, shard};
 use std::f64::consts::LN_2;
 
 #[test]
@@ -82,6 +82,28 @@ fn what_the_other_never_gives_is_infinitely_far() {
     });
 }
 
+/// A program's own function, of an odd power.
+#[derive(Clone, Copy, PartialEq)]
+struct Power(i32);
+
+impl Transformation for Power {
+    fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        x.pow_scalar(self.0.into())
+    }
+
+    fn inverse(&self, y: &ShardTensor) -> Result<ShardTensor> {
+        y.abs()?.pow_scalar(1.0 / f64::from(self.0))?.copysign(y)
+    }
+
+    fn log_slope(&self, x: &ShardTensor) -> Result<ShardTensor> {
+        let power = f64::from(self.0);
+        x.abs()?
+            .log()?
+            .mul_scalar(power - 1.0)?
+            .add_scalar(power.ln())
+    }
+}
+
 #[test]
 fn events_of_other_kinds_are_summed() {
     on(3, |ctx| {
@@ -95,6 +117,18 @@ fn events_of_other_kinds_are_summed() {
         );
         assert!(kl_divergence(&p, &q)?.allclose(&each, 1e-12, 0.0, false)?);
         let refused = kl_divergence(&p, &Independent::new(normal, 2)?).unwrap_err();
+        assert_eq!(refused.class(), ErrorClass::Uniform, "{refused}");
+        // A function of both changes nothing.
+        let [p, q] = [0.5, 2.0].map(|scale| Normal::new(&ones, scale));
+        let (p, q) = (p?, q?);
+        let far = kl_divergence(&p, &q)?;
+        let [p, q] = [p, q].map(|of| Transformed::new(of, TanhTransform));
+        assert!(kl_divergence(&p, &q)?.allclose(&far, 0.0, 0.0, false)?);
+        let by = |of, power| Transformed::new(of, Power(power));
+        assert!(
+            kl_divergence(&by(p.clone(), 3), &by(q.clone(), 3))?.allclose(&far, 0.0, 0.0, false)?
+        );
+        let refused = kl_divergence(&by(p, 3), &by(q, 5)).unwrap_err();
         assert_eq!(refused.class(), ErrorClass::Uniform, "{refused}");
         // Batches broadcast, of infinite ones too.
         let (one, many) = (mesh.ones([1, 2], shard(1))?, mesh.ones([4, 1], shard(0))?);
