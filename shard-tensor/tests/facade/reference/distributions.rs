@@ -51,6 +51,7 @@ fn stacked(found: impl IntoIterator<Item = Result<ShardTensor>>) -> Result<Shard
 }
 
 /// All elements of some tensors.
+#[cfg(feature = "linalg")]
 fn listed(found: impl IntoIterator<Item = Result<ShardTensor>>) -> Result<ShardTensor> {
     let found = found.into_iter().map(|x| x?.flatten());
     ShardTensor::cat(&found.collect::<Result<Vec<_>>>()?, 0)
