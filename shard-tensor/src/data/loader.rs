@@ -71,10 +71,25 @@ pub struct Loader {
 }
 
 /// Some of the samples.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug)]
 enum Chosen {
     Range(Range<usize>),
-    List(Vec<usize>),
+    /// A list, and a key of all of it, for ranks to compare.
+    List(Vec<usize>, u128),
+}
+
+impl Chosen {
+    fn list(list: Vec<usize>) -> Self {
+        let key = key_of("samples_of", &list);
+        Self::List(list, key)
+    }
+
+    fn key(&self) -> u128 {
+        match self {
+            Self::Range(range) => key_of("samples", range),
+            Self::List(_, key) => *key,
+        }
+    }
 }
 
 /// What a loader does.
@@ -215,7 +230,7 @@ impl Loader {
     /// ```
     #[must_use]
     pub fn samples_of(mut self, list: impl Into<Vec<usize>>) -> Self {
-        (self.chosen, self.feed) = (Some(Chosen::List(list.into())), None);
+        (self.chosen, self.feed) = (Some(Chosen::list(list.into())), None);
         self
     }
 
@@ -291,8 +306,8 @@ impl Loader {
                 "add one with `source` or `source_array`",
             ));
         }
-        self.check_choice()?;
         if self.feed.is_none() {
+            self.check_choice()?;
             let plan = self.plan()?;
             let order = self.order();
             let feed = order.and_then(|order| Feed::new(Plan { order, ..plan }, self.ahead));
@@ -336,7 +351,7 @@ impl Loader {
         match &self.chosen {
             None => self.all(),
             Some(Chosen::Range(range)) => range.len(),
-            Some(Chosen::List(list)) => list.len(),
+            Some(Chosen::List(list, _)) => list.len(),
         }
     }
 
@@ -356,7 +371,7 @@ impl Loader {
                 let fits = range.start <= range.end && range.end <= all;
                 (!fits).then(|| format!("{range:?}"))
             }
-            Some(Chosen::List(list)) => list.iter().find(|&&i| i >= all).map(usize::to_string),
+            Some(Chosen::List(list, _)) => list.iter().find(|&&i| i >= all).map(usize::to_string),
         };
         if let Some(got) = beyond {
             return Err(Error::argument(
@@ -402,7 +417,7 @@ impl Loader {
             None => (self.shuffle).then(|| shuffled(samples, self.seed, self.epoch)),
         };
         let order = (order.transpose()).map_err(|_| beyond_memory(self.given_out()))?;
-        let Some(Chosen::List(list)) = &self.chosen else {
+        let Some(Chosen::List(list, _)) = &self.chosen else {
             return Ok(order);
         };
         Ok(Some(match order {
@@ -485,7 +500,10 @@ impl Loader {
         // Which samples they are: ranks that shuffle or choose otherwise have others, and so have those of another loader.
         let drawn = self.shuffle || self.weights.is_some();
         let order = drawn.then(|| (self.seed, self.used()));
-        let choice = (&self.chosen, self.weights.as_ref().map(Weights::key));
+        let choice = (
+            self.chosen.as_ref().map(Chosen::key),
+            self.weights.as_ref().map(Weights::key),
+        );
         let which = key_of(OP, &(self.id, order, choice, self.epoch, &range));
         let mut batch = Vec::with_capacity(pieces.len());
         for ((source, placements), piece) in self.sources.iter().zip(pieces) {
