@@ -5,7 +5,8 @@
 //! the kernel: a position is a distance, and the unit reads tiles from there, which nobody copies. Between the last output of
 //! a row and the first of the next lie as many places as a window reaches beyond its first; what is computed there is dropped. Zeros at the end of
 //! a whole row are those at the beginning of the next, and likewise of planes and images: there are fewer places between then, which
-//! matters for small images.
+//! matters for small images. Where it takes less time, some images lie side by side at each column (`order.rs`), and a tile is multiplied by
+//! those positions alone that read an input for one of its outputs (`cover.rs`).
 //!
 //! A stride splits rows and columns into phases, each packed by itself. Where there are few channels, the positions of the last dims of the
 //! kernel take their place: each is a channel of its own, packed from where it reads, and all dims of it make a matrix of windows.
@@ -18,7 +19,10 @@
 //!
 //! Sums over channels and positions are in `f32`, in one order wherever a block begins. The unit takes products below 2^-126 for zero.
 
+mod cover;
 mod forward;
+mod images;
+mod order;
 mod pack;
 mod plan;
 mod weight_grad;

@@ -15,7 +15,8 @@ use std::sync::OnceLock;
 #[derive(Debug)]
 pub(crate) struct Pairs(());
 
-/// Terms of steps after which the next rows follow, so that the tiles on the right (2 KiB each) are still in the nearest cache.
+/// About so many terms of steps are multiplied before the next rows follow, so that the tiles on the right (2 KiB each) are still in the
+/// nearest cache.
 const NEAR: usize = 8;
 
 impl Pairs {
@@ -60,19 +61,23 @@ impl Unit for Pairs {
     ) {
         check(steps, terms, a, b, to);
         let few = NEAR.div_ceil(terms.len());
+        let parts = (terms.len() / NEAR).max(1);
+        let mut add = add;
         for from in (0..steps).step_by(few) {
             let steps = from..steps.min(from + few);
-            let add = add || from > 0;
-            let [wanted, columns] = to.wanted;
-            for row in (0..wanted.min(BLOCK)).step_by(ROWS) {
-                // SAFETY: there is no `Pairs` where the processor lacks the instructions. `check` has shown that all tiles that are read lie in
-                // their numbers, and all rows that are read and written in the results, which are borrowed mutably.
-                unsafe {
-                    match columns > SIDE {
-                        true => rows::<2>(row, steps.clone(), terms, a, b, to, add),
-                        false => rows::<1>(row, steps.clone(), terms, a, b, to, add),
+            for terms in terms.chunks(terms.len().div_ceil(parts)) {
+                let [wanted, columns] = to.wanted;
+                for row in (0..wanted.min(BLOCK)).step_by(ROWS) {
+                    // SAFETY: there is no `Pairs` where the processor lacks the instructions. `check` has shown that all tiles that are read lie in
+                    // their numbers, and all rows that are read and written in the results, which are borrowed mutably.
+                    unsafe {
+                        match columns > SIDE {
+                            true => rows::<2>(row, steps.clone(), terms, a, b, to, add),
+                            false => rows::<1>(row, steps.clone(), terms, a, b, to, add),
+                        }
                     }
                 }
+                add = true;
             }
         }
     }

@@ -170,6 +170,99 @@ fn several_blocks_match_plain_loops() {
     }
 }
 
+/// Images that lie side by side: as many as a tile has places, fewer, some that are not there, and blocks of the first rows alone; at strides,
+/// and by positions that read nothing but zeros around the input.
+#[test]
+fn small_images_match_plain_loops() {
+    let mut rng = Rng::new(37);
+    for (batch, channels, side, kernel, [stride, dilation, reach]) in [
+        (32, [33, 40], vec![4, 4], vec![3, 3], [1, 1, 1]),
+        (64, [32, 33], vec![2, 2], vec![3, 3], [1, 1, 1]),
+        (17, [40, 7], vec![5, 3], vec![3, 3], [1, 1, 1]),
+        (8, [70, 33], vec![7, 7], vec![3, 3], [2, 1, 1]),
+        (39, [32, 32], vec![4, 5], vec![5, 3], [1, 1, 2]),
+        (32, [64, 34], vec![6, 7], vec![3, 3], [1, 2, 2]),
+        // No position reads an input of the last row.
+        (16, [33, 33], vec![3, 3], vec![2, 2], [2, 2, 4]),
+        (16, [33, 3], vec![3, 2, 4], vec![3, 3, 3], [1, 1, 1]),
+        // More than a block of all rows holds.
+        (32, [300, 5], vec![6, 6], vec![3, 3], [1, 1, 1]),
+    ] {
+        let reads = |(x, k): (&usize, &usize)| {
+            let places = x + 2 * reach - dilation * (k - 1);
+            places.div_ceil(stride)
+        };
+        let y: Vec<usize> = side.iter().zip(&kernel).map(reads).collect();
+        let nd = kernel.len();
+        let case = Case {
+            w: [&[channels[1], channels[0]][..], &kernel].concat(),
+            y: [&[batch, channels[1]][..], &y].concat(),
+            window: Taps::new(
+                &vec![stride; nd],
+                &vec![dilation; nd],
+                &vec![-(reach as isize); nd],
+            ),
+            x: [&[batch, channels[0]][..], &side].concat(),
+            groups: 1,
+        };
+        compare(&case, &mut rng);
+    }
+}
+
+/// What is infinite meets zeros around the input in the same way whether images lie side by side or not.
+#[test]
+fn infinity_beside_zeros_is_the_same_for_any_number_of_images() {
+    let mut rng = Rng::new(38);
+    let (count, window) = (16, Taps::new(&[1, 1], &[1, 1], &[-1, -1]));
+    let [x, w] = [[count, 32, 3, 3], [33, 32, 3, 3]];
+    let y = [count, 33, 3, 3];
+    let xs = halves(&mut rng, &x);
+    let mut ws = halves(&mut rng, &w);
+    ws[flat(&w, &[5, 7, 0, 1])] = bf16::INFINITY;
+    let mut dys = halves(&mut rng, &y);
+    dys[flat(&y, &[3, 6, 0, 2])] = bf16::NEG_INFINITY;
+    let wv = View::contiguous(&ws, &w);
+    for unit in Emulated::ALL {
+        let mut all = vec![0.0f32; dys.len()];
+        let to = &mut ViewMut::contiguous(&mut all, &y);
+        forward_emulated(unit, &View::contiguous(&xs, &x), &wv, None, to, &window, 1);
+        for (image, expected) in all.chunks_exact(33 * 9).enumerate() {
+            let (x, y) = ([1, 32, 3, 3], [1, 33, 3, 3]);
+            let own = &xs[image * 32 * 9..][..32 * 9];
+            let mut alone = vec![0.0f32; 33 * 9];
+            let to = &mut ViewMut::contiguous(&mut alone, &y);
+            forward_emulated(unit, &View::contiguous(own, &x), &wv, None, to, &window, 1);
+            let bits = |numbers: &[f32]| -> Vec<u32> {
+                numbers
+                    .iter()
+                    .map(|x| if x.is_nan() { 0 } else { x.to_bits() })
+                    .collect()
+            };
+            assert_eq!(bits(&alone), bits(expected), "{image}");
+        }
+        assert!(all.iter().any(|x| x.is_nan()) && !all.iter().all(|x| x.is_nan()));
+
+        // Of gradients by the weight, those that an infinite one is multiplied for.
+        let mut dw = [vec![0.0f32; ws.len()], vec![0.0; ws.len()]];
+        let (x1, y1) = ([1, 32, 3, 3], [1, 33, 3, 3]);
+        let (own, dy) = (&xs[3 * 32 * 9..][..32 * 9], &dys[3 * 33 * 9..][..33 * 9]);
+        let [one, many] = &mut dw;
+        let views = (View::contiguous(own, &x1), View::contiguous(dy, &y1));
+        let to = &mut ViewMut::contiguous(one, &w);
+        assert!(weight_grad_emulated(
+            unit, &views.0, &views.1, to, &window, 1
+        ));
+        let views = (View::contiguous(&xs, &x), View::contiguous(&dys, &y));
+        let to = &mut ViewMut::contiguous(many, &w);
+        assert!(weight_grad_emulated(
+            unit, &views.0, &views.1, to, &window, 1
+        ));
+        let nan = |dw: &[f32]| -> Vec<bool> { dw.iter().map(|x| x.is_nan()).collect() };
+        assert_eq!(nan(&dw[0]), nan(&dw[1]));
+        assert!(dw[0].iter().any(|x| x.is_nan()));
+    }
+}
+
 /// The processor's unit, if there is one, gives the bits of the emulated one.
 #[test]
 fn the_processor_gives_the_same_bits() {

@@ -1,11 +1,25 @@
 //! Packs blocks of the input: pairs of channels side by side, or channels by themselves.
 
 use super::super::lift::Slab;
+use super::images::{Four, Images};
 use super::plan::{Block, Plan, Row};
 use crate::pointwise::vectorized;
 use bytemuck::Zeroable;
 use half::bf16;
 use pulp::{Simd, WithSimd};
+
+/// Whether numbers of which these are the bits are finite.
+#[inline(always)]
+pub(super) fn are_finite(numbers: &[u16]) -> bool {
+    /// The bits of an exponent, which are all set of what is infinite or no number.
+    const EXPONENT: u16 = 0x7f80;
+    let largest = numbers.iter().fold(
+        0,
+        #[inline(always)]
+        |largest, x| largest.max(x & EXPONENT),
+    );
+    largest < EXPONENT
+}
 
 /// Blocks of the input that are packed.
 pub(super) struct Input<'a, 'b> {
@@ -15,6 +29,8 @@ pub(super) struct Input<'a, 'b> {
     rows: Vec<Row>,
     /// What is inside of these, for each kernel position that is a channel.
     parts: Vec<Inside>,
+    /// Of images side by side, the numbers inside.
+    fours: Vec<Four>,
 }
 
 /// The part of a row that is inside the input; around it are zeros.
@@ -27,6 +43,8 @@ struct Inside {
     high: usize,
     /// Where the first of these lies, from where its channel of the first image begins.
     from: isize,
+    /// Images that lie side by side.
+    images: usize,
 }
 
 impl Inside {
@@ -49,6 +67,7 @@ impl Inside {
             low: low as usize,
             high: high as usize,
             from: row.image as isize * x.outer[0] + within,
+            images: row.images,
         }
     }
 
@@ -69,6 +88,7 @@ impl<'a, 'b> Input<'a, 'b> {
             x,
             rows: Vec::new(),
             parts: Vec::new(),
+            fours: Vec::new(),
         }
     }
 
@@ -79,6 +99,23 @@ impl<'a, 'b> Input<'a, 'b> {
             let shift = self.plan.shift(k);
             let inside = |row| Inside::new(self.plan, self.x, row, shift);
             self.parts.extend(self.rows.iter().map(inside));
+        }
+        let images = self.images();
+        self.fours.clear();
+        if images.inner > 1 {
+            for part in &self.parts {
+                let place = part.place + part.low * images.inner;
+                let len = part.high - part.low;
+                images.add(place, len, part.images, part.from, &mut self.fours);
+            }
+        }
+    }
+
+    fn images(&self) -> Images {
+        Images {
+            inner: self.plan.inner(),
+            jump: self.plan.geometry.stride[2] as isize * self.x.step[2],
+            apart: self.x.outer[0],
         }
     }
 
@@ -110,7 +147,7 @@ impl<'a, 'b> Input<'a, 'b> {
         Channel {
             numbers: bytemuck::cast_slice(self.x.data),
             start: self.x.start(0, first + source),
-            jump: self.plan.geometry.stride[2] as isize * self.x.step[2],
+            jump: self.images().jump,
             parts: &self.parts[k * rows..][..rows],
         }
     }
@@ -168,7 +205,7 @@ impl WithSimd for Pairs<'_, '_, '_, '_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let plan = self.of.plan;
-        let width = plan.width();
+        let (width, images) = (plan.width(), self.of.images());
         for (pair, to) in self.to.chunks_exact_mut(plan.places).enumerate() {
             let [low, high] = [2 * pair, 2 * pair + 1];
             if low >= plan.channels() {
@@ -176,6 +213,14 @@ impl WithSimd for Pairs<'_, '_, '_, '_> {
                 continue;
             }
             let low = self.of.channel(self.first, low);
+            if images.inner > 1 {
+                let other = self.of.channel(self.first, high.min(plan.channels() - 1));
+                to.fill(0);
+                let starts = [low.start, other.start];
+                let is_one = high >= plan.channels();
+                images.pairs(low.numbers, starts, is_one, &self.of.fours, to);
+                continue;
+            }
             for part in low.parts {
                 let to = part.cleared(to, width);
                 low.each(
@@ -213,14 +258,18 @@ impl WithSimd for Channels<'_, '_, '_, '_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> bool {
-        /// The bits of an exponent, which are all set of what is infinite or no number.
-        const EXPONENT: u16 = 0x7f80;
         let plan = self.of.plan;
-        let width = plan.width();
-        let mut largest = 0;
+        let (width, images) = (plan.width(), self.of.images());
+        let mut are_all_finite = true;
         let channels = self.to.chunks_exact_mut(plan.places).enumerate();
         for (channel, to) in channels.take(plan.channels()) {
             let channel = self.of.channel(self.first, channel);
+            if images.inner > 1 {
+                to.fill(0);
+                images.channel(channel.numbers, channel.start, &self.of.fours, to);
+                are_all_finite &= are_finite(to);
+                continue;
+            }
             let mut end = 0;
             for part in channel.parts {
                 // What is multiplied by zeros must be numbers. Zeros that rows share are written for both.
@@ -233,12 +282,10 @@ impl WithSimd for Channels<'_, '_, '_, '_> {
                     #[inline(always)]
                     |to, x| *to = x,
                 );
-                for x in to {
-                    largest = largest.max(*x & EXPONENT);
-                }
+                are_all_finite &= are_finite(to);
             }
             to[end..].fill(0);
         }
-        largest < EXPONENT
+        are_all_finite
     }
 }

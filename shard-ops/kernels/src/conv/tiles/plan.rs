@@ -1,13 +1,12 @@
 //! Which numbers of the input are channels, and where they lie in a packed block.
 
 use super::super::lift::Geometry;
+use super::order::{Order, Sizes};
 use super::{DEPTH, SIDE};
 use std::ops::Range;
 
-/// Bytes of a packed block: a fourth of a second-level cache, as processors with such a unit have it.
-const BUDGET: usize = 512 << 10;
-/// What it takes to begin a row, in numbers.
-const START: usize = 16;
+/// Terms, a bit for each; of more than there are bits all are taken.
+pub(super) type Needed = u128;
 
 /// A convolution as sums of products of tiles.
 #[derive(Debug)]
@@ -19,18 +18,15 @@ pub(super) struct Plan {
     within: usize,
     /// Distinct phases that positions of the other dims fall into.
     phases: [Vec<usize>; 3],
-    /// Outputs of a block, of each of some images.
-    images: usize,
-    block: [usize; 3],
+    order: Order,
     /// Places of a block's dims that its outputs read beyond their number.
     reach: [usize; 3],
-    /// Places from one column, row, plane to the next, of one phase of a packed channel: those that a dim's outputs read, without zeros at
-    /// its end that are those at the beginning of what comes next.
-    extent: [usize; 3],
     /// Places of all images of one phase.
     volume: usize,
     /// How many places ahead each kernel position that is no channel reads, row-major.
     pub(super) terms: Vec<usize>,
+    /// Of each dim's positions: the outputs that read the input there, not zeros around it, and its terms.
+    needed: [Vec<(Range<usize>, Needed)>; 3],
     /// Places of a packed channel; some behind those that are of use may be read.
     pub(super) places: usize,
 }
@@ -43,13 +39,19 @@ pub(super) struct Block {
 }
 
 /// Outputs of a block side by side.
+#[derive(Debug)]
 pub(super) struct Run {
     /// The place of the first.
     pub(super) place: usize,
     /// Its image and its indices.
     pub(super) image: usize,
     pub(super) at: [usize; 3],
+    /// How many images lie side by side at each column.
+    pub(super) images: usize,
+    /// Columns, of which the last may lack images behind those that there are.
     pub(super) len: usize,
+    /// The place behind the last output.
+    pub(super) until: usize,
 }
 
 /// Consecutive places of a row of packed channels.
@@ -57,41 +59,54 @@ pub(super) struct Run {
 pub(super) struct Row {
     /// Its first place.
     pub(super) place: usize,
-    /// The image, and the input's indices there of the first kernel position.
+    /// The image, and how many lie side by side from it on.
     pub(super) image: usize,
+    pub(super) images: usize,
+    /// The input's indices there of the first kernel position.
     pub(super) at: [isize; 3],
 }
 
 impl Plan {
-    /// For so many images of inputs and outputs of some extents.
-    pub(super) fn new(g: &Geometry, batch: usize, inputs: [usize; 3], outputs: [usize; 3]) -> Self {
+    /// For so many images of inputs and outputs of some extents, and a unit of some [rate](crate::gemm::Unit::rate).
+    pub(super) fn new(
+        g: &Geometry,
+        batch: usize,
+        [inputs, outputs]: [[usize; 3]; 2],
+        rate: usize,
+    ) -> Self {
         let folded = folded(g);
         let phases: [Vec<usize>; 3] = core::array::from_fn(|d| phases(g, folded, d));
         let reach: [usize; 3] = core::array::from_fn(|d| reach(g, folded, d));
         let count: usize = phases.iter().map(Vec::len).product();
         let within = g.kernel[folded..].iter().product::<usize>();
-        let per_place = (g.cin * within).div_ceil(DEPTH) * DEPTH * size_of::<u16>() * count;
-        let most = BUDGET / per_place.max(1);
-        let block = block(outputs, reach, most);
-        let extent: [usize; 3] = core::array::from_fn(|d| {
-            let shared = match block[d] == outputs[d] {
-                true => shared(g, &phases[d], d, inputs[d], block[d] + reach[d]),
-                false => 0,
-            };
-            block[d] + reach[d] - shared.min(reach[d])
+        let kernel: [usize; 3] = core::array::from_fn(|d| if d < folded { g.kernel[d] } else { 1 });
+        let read: [Vec<Range<usize>>; 3] = core::array::from_fn(|d| match d < folded {
+            true => (0..kernel[d])
+                .map(|k| reads(g, d, k, inputs[d], outputs[d]))
+                .collect(),
+            false => vec![0..outputs[d]],
         });
-        let image: usize = extent.iter().product();
-        let images = match block == outputs {
-            true => even(batch, batch.div_ceil((most / image).clamp(1, batch))),
-            false => 1,
-        };
-        let last = [0, 1, 2].map(|d| block[d] + reach[d] - 1);
-        let volume = place(&extent, images - 1, last) + 1;
+        let shared: [usize; 3] =
+            core::array::from_fn(|d| shared(g, &phases[d], d, inputs[d], outputs[d] + reach[d]));
+        let order = Order::best(&Sizes {
+            batch,
+            outputs,
+            reach,
+            shared,
+            read: &read,
+            is_folded: within > 1,
+            steps: (g.cin * within).div_ceil(DEPTH),
+            panels: g.cout.div_ceil(SIDE),
+            phases: count,
+            rate,
+        });
+        let Order { extent, inner, .. } = order;
+        let last = [0, 1, 2].map(|d| order.block[d] + reach[d] - 1);
+        let volume = (order.place(order.images - 1, last) + 1).next_multiple_of(inner);
         let mut terms = Vec::new();
-        let kernel = |d: usize| if d < folded { g.kernel[d] } else { 1 };
-        for kd in 0..kernel(0) {
-            for kh in 0..kernel(1) {
-                for kw in 0..kernel(2) {
+        for kd in 0..kernel[0] {
+            for kh in 0..kernel[1] {
+                for kw in 0..kernel[2] {
                     let (mut phase, mut ahead) = (0, 0);
                     for (d, k) in [kd, kh, kw].into_iter().enumerate() {
                         let [at, steps] = [
@@ -102,7 +117,7 @@ impl Plan {
                         phase = phase * phases[d].len() + number;
                         ahead = ahead * extent[d] + steps;
                     }
-                    terms.push(phase * volume + ahead);
+                    terms.push(phase * volume + ahead * inner);
                 }
             }
         }
@@ -113,12 +128,11 @@ impl Plan {
             folded,
             within,
             phases,
-            images,
-            block,
+            order,
             reach,
-            extent,
             volume,
             terms,
+            needed: needed(read),
             places: lines * DEPTH,
         }
     }
@@ -166,10 +180,10 @@ impl Plan {
                 .map(move |from| from..(from + size).min(n))
         };
         let mut blocks = Vec::new();
-        for images in cut(batch, self.images) {
-            for planes in cut(outputs[0], self.block[0]) {
-                for rows in cut(outputs[1], self.block[1]) {
-                    for cols in cut(outputs[2], self.block[2]) {
+        for images in cut(batch, self.order.images) {
+            for planes in cut(outputs[0], self.order.block[0]) {
+                for rows in cut(outputs[1], self.order.block[1]) {
+                    for cols in cut(outputs[2], self.order.block[2]) {
                         blocks.push(Block {
                             images: images.clone(),
                             outputs: [planes.clone(), rows.clone(), cols],
@@ -184,36 +198,63 @@ impl Plan {
     /// Places from that of a block's first output to that of its last.
     pub(super) fn span(&self, block: &Block) -> usize {
         let last = [0, 1, 2].map(|d| block.outputs[d].len() - 1);
-        self.place(block.images.len() - 1, last) + 1
+        self.order.place(block.images.len() - 1, last) + 1
     }
 
-    /// The place of an output, by its image and its indices in a block.
-    fn place(&self, image: usize, at: [usize; 3]) -> usize {
-        place(&self.extent, image, at)
+    /// How many images lie side by side.
+    pub(super) fn inner(&self) -> usize {
+        self.order.inner
     }
 
-    /// The outputs of a block whose places are in an interval.
+    /// The outputs of a block whose places are in an interval, which begins where a column does.
     pub(super) fn runs(&self, block: &Block, places: &Range<usize>) -> impl Iterator<Item = Run> {
         let [planes, rows, cols] = block.outputs.clone();
         let (places, images) = (places.clone(), block.images.clone());
+        let Order { extent, inner, .. } = self.order;
+        let width = extent[2] * inner;
         // The rows of the first and the last place, if all rows of all planes of all images are counted.
-        let first = places.start / self.extent[2];
-        let last = places.end.saturating_sub(1) / self.extent[2];
+        let first = places.start / width;
+        let last = places.end.saturating_sub(1) / width;
         (first..=last).filter_map(move |row| {
-            let [plane, h] = [row / self.extent[1], row % self.extent[1]];
-            let [image, d] = [plane / self.extent[0], plane % self.extent[0]];
-            let start = row * self.extent[2];
+            let [plane, h] = [row / extent[1], row % extent[1]];
+            let [image, d] = [plane / extent[0] * inner, plane % extent[0]];
+            let start = row * width;
             let from = start.max(places.start);
-            let until = (start + cols.len()).min(places.end);
+            let until = (start + cols.len() * inner).min(places.end);
             let is_inside =
                 image < images.len() && d < planes.len() && h < rows.len() && from < until;
             is_inside.then(|| Run {
                 place: from,
                 image: images.start + image,
-                at: [planes.start + d, rows.start + h, cols.start + from - start],
-                len: until - from,
+                images: inner.min(images.len() - image),
+                at: [
+                    planes.start + d,
+                    rows.start + h,
+                    cols.start + (from - start) / inner,
+                ],
+                len: (until - from).div_ceil(inner),
+                until,
             })
         })
+    }
+
+    /// The terms that read an input for one of a run's outputs at some places.
+    pub(super) fn needed(&self, run: &Run, places: Range<usize>) -> Needed {
+        let inner = self.order.inner;
+        let column = |place: usize| place.saturating_sub(run.place);
+        let first = column(places.start) / inner;
+        let until = column(places.end).div_ceil(inner).min(run.len);
+        let columns = run.at[2] + first..run.at[2] + until;
+        let [planes, rows, cols] = &self.needed;
+        let cols = cols
+            .iter()
+            .filter(|(read, _)| columns.start.max(read.start) < columns.end.min(read.end));
+        let cols = cols.fold(0, |all, (_, terms)| all | terms);
+        let of = |reads: &[(Range<usize>, Needed)], output: usize| {
+            let met = reads.iter().filter(|(read, _)| read.contains(&output));
+            met.fold(0, |all, (_, terms)| all | terms)
+        };
+        of(planes, run.at[0]) & of(rows, run.at[1]) & cols
     }
 
     /// The rows of packed channels that the outputs of a block read, in order; one may begin with the zeros that one before it ends with.
@@ -225,7 +266,7 @@ impl Plan {
         for pd in &self.phases[0] {
             for ph in &self.phases[1] {
                 for pw in &self.phases[2] {
-                    for image in 0..block.images.len() {
+                    for image in (0..block.images.len()).step_by(self.order.inner) {
                         for d in 0..used(0) {
                             for h in 0..used(1) {
                                 let (phase, place) = ([pd, ph, pw], [d, h, 0]);
@@ -234,8 +275,9 @@ impl Plan {
                                     (output * g.stride[dim] + phase[dim]) as isize + g.origin[dim]
                                 };
                                 to.push(Row {
-                                    place: number * self.volume + self.place(image, place),
+                                    place: number * self.volume + self.order.place(image, place),
                                     image: block.images.start + image,
+                                    images: self.order.inner.min(block.images.len() - image),
                                     at: [input(0), input(1), input(2)],
                                 });
                             }
@@ -266,13 +308,42 @@ impl Plan {
 
     /// Places of a row.
     pub(super) fn width(&self) -> usize {
-        self.block[2] + self.reach[2]
+        self.order.block[2] + self.reach[2]
     }
 }
 
-/// The place of what has these indices in an image.
-fn place(extent: &[usize; 3], image: usize, [d, h, w]: [usize; 3]) -> usize {
-    ((image * extent[0] + d) * extent[1] + h) * extent[2] + w
+/// The outputs that read the input at a position of the kernel.
+fn reads(g: &Geometry, d: usize, k: usize, inputs: usize, outputs: usize) -> Range<usize> {
+    let (stride, first) = (g.stride[d] as isize, g.input(d, 0, k));
+    // Outputs before the first that reads the first input, and before the first that reads behind the last.
+    let until = |limit: isize| {
+        let outputs = outputs as isize;
+        (limit - first + stride - 1)
+            .div_euclid(stride)
+            .clamp(0, outputs) as usize
+    };
+    until(0)..until(inputs as isize)
+}
+
+/// The outputs that read the input at each of the dims' positions, with their terms.
+fn needed(read: [Vec<Range<usize>>; 3]) -> [Vec<(Range<usize>, Needed)>; 3] {
+    let [planes, rows, cols] = read.each_ref().map(Vec::len);
+    let mut number = 0;
+    let mut needed = read.map(|read| -> Vec<(Range<usize>, Needed)> {
+        read.into_iter().map(|read| (read, 0)).collect()
+    });
+    for d in 0..planes {
+        for h in 0..rows {
+            for w in 0..cols {
+                let bit = Needed::checked_shl(1, number).unwrap_or(0);
+                for (needed, k) in needed.iter_mut().zip([d, h, w]) {
+                    needed[k].1 |= bit;
+                }
+                number += 1;
+            }
+        }
+    }
+    needed
 }
 
 /// How many zeros there are both at the beginning and at the end of so many places of a whole dim, in all phases: those of one row, plane or
@@ -326,37 +397,4 @@ fn reach(g: &Geometry, folded: usize, d: usize) -> usize {
         true => g.kernel[d].saturating_sub(1) * g.dilation[d] / g.stride[d],
         false => 0,
     }
-}
-
-/// How large about so many parts of something are that are alike.
-fn even(n: usize, parts: usize) -> usize {
-    n.div_ceil(n.div_ceil(n.div_ceil(parts)))
-}
-
-/// The blocks of which least is packed, of those that have no more than `most` places, if there are such.
-fn block(outputs: [usize; 3], reach: [usize; 3], most: usize) -> [usize; 3] {
-    let cuts = |n: usize| {
-        let parts = (0..usize::BITS)
-            .map(|bit| 1 << bit)
-            .take_while(move |parts| *parts < 2 * n);
-        parts.map(move |parts| even(n, parts.min(n)))
-    };
-    let with = |size: [usize; 3]| -> [usize; 3] { core::array::from_fn(|d| size[d] + reach[d]) };
-    let mut best = ([1; 3], (true, usize::MAX));
-    for planes in cuts(outputs[0]) {
-        for cols in cuts(outputs[2]) {
-            let [depth, _, width] = with([planes, 1, cols]);
-            let rows = (most / (depth * width)).saturating_sub(reach[1]);
-            let rows = rows.clamp(1, outputs[1]);
-            let size = [planes, even(outputs[1], outputs[1].div_ceil(rows)), cols];
-            let [depth, height, width] = with(size);
-            let count: usize = (0..3).map(|d| outputs[d].div_ceil(size[d])).product();
-            let is_larger = depth * height * width > most;
-            let packed = count * depth * height * (width + START);
-            if (is_larger, packed) < best.1 {
-                best = (size, (is_larger, packed));
-            }
-        }
-    }
-    best.0
 }

@@ -3,9 +3,12 @@
 
 use super::super::lift::{Geometry, Slab};
 use super::super::weight_grad::join;
-use super::pack::Input;
-use super::plan::{Block, Plan};
+use super::cover::{Cover, Tile};
+use super::images::Images;
+use super::pack::{Input, are_finite};
+use super::plan::{Block, Plan, Run};
 use super::{DEPTH, SIDE};
+use crate::arrays::numbered;
 use crate::copy::copy;
 use crate::gemm::{Panel, Rows, TILES, Unit};
 use crate::pointwise::vectorized;
@@ -47,58 +50,82 @@ fn sum(
     let blocks = plan.blocks(dy.batch, dy.extent);
     // Of more places than are summed in `f32`.
     let mut totals = Vec::new();
+    let mut cover = Cover::default();
+    // Of each term, the tiles that need it, and whether there were any.
+    let (mut lists, mut begun) = (vec![Vec::new(); terms], vec![false; terms]);
     let all = channels * terms * g.cout;
     for (group, grad) in grad.chunks_exact_mut(all).enumerate() {
         let mut summed = 0;
         totals.clear();
+        begun.fill(false);
         for block in &blocks {
             if !input.channels(group * g.cin, block, packed) {
                 return false;
             }
             let span = plan.span(block);
-            let steps = span.div_ceil(DEPTH);
+            cover.go_to(plan, block, &(0..span), false, false);
             let right: &mut [u32] = bytemuck::cast_slice_mut(right);
-            let panels = right.chunks_exact_mut(steps * TILES);
+            let panels = right.chunks_exact_mut(cover.tiles.len() * TILES);
+            let mut is_finite = true;
             for (panel, to) in panels.take(outputs / SIDE).enumerate() {
                 let channels = panel * SIDE..g.cout.min((panel + 1) * SIDE);
-                vectorized(Outputs {
+                is_finite &= vectorized(Outputs {
                     plan,
                     dy,
                     block,
                     first: group * g.cout + channels.start,
                     count: channels.len(),
-                    steps,
+                    tiles: &cover.tiles,
                     lines: &mut *lines,
                     to,
                 });
             }
-            for from in (0..steps).step_by(STEPS) {
-                let add = summed > 0 || from > 0;
-                let count = STEPS.min(steps - from);
-                for (term, ahead) in plan.terms.iter().enumerate() {
+            if !is_finite {
+                // Zeros around the input make no number of what is infinite, wherever tiles begin.
+                cover.go_to(plan, block, &(0..span), false, true);
+            }
+            for (number, tiles) in cover.tiles.chunks(STEPS).enumerate() {
+                lists.iter_mut().for_each(Vec::clear);
+                for (i, tile) in tiles.iter().enumerate() {
+                    for &term in &cover.terms[tile.terms.clone()] {
+                        let left = tile.place + plan.terms[term];
+                        lists[term].push([left, 2 * (number * STEPS + i) * TILES]);
+                    }
+                }
+                for (term, list) in lists
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, list)| !list.is_empty())
+                {
                     for row in (0..inputs).step_by(SIDE) {
                         let left = Panel {
-                            numbers: &packed[row * plan.places + ahead + from * DEPTH..],
+                            numbers: &packed[row * plan.places..],
                             step: DEPTH,
                             tile: SIDE / 2 * plan.places,
                             row: plan.places,
                         };
-                        let panels = right.chunks_exact(steps * TILES);
+                        let panels = right.chunks_exact(cover.tiles.len() * TILES);
                         for (panel, right) in panels.take(outputs / SIDE).enumerate() {
-                            let right = Panel::packed(&right[from * TILES..], TILES);
+                            let right = Panel::packed(right, TILES);
                             let at = (row * terms + term) * outputs + panel * SIDE;
                             let mut to = Rows::whole(&mut sums[at..], terms * outputs);
-                            unit.multiply(count, &[[0, 0]], left, right, &mut to, add);
+                            unit.multiply(1, list, left, right, &mut to, begun[term]);
                         }
                     }
+                    begun[term] = true;
                 }
             }
             summed += span;
             if summed >= FLUSH {
                 totals.resize(all, 0.0);
+                clear(sums, &begun, outputs);
                 join_padded(sums, outputs, &mut totals, g.cout);
+                begun.fill(false);
                 summed = 0;
             }
+        }
+        if totals.is_empty() || summed > 0 {
+            clear(sums, &begun, outputs);
         }
         if !totals.is_empty() {
             if summed > 0 {
@@ -129,9 +156,20 @@ pub(in super::super) fn weight_grad(
     dy: &Slab<'_, bf16>,
     g: &Geometry,
 ) -> Option<Vec<f32>> {
-    let plan = Plan::new(g, dy.batch, x.extent, dy.extent);
+    let plan = Plan::new(g, dy.batch, [x.extent, dy.extent], unit.rate());
     let mut grad = vec![0.0; g.groups * plan.terms.len() * plan.channels() * g.cout];
     sum(unit, x, dy, &plan, &mut grad).then_some(grad)
+}
+
+/// Makes zeros of what no tile was added to.
+fn clear(sums: &mut [f32], begun: &[bool], padded: usize) {
+    for row in sums.chunks_exact_mut(begun.len() * padded) {
+        for (sums, begun) in row.chunks_exact_mut(padded).zip(begun) {
+            if !begun {
+                sums.fill(0.0);
+            }
+        }
+    }
 }
 
 /// Adds rows of sums, as they are padded, to rows of totals.
@@ -144,47 +182,58 @@ fn join_padded(sums: &[f32], padded: usize, totals: &mut [f64], width: usize) {
     }
 }
 
-/// Gradients of a block's outputs as tiles on the right, of some channels.
+/// Writes gradients of a block's outputs as tiles on the right, of some channels, and tells whether all are finite.
 struct Outputs<'a, 'b, 't> {
     plan: &'a Plan,
     dy: &'a Slab<'b, bf16>,
     block: &'a Block,
     first: usize,
     count: usize,
-    steps: usize,
+    tiles: &'a [Tile],
     /// Memory for the lines of all channels.
     lines: &'t mut [u16],
     to: &'t mut [u32],
 }
 
 impl WithSimd for Outputs<'_, '_, '_> {
-    type Output = ();
+    type Output = bool;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, _: S) -> bool {
         let Self {
-            plan,
-            dy,
-            steps,
-            first,
-            ..
+            plan, dy, first, ..
         } = self;
         let data: &[u16] = bytemuck::cast_slice(dy.data);
-        let width = steps * DEPTH;
+        let places = 0..plan.span(self.block);
+        // A tile may reach beyond the last output.
+        let width = (places.end + DEPTH).next_multiple_of(2);
         let lines = &mut self.lines[..SIDE * width];
         lines.fill(0);
-        for run in plan.runs(self.block, &(0..plan.span(self.block))) {
-            let within = run
-                .at
-                .iter()
-                .zip(&dy.step)
-                .map(|(at, step)| *at as isize * step)
-                .sum();
-            for channel in 0..self.count {
-                let at = dy
-                    .start(run.image, first + channel)
-                    .wrapping_add_signed(within);
-                let to = &mut lines[channel * width + run.place..][..run.len];
+        let images = Images {
+            inner: plan.inner(),
+            jump: dy.step[2],
+            apart: dy.outer[0],
+        };
+        let runs: Vec<Run> = plan.runs(self.block, &places).collect();
+        let within = |run: &Run| -> isize {
+            let at = run.at.iter().zip(&dy.step);
+            let within: isize = at.map(|(at, step)| *at as isize * step).sum();
+            run.image as isize * dy.outer[0] + within
+        };
+        let mut fours = Vec::new();
+        for run in runs.iter().filter(|_| images.inner > 1) {
+            images.add(run.place, run.len, run.images, within(run), &mut fours);
+        }
+        for channel in 0..self.count {
+            let start = dy.start(0, first + channel);
+            let line = &mut lines[channel * width..][..width];
+            if images.inner > 1 {
+                images.channel(data, start, &fours, line);
+                continue;
+            }
+            for run in &runs {
+                let at = start.wrapping_add_signed(within(run));
+                let to = &mut line[run.place..][..run.len];
                 if dy.step[2] == 1 {
                     to.copy_from_slice(&data[at..at + run.len]);
                 } else {
@@ -196,16 +245,20 @@ impl WithSimd for Outputs<'_, '_, '_> {
         }
         // A row of a tile has pairs of a place and the next, of all channels.
         const WIDE: usize = SIDE / 2;
-        let lines: &[u32] = bytemuck::cast_slice(lines);
-        for (step, to) in self.to.chunks_exact_mut(TILES).enumerate() {
-            for (tile, to) in to.chunks_exact_mut(WIDE * WIDE).enumerate() {
+        for (tile, to) in self.tiles.iter().zip(self.to.chunks_exact_mut(TILES)) {
+            for (number, to) in to.chunks_exact_mut(WIDE * WIDE).enumerate() {
                 for channel in (0..WIDE).step_by(turn::SIDE) {
                     for pair in (0..WIDE).step_by(turn::SIDE) {
-                        let mut block = [[0; turn::SIDE]; turn::SIDE];
-                        for (i, row) in block.iter_mut().enumerate() {
-                            let line = (tile * WIDE + channel + i) * width / 2;
-                            row.copy_from_slice(&lines[line + step * WIDE + pair..][..turn::SIDE]);
-                        }
+                        let block: [[u32; turn::SIDE]; turn::SIDE] = numbered(
+                            #[inline(always)]
+                            |i| {
+                                let line = (number * WIDE + channel + i) * width;
+                                let pairs = &lines[line + tile.place + 2 * pair..];
+                                bytemuck::pod_read_unaligned(bytemuck::cast_slice(
+                                    &pairs[..2 * turn::SIDE],
+                                ))
+                            },
+                        );
                         for (i, row) in turned(block).iter().enumerate() {
                             to[(pair + i) * WIDE + channel..][..turn::SIDE].copy_from_slice(row);
                         }
@@ -213,5 +266,6 @@ impl WithSimd for Outputs<'_, '_, '_> {
                 }
             }
         }
+        are_finite(lines)
     }
 }
