@@ -103,7 +103,7 @@ impl Order {
     }
 
     /// How long it takes about, in cycles: to multiply, and to pack.
-    fn time(&self, sizes: &Sizes<'_>) -> usize {
+    fn time(&self, sizes: &Sizes<'_>) -> f64 {
         let &Sizes {
             outputs,
             reach,
@@ -137,8 +137,11 @@ impl Order {
             };
             (used(0) * used(1) * last, 2 * packed * columns)
         };
-        let multiply = products * steps * sizes.panels * 2 * DEPTH / sizes.rate.max(1);
-        images * (multiply + words * steps * sizes.phases * DEPTH / 2)
+        // As floats: they are large.
+        let [products, words, steps, images] = [products, words, steps, images].map(|n| n as f64);
+        let multiply = products * sizes.panels as f64 * (2 * DEPTH) as f64 / sizes.rate as f64;
+        let pack = words * sizes.phases as f64 * (DEPTH / 2) as f64;
+        images * steps * (multiply + pack)
     }
 
     /// The place of what has these indices in an image.

@@ -84,7 +84,7 @@ impl Plan {
             true => (0..kernel[d])
                 .map(|k| reads(g, d, k, inputs[d], outputs[d]))
                 .collect(),
-            false => vec![0..outputs[d]],
+            false => std::iter::once(0..outputs[d]).collect(),
         });
         let shared: [usize; 3] =
             core::array::from_fn(|d| shared(g, &phases[d], d, inputs[d], outputs[d] + reach[d]));

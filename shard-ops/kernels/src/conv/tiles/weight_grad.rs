@@ -10,7 +10,7 @@ use super::plan::{Block, Plan, Run};
 use super::{DEPTH, SIDE};
 use crate::arrays::numbered;
 use crate::copy::copy;
-use crate::gemm::{Panel, Rows, TILES, Unit};
+use crate::gemm::{Panel, Rows, TILES, Term, Unit};
 use crate::pointwise::vectorized;
 use crate::scratch::Room;
 use crate::turn::{self, turned};
@@ -51,21 +51,23 @@ fn sum(
     // Of more places than are summed in `f32`.
     let mut totals = Vec::new();
     let mut cover = Cover::default();
-    // Of each term, the tiles that need it, and whether there were any.
-    let (mut lists, mut begun) = (vec![Vec::new(); terms], vec![false; terms]);
+    let mut lists = Lists {
+        of_terms: vec![Vec::new(); terms],
+        begun: vec![false; terms],
+    };
     let all = channels * terms * g.cout;
     for (group, grad) in grad.chunks_exact_mut(all).enumerate() {
         let mut summed = 0;
         totals.clear();
-        begun.fill(false);
+        lists.begun.fill(false);
         for block in &blocks {
             if !input.channels(group * g.cin, block, packed) {
                 return false;
             }
             let span = plan.span(block);
             cover.go_to(plan, block, &(0..span), false, false);
-            let right: &mut [u32] = bytemuck::cast_slice_mut(right);
-            let panels = right.chunks_exact_mut(cover.tiles.len() * TILES);
+            let words: &mut [u32] = bytemuck::cast_slice_mut(&mut *right);
+            let panels = words.chunks_exact_mut(cover.tiles.len() * TILES);
             let mut is_finite = true;
             for (panel, to) in panels.take(outputs / SIDE).enumerate() {
                 let channels = panel * SIDE..g.cout.min((panel + 1) * SIDE);
@@ -84,48 +86,19 @@ fn sum(
                 // Zeros around the input make no number of what is infinite, wherever tiles begin.
                 cover.go_to(plan, block, &(0..span), false, true);
             }
-            for (number, tiles) in cover.tiles.chunks(STEPS).enumerate() {
-                lists.iter_mut().for_each(Vec::clear);
-                for (i, tile) in tiles.iter().enumerate() {
-                    for &term in &cover.terms[tile.terms.clone()] {
-                        let left = tile.place + plan.terms[term];
-                        lists[term].push([left, 2 * (number * STEPS + i) * TILES]);
-                    }
-                }
-                for (term, list) in lists
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, list)| !list.is_empty())
-                {
-                    for row in (0..inputs).step_by(SIDE) {
-                        let left = Panel {
-                            numbers: &packed[row * plan.places..],
-                            step: DEPTH,
-                            tile: SIDE / 2 * plan.places,
-                            row: plan.places,
-                        };
-                        let panels = right.chunks_exact(cover.tiles.len() * TILES);
-                        for (panel, right) in panels.take(outputs / SIDE).enumerate() {
-                            let right = Panel::packed(right, TILES);
-                            let at = (row * terms + term) * outputs + panel * SIDE;
-                            let mut to = Rows::whole(&mut sums[at..], terms * outputs);
-                            unit.multiply(1, list, left, right, &mut to, begun[term]);
-                        }
-                    }
-                    begun[term] = true;
-                }
-            }
+            let panels = [inputs / SIDE, outputs / SIDE];
+            lists.add(unit, plan, &cover, [&*packed, &*right], panels, sums);
             summed += span;
             if summed >= FLUSH {
                 totals.resize(all, 0.0);
-                clear(sums, &begun, outputs);
+                lists.clear(sums, outputs);
                 join_padded(sums, outputs, &mut totals, g.cout);
-                begun.fill(false);
+                lists.begun.fill(false);
                 summed = 0;
             }
         }
         if totals.is_empty() || summed > 0 {
-            clear(sums, &begun, outputs);
+            lists.clear(sums, outputs);
         }
         if !totals.is_empty() {
             if summed > 0 {
@@ -161,12 +134,65 @@ pub(in super::super) fn weight_grad(
     sum(unit, x, dy, &plan, &mut grad).then_some(grad)
 }
 
-/// Makes zeros of what no tile was added to.
-fn clear(sums: &mut [f32], begun: &[bool], padded: usize) {
-    for row in sums.chunks_exact_mut(begun.len() * padded) {
-        for (sums, begun) in row.chunks_exact_mut(padded).zip(begun) {
-            if !begun {
-                sums.fill(0.0);
+/// Of each term, tiles that need it.
+struct Lists {
+    /// Where they begin among the inputs, and their gradients of outputs.
+    of_terms: Vec<Vec<Term>>,
+    /// Whether there were any since sums began.
+    begun: Vec<bool>,
+}
+
+impl Lists {
+    /// Adds the products of a block's inputs, as they are packed, and of gradients of its outputs, in so many panels of either.
+    fn add(
+        &mut self,
+        unit: &impl Unit,
+        plan: &Plan,
+        cover: &Cover,
+        [inputs, outputs]: [&[u16]; 2],
+        panels: [usize; 2],
+        sums: &mut [f32],
+    ) {
+        let (terms, apart) = (plan.terms.len(), cover.tiles.len() * 2 * TILES);
+        let width = terms * panels[1] * SIDE;
+        for (number, tiles) in cover.tiles.chunks(STEPS).enumerate() {
+            self.of_terms.iter_mut().for_each(Vec::clear);
+            for (i, tile) in tiles.iter().enumerate() {
+                let right = 2 * (number * STEPS + i) * TILES;
+                for &term in &cover.terms[tile.terms.clone()] {
+                    self.of_terms[term].push([tile.place + plan.terms[term], right]);
+                }
+            }
+            for (term, list) in self.of_terms.iter().enumerate() {
+                if list.is_empty() {
+                    continue;
+                }
+                for row in 0..panels[0] {
+                    let left = Panel {
+                        numbers: &inputs[row * SIDE * plan.places..],
+                        step: DEPTH,
+                        tile: SIDE / 2 * plan.places,
+                        row: plan.places,
+                    };
+                    for (panel, right) in outputs.chunks_exact(apart).take(panels[1]).enumerate() {
+                        let right = Panel::packed(bytemuck::cast_slice(right), TILES);
+                        let at = row * SIDE * width + (term * panels[1] + panel) * SIDE;
+                        let mut to = Rows::whole(&mut sums[at..], width);
+                        unit.multiply(1, list, left, right, &mut to, self.begun[term]);
+                    }
+                }
+                self.begun[term] = true;
+            }
+        }
+    }
+
+    /// Makes zeros of sums that no tile was added to, in rows of so many of each term.
+    fn clear(&self, sums: &mut [f32], padded: usize) {
+        for row in sums.chunks_exact_mut(self.begun.len() * padded) {
+            for (sums, begun) in row.chunks_exact_mut(padded).zip(&self.begun) {
+                if !begun {
+                    sums.fill(0.0);
+                }
             }
         }
     }
