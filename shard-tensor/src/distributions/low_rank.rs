@@ -1,13 +1,10 @@
 //! Normal vectors whose covariances are few products and a diagonal.
 
-use super::multivariate::{MultivariateNormal, inverse};
+use super::multivariate::{LOG_2_PI, MultivariateNormal, inverse};
 use super::{Distribution, Divergence, Reparametrized, repeated};
 use crate::{Error, Placements, Result, Shape, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::elementwise::broadcast_shape;
-
-/// `ln 2π`
-const LOG_2_PI: f64 = 1.837_877_066_409_345_3;
 
 /// Normal vectors of covariances `W Wᵀ + D` with few columns `W` and a diagonal `D`, as `torch.distributions.LowRankMultivariateNormal`: no matrix of
 /// as many rows and columns as a vector has numbers is made, but for [`covariance`](Self::covariance). With the feature `linalg`.

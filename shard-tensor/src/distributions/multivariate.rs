@@ -6,7 +6,7 @@ use shard_comm::Calling;
 use shard_ops::elementwise::broadcast_shape;
 
 /// `ln 2π`
-const LOG_2_PI: f64 = 1.837_877_066_409_345_3;
+pub(super) const LOG_2_PI: f64 = 1.837_877_066_409_345_3;
 
 /// Normal vectors of a mean and a covariance, as `torch.distributions.MultivariateNormal`. With the feature `linalg`.
 #[derive(Clone, Debug)]

@@ -18,8 +18,8 @@ pub fn multiplies_halves() -> bool {
 }
 
 /// Whether products of so many rows and columns, sums of `inner` terms, are formed of numbers of `bf16` as they are stored: where the processor
-/// [multiplies](multiplies_halves) them, and of few rows or columns on any, if their sums are long. Those of few and short sums take less time
-/// by copies in `f32`.
+/// [multiplies](multiplies_halves) them and that pays, and of few rows or columns on any, if their sums are long. Those of few or short sums take
+/// less time by copies in `f32`.
 ///
 /// ```
 /// use shard_kernels::gemm::takes_halves;
@@ -28,10 +28,7 @@ pub fn multiplies_halves() -> bool {
 /// ```
 pub fn takes_halves(rows: usize, columns: usize, inner: usize) -> bool {
     let (few, many) = (rows.min(columns), rows.max(columns));
-    match few <= thin::most() {
-        true => thin::are_few([few, many, inner]),
-        false => multiplies_halves(),
-    }
+    thin::are_few([few, many, inner]) || tiles::pays([rows, columns, inner], [1; 2], rate())
 }
 
 /// As [`gemm`] of operands of `bf16`, whose products are summed in `f32`: of few rows or columns and long sums read as they are stored, others by the processor's unit for

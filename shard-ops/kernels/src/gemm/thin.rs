@@ -44,7 +44,7 @@ pub(super) fn pays(extent: [usize; 3], b: &Mat<'_, bf16>) -> bool {
 }
 
 /// The most rows that are few on this processor.
-pub(super) fn most() -> usize {
+fn most() -> usize {
     match rate() {
         _ if has_pairs() => FEWER,
         ..TERMS => MORE,
