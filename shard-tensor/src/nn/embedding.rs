@@ -35,7 +35,7 @@ impl Embedding {
     }
 
     /// The table whose rows, each time they are named, are first shortened to a norm of `most`, where that of this order is above it: `max_norm` and
-    /// `norm_type` of PyTorch. The parameter itself is [set](ShardTensor::set), and no gradient sees of it.
+    /// `norm_type` of PyTorch. The parameter itself is [set](ShardTensor::set), and no gradient sees of it. Each call reads and writes the whole table.
     ///
     /// ```
     /// use shard_tensor::{launch, ndarray::array, nn::{Embedding, Module}, replicate, shard};
