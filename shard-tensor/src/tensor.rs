@@ -402,6 +402,13 @@ impl ShardTensor {
         self.ctx.tape().layout_in_use(&self.held())
     }
 
+    /// The tensor as ops use it, brought there once for several of them.
+    #[track_caller]
+    pub(crate) fn in_use(&self) -> Result<Self> {
+        let value = self.value();
+        Ok(self.lift(self.context().tape().operand(&value)?.into_owned()))
+    }
+
     fn parameter(&self, leaf: Value) -> Held {
         Held::Parameter(
             Rc::new(Shared {

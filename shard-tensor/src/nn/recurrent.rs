@@ -6,7 +6,7 @@ use shard_comm::Calling;
 use shard_ops::fused as ops;
 
 /// A step of a recurrent layer, which [`Recurrent`] repeats: [`RnnCell`], [`GruCell`] or [`LstmCell`].
-pub trait RecurrentCell: Tree + Sized {
+pub trait RecurrentCell: Tree + Clone {
     /// What goes from step to step, each tensor `[batch, hidden]`.
     type State: Clone;
 
@@ -269,7 +269,8 @@ fn none(of_input: &ShardTensor, features: usize) -> Result<ShardTensor> {
 ///
 /// Names are PyTorch's, so that its weights [load](super::load_state_with): `weight_ih_l0`, `weight_hh_l0_reverse`, ..; the batch comes
 /// first, as with `batch_first=True`. The products with the inputs of all steps are one. Where weights are copies, the sum over ranks of their
-/// gradients is taken once; where they are [fully sharded](super::ModelExt::fully_sharded), those of states are gathered in each step.
+/// gradients is taken once; where they are [fully sharded](super::ModelExt::fully_sharded), a layer's are gathered once for all its steps, forward and
+/// backward.
 ///
 /// ```
 /// use shard_tensor::nn::{Lstm, Module};
@@ -505,6 +506,7 @@ fn along<C: RecurrentCell>(
     first: Option<&C::State>,
     backwards: bool,
 ) -> Result<(ShardTensor, C::State)> {
+    let cell = in_use(cell)?;
     let steps = cell.gates(x)?.unbind(1)?;
     let mut order: Vec<usize> = (0..steps.len()).collect();
     if backwards {
@@ -528,6 +530,18 @@ fn along<C: RecurrentCell>(
     }
     let last = state.ok_or_else(|| not_a_sequence(C::LAYERS, x))?;
     Ok((ShardTensor::stack(&outputs, 1)?, last))
+}
+
+/// A cell whose parameters all steps use as they were brought to their use once.
+#[track_caller]
+fn in_use<C: RecurrentCell>(cell: &C) -> Result<C> {
+    let mut cell = cell.clone();
+    for (_, leaf) in cell.leaves_mut() {
+        if let LeafMut::Tensor(parameter) = leaf {
+            *parameter = parameter.in_use()?;
+        }
+    }
+    Ok(cell)
 }
 
 impl Recurrent<LstmCell> {

@@ -107,13 +107,6 @@ impl ShardTensor {
         }
     }
 
-    /// As ops use it.
-    #[track_caller]
-    fn in_use(&self) -> Result<Self> {
-        let value = self.value();
-        Ok(self.lift(self.context().tape().operand(&value)?.into_owned()))
-    }
-
     /// The dim of which ranks have the most indices, and into how many pieces rows are cut along it. All ranks find the same.
     fn pieces_for(&self, weight: &Self) -> (usize, usize) {
         let held = |of: &Self, dim: usize| match of.layout().sharding(dim) {

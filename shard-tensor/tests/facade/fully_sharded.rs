@@ -1,8 +1,10 @@
 //! Fully sharded parameters: what moves, and what is held.
 
-use shard_tensor::nn::{Linear, ModelExt, Module, Sequential};
+use shard_tensor::nn::{Linear, Lstm, ModelExt, Module, Sequential};
 use shard_tensor::optim::{AdamW, Optimizer};
-use shard_tensor::{Context, DType, Launch, LedgerSnapshot, Mesh, Result, launch, shard};
+use shard_tensor::{
+    Context, DType, Launch, LedgerSnapshot, Mesh, Result, ShardTensor, launch, shard,
+};
 
 const WIDTH: usize = 48;
 const LAYERS: usize = 10;
@@ -242,5 +244,40 @@ fn frozen_parameters_are_not_held_whole() {
                 "{all} of {once}"
             );
         }
+    }
+}
+
+/// Weights that the steps of a recurrent layer share are gathered once for all of them, forward and backward, and their gradients are one sum.
+#[test]
+fn steps_of_a_recurrent_layer_share_what_is_gathered() {
+    let run = |steps: usize, sharded: bool| {
+        let found = Launch::new(3).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh([("shard", 3)])?;
+            let mut lstm = Lstm::new(&mesh, 4, 5, 2)?;
+            if sharded {
+                lstm = lstm.fully_sharded("shard")?;
+            }
+            let wave = |i: &[usize]| ((7 * i[0] + 5 * i[1] + 3 * i[2]) as f64).sin();
+            let x = mesh.from_fn([100, steps, 4], shard(0), wave)?;
+            let before = ctx.ledger().snapshot();
+            let loss = lstm.forward(&x)?.square()?.mean_all()?;
+            let gradients = loss.backward()?;
+            let mut slopes = Vec::new();
+            for (_, parameter) in lstm.parameters() {
+                let slope = gradients.get(&parameter)?.unwrap();
+                slopes.push(slope);
+            }
+            let bytes = ctx.ledger().since(&before).bytes;
+            let slopes = slopes.iter().map(ShardTensor::to_array::<f64>);
+            Ok((bytes, loss.item()?, slopes.collect::<Result<Vec<_>>>()?))
+        });
+        found.unwrap().remove(0)
+    };
+    assert_eq!(run(3, true).0, run(9, true).0);
+    let (part, whole) = (run(6, true), run(6, false));
+    assert!((part.1 - whole.1).abs() < 1e-12);
+    for (part, whole) in part.2.iter().zip(&whole.2) {
+        let apart = part.iter().zip(whole).map(|(a, b)| (a - b).abs());
+        assert!(part.shape() == whole.shape() && apart.fold(0.0, f64::max) < 1e-12);
     }
 }
