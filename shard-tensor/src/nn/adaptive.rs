@@ -87,13 +87,18 @@ impl AdaptiveLogSoftmax {
     /// As [`new`](Self::new).
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// As [`new`](Self::new); [`Argument`](Error::Argument) if the head's weight was replaced by what is no matrix.
     #[track_caller]
     pub fn head_bias(self) -> Result<Self> {
         let _call = Calling::throughout(NAME);
         let weight = &self.head.weight;
         let &[outputs, features] = weight.shape() else {
-            return Ok(self);
+            return Err(Error::argument(
+                NAME,
+                "a head whose weight is a matrix",
+                format!("{:?}", weight.shape()),
+                "ask for the bias before the weight is replaced",
+            ));
         };
         let head = Linear::new(&weight.mesh(), features, outputs)?;
         Ok(Self { head, ..self })

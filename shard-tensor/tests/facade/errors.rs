@@ -415,3 +415,16 @@ fn wrong_masks_and_classes_are_told_what_they_should_be() {
         assert!(told.contains(expected), "{told}");
     }
 }
+
+/// A bias needs to know how many classes the head has.
+#[test]
+fn a_head_that_is_no_matrix_gets_no_bias() {
+    let refused = launch(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let mut layer = nn::AdaptiveLogSoftmax::new(&mesh, 4, 9, &[3], 2.0)?;
+        layer.head.weight = layer.head.weight.flatten()?;
+        Ok(layer.head_bias().err().map(|error| error.to_string()))
+    });
+    let refused = refused.unwrap().remove(0).unwrap();
+    assert!(refused.starts_with("AdaptiveLogSoftmax: "), "{refused}");
+}
