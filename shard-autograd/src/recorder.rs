@@ -195,7 +195,32 @@ impl Recorder {
         matches!(*self.0.mode.borrow(), Mode::Record | Mode::Again)
     }
 
-    /// Runs `f` without recording; what it returns is not tracked. Recording goes on afterwards, even after an early return or
+    /// A value as what an op results in. Where that is the operand itself, as of a move to the layout it has, it is not tracked if nothing is
+    /// recorded: whether it is must not depend on what there was to do.
+    pub fn as_result(&self, value: Value) -> Value {
+        match value.slot() {
+            Some(_) if !self.records() => value.detach(),
+            _ => value,
+        }
+    }
+
+    /// The value in another layout, as an op of its own: also where it lies so already, gradients of one are not those of the other. (What
+    /// ops move for themselves they take as it is.)
+    ///
+    /// # Collective
+    /// As [`redistribute`](Exec::redistribute).
+    ///
+    /// # Errors
+    /// As [`redistribute`](Exec::redistribute).
+    pub fn moved(&self, value: &Value, to: &Layout) -> Result<Value, OpError> {
+        if value.layout() != to {
+            return self.redistribute(value, to);
+        }
+        let parents = self.parents("redistribute", &[value])?;
+        Ok(self.record1(parents, value.array().clone(), || Kind::Pass))
+    }
+
+    /// Runs `f` without recording: what ops result in is not tracked. Recording goes on afterwards, even after an early return or
     /// a panic.
     ///
     /// # Collective
@@ -470,7 +495,7 @@ impl Exec for Recorder {
 
     fn redistribute(&self, value: &Value, to: &Layout) -> Result<Value, OpError> {
         if value.layout() == to {
-            return Ok(value.clone());
+            return Ok(self.as_result(value.clone()));
         }
         let parents = self.parents("redistribute", &[value])?;
         self.tell_tracked(&parents, &[value]);

@@ -152,7 +152,7 @@ impl ShardTensor {
     pub fn redistribute(&self, placements: impl Into<Placements>) -> Result<Self> {
         let _call = Calling::of("redistribute");
         let to = self.target(placements)?;
-        Ok(self.lift(self.ctx.tape().redistribute(&self.value(), &to)?))
+        Ok(self.lift(self.ctx.tape().moved(&self.value(), &to)?))
     }
 
     /// Changes what one mesh axis, by its name, does with it, and leaves the other axes as they are: a dim that these divide is
@@ -785,7 +785,7 @@ impl ShardTensor {
 
     /// A tensor of the same context.
     pub(crate) fn lift(&self, value: Value) -> Self {
-        Self::new(&self.ctx, value)
+        Self::new(&self.ctx, self.ctx.tape().as_result(value))
     }
 
     /// Runs one op of `shard_ops` on this tensor.

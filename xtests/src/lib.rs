@@ -7,6 +7,7 @@
 //! - [`validate`]: every op's rule against brute force.
 //! - [`strategies`]: `proptest` strategies for meshes and layouts; [`generate`]: random cases of ops; [`parsers`]: what reads from outside, on any bytes; [`paths`]: tensors through random layouts;
 //!   [`harness`]: a function on the ranks of a mesh; [`differentiate`]: its results and gradients; [`properties`](mod@properties): runs them.
+//! - [`programs`]: many ops one after the other.
 //! - [`step_memory`]: what a training step holds at most.
 //! - [`page`](mod@page): what is sent for which placement, op by op.
 //! - [`say`](mod@say): what programs print, to whoever listens.
@@ -28,6 +29,7 @@ pub mod parsers;
 pub mod paths;
 #[cfg(feature = "mpi")]
 pub mod processes;
+pub mod programs;
 pub mod properties;
 pub mod report;
 pub mod run;

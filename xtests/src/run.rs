@@ -71,6 +71,9 @@ const ON_TEST_DEVICE: usize = 5;
 const IN_F32: usize = 6;
 const WITHOUT_LIBRARIES: usize = 3;
 
+/// Every so many-th trial is of a checkpointed function.
+const AGAIN: usize = 6;
+
 /// Runs cases. Cases whose op is not built are skipped by name.
 ///
 /// Within a budget every case gets one layout on every mesh first; then batches grow. If a trial takes longer than
@@ -481,6 +484,7 @@ pub(crate) fn trial(
     }
     let gpus = !matches!(trial.on, On::Host | On::TestDevice);
     trial.libraries = !(gpus && rng.one_in(WITHOUT_LIBRARIES));
+    trial.again = rng.one_in(AGAIN);
     Some(trial)
 }
 

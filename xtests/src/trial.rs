@@ -6,8 +6,8 @@ use crate::harness::{On, on_threads, run_threads};
 use crate::layouts::Assignment;
 use crate::strategies::integer;
 use serde::{Deserialize, Serialize};
-use shard_autograd::{AutogradError, Recorder};
-use shard_comm::DType;
+use shard_autograd::{AutogradError, Recorder, recompute};
+use shard_comm::{DType, ErrorClass};
 use shard_ops::testing::{Tolerance, difference};
 use shard_ops::testing::{place, whole};
 use shard_ops::{Engine, EngineOptions, KernelPolicy, OpError, Value};
@@ -34,6 +34,8 @@ pub struct Trial {
     pub libraries: bool,
     /// [`EngineOptions::room`].
     pub room: Option<usize>,
+    /// Whether the op's gradients run it again, as in a checkpointed function.
+    pub again: bool,
 }
 
 impl Trial {
@@ -46,6 +48,7 @@ impl Trial {
             tolerance: Tolerance::F64,
             libraries: true,
             room: None,
+            again: false,
         }
     }
 }
@@ -60,10 +63,13 @@ impl fmt::Display for Trial {
             self.float,
             self.on
         )?;
-        if self.libraries {
-            return Ok(());
+        if self.again {
+            f.write_str(", run again")?;
         }
-        f.write_str(" without libraries")
+        if !self.libraries {
+            f.write_str(", without libraries")?;
+        }
+        Ok(())
     }
 }
 
@@ -333,6 +339,22 @@ pub enum TrialError {
     Wrong(String),
 }
 
+/// The op as a function of which nothing is kept.
+fn applied_again(
+    recorder: &Recorder,
+    case: &Case,
+    inputs: &[Value],
+    apply: Apply,
+) -> Result<Vec<Value>, AutogradError> {
+    let (inputs, case) = (inputs.iter().collect::<Vec<_>>(), case.clone());
+    recompute(recorder, &inputs, move |tape, inputs| {
+        apply(tape, &case, inputs).map_err(|error| match error {
+            ApplyError::Op(error) => error.into(),
+            ApplyError::Case(error) => AutogradError::external(error, ErrorClass::Uniform),
+        })
+    })
+}
+
 impl From<ApplyError> for TrialError {
     fn from(error: ApplyError) -> Self {
         match error {
@@ -395,7 +417,10 @@ pub fn compute(
             Value::new(array)
         });
     }
-    let values = apply(recorder, case, &inputs)?;
+    let values = match trial.again {
+        false => apply(recorder, case, &inputs)?,
+        true => applied_again(recorder, case, &inputs, apply)?,
+    };
     let outputs = values
         .iter()
         .map(|v| whole(v.array()))

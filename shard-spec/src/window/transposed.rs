@@ -24,6 +24,16 @@ impl Transposed {
 
 impl Geometry for Transposed {
     fn output_extent(&self, n: usize) -> Result<usize> {
+        if n == 0 {
+            // Zeros that depend on nothing: the way back has no window that fits.
+            return Err(SpecError::Argument {
+                op: "transposed output_extent",
+                argument: "input extent",
+                got: "0".into(),
+                expected: "at least one input".into(),
+                remedy: "an empty dim has nothing to spread",
+            });
+        }
         let natural = (n as i128 - 1) * self.stride as i128
             + self.reach as i128
             + 1

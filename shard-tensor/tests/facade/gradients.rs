@@ -178,6 +178,24 @@ fn hooks_see_and_replace() {
     assert_eq!(seen.unwrap(), [["S(0)"], ["S(0)"]]);
 }
 
+/// What is moved is a tensor of its own, whether there was anything to move or not.
+#[test]
+fn a_branch_that_is_moved_has_gradients_of_its_own() {
+    for placement in [shard(0), replicate()] {
+        let gradients = Launch::new(2).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_of(2)?;
+            let x = mesh.ones([3], shard(0))?.requires_grad()?;
+            let y = x.square()?;
+            let branch = y.redistribute([placement.clone()])?;
+            branch.on_gradient(|g| Ok(Some(g.mul_scalar(10.0)?)))?;
+            let loss = y.add(&branch)?.sum_all()?;
+            assert!(y.sum_all()?.grad(&[&branch], false)?[0].is_none());
+            read(&loss.backward()?.get(&x)?.unwrap())
+        });
+        assert_eq!(gradients.unwrap()[1], [22.0; 3]);
+    }
+}
+
 #[test]
 fn nothing_is_recorded_where_nothing_should() {
     let texts = launch(2, |ctx| {
@@ -185,6 +203,14 @@ fn nothing_is_recorded_where_nothing_should() {
         let x = mesh.ones([3], [shard(0)])?.requires_grad()?;
         let (silent, detached) = (ctx.no_grad(|| x.square())?, x.detach().square()?);
         assert!(!silent.is_tracked() && !detached.is_tracked() && x.square()?.is_tracked());
+        // Also what is its operand as it is, which in another layout it would not be.
+        let same = ctx.no_grad(|| {
+            let moved = [x.redistribute([shard(0)])?, x.redistribute([replicate()])?];
+            let kept = [x.reduced()?, x.to(x.dtype())?, x.expand([3])?];
+            Ok([&moved[..], &kept[..]].concat())
+        })?;
+        assert!(same.iter().all(|x| !x.is_tracked()));
+        assert!(x.redistribute([shard(0)])?.is_tracked());
         Ok(silent.sum_all()?.backward().unwrap_err().to_string())
     });
     assert!(texts.unwrap()[0].contains("not on this tape"));

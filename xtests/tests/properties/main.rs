@@ -13,6 +13,7 @@ mod membership;
 mod neighborhoods;
 mod ops;
 mod points;
+mod programs;
 mod redistribute;
 mod rules;
 mod sixteen_bits;
@@ -29,6 +30,7 @@ fn main() -> std::process::ExitCode {
         ("neighborhoods", neighborhoods::ALL),
         ("ops", ops::ALL),
         ("points", points::ALL),
+        ("programs", programs::ALL),
         ("redistribute", redistribute::ALL),
         ("rules", rules::ALL),
         ("sixteen_bits", sixteen_bits::ALL),

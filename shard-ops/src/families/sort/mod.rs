@@ -11,6 +11,7 @@ mod mode;
 
 use self::merge::MergeRuns;
 pub use self::mode::mode;
+use super::full::sums;
 use super::index;
 use super::indexing::{gather, ungather, with_foldable};
 use super::shape::{extent, squeeze};
@@ -111,6 +112,7 @@ fn topk_as(
     largest: bool,
 ) -> Result<(Value, Value)> {
     check_count(op, x, dim, k)?;
+    let [x] = &sums(exec, [x])?;
     found(
         exec,
         x,
@@ -119,7 +121,7 @@ fn topk_as(
     )
 }
 
-/// Elements along a dim and their indices: on a tape those of `x`.
+/// Elements along a dim and their indices: on a tape those of `x`, which lie as they do without.
 fn found(
     exec: &dyn Exec,
     x: &Value,
@@ -128,7 +130,10 @@ fn found(
 ) -> Result<(Value, Value)> {
     let indices = indices.detach();
     match x.slot() {
-        Some(_) => Ok((gather(exec, x, dim, &indices)?, indices)),
+        Some(_) => {
+            let gathered = gather(exec, x, dim, &indices)?;
+            Ok((exec.redistribute(&gathered, values.layout())?, indices))
+        }
         None => Ok((values, indices)),
     }
 }
@@ -163,6 +168,7 @@ pub fn kthvalue(exec: &dyn Exec, x: &Value, k: usize, dim: usize) -> Result<(Val
         });
     }
     check_count("kthvalue", x, dim, k)?;
+    let [x] = &sums(exec, [x])?;
     let kth = stretch(exec, x, dim, false, k - 1..k, RouteBy::Auto)?;
     let (value, index) = found(exec, x, dim, kth)?;
     Ok((
@@ -189,6 +195,7 @@ pub fn median(exec: &dyn Exec, x: &Value, dim: usize) -> Result<(Value, Value)> 
             fix: "give a dim with elements",
         });
     }
+    let [x] = &sums(exec, [x])?;
     let untracked = x.detach();
     let half = n.div_ceil(2);
     let (_, middle) = stretch(exec, &untracked, dim, false, half - 1..half, RouteBy::Auto)?;

@@ -3,6 +3,7 @@
 use super::states::{part, states};
 use super::{cells, check_dims};
 use crate::families::elementwise::cast;
+use crate::families::full::sums;
 use crate::families::indexing::gather;
 use crate::families::shape::reshape;
 use crate::{Exec, OpError, Result, Value};
@@ -96,16 +97,18 @@ fn extreme(
     dim: usize,
     keepdim: bool,
 ) -> Result<(Value, Value)> {
+    let [x] = &sums(exec, [x])?;
     let found = places(op, monoid, exec, x, &[dim])?;
     let shape = cells(op, x, &[dim], keepdim)?;
     let index = cast(exec, &part(exec, &found, 1, &shape)?, DType::I64)?.detach();
     let value = match x.slot() {
-        // On a tape, it is the element of `x` at the index, which has a derivative.
+        // On a tape, it is the element of `x` at the index, which has a derivative, and lies as the index does.
         Some(_) => {
             let mut one_each = x.shape().to_vec();
             one_each[dim] = 1;
             let place = reshape(exec, &index, &one_each)?;
-            reshape(exec, &gather(exec, x, dim, &place)?, &shape)?
+            let value = reshape(exec, &gather(exec, x, dim, &place)?, &shape)?;
+            exec.redistribute(&value, index.layout())?
         }
         None => cast(exec, &part(exec, &found, 0, &shape)?, x.dtype())?,
     };
