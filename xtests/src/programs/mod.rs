@@ -21,7 +21,7 @@ use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use shard_ops::testing::{Rng, place, tensor};
 use shard_redistribute::MeshComm;
-use shard_tensor::{Context, DType, Mesh, Result, ShardTensor};
+use shard_tensor::{Context, DType, Mesh, Placements, Result, ShardTensor, shard};
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
@@ -103,6 +103,44 @@ impl fmt::Debug for Step {
     }
 }
 
+/// What one rank does otherwise than the program says.
+#[derive(Clone, Debug)]
+pub struct Slip {
+    /// Which rank, modulo their number.
+    pub rank: usize,
+    /// At which step, modulo their number.
+    pub step: usize,
+    /// What it does there.
+    pub how: How,
+}
+
+/// What a rank does at a step otherwise than the others.
+#[derive(Clone, Debug)]
+pub enum How {
+    /// Nothing.
+    Skip,
+    /// The step twice.
+    Twice,
+    /// The same op, with other operands and arguments.
+    Otherwise(u64),
+    /// Another step.
+    Instead(Step),
+    /// It ends there.
+    Leave,
+}
+
+/// Slips of programs.
+pub fn slips(numbers: Numbers) -> impl Strategy<Value = Slip> {
+    let how = prop_oneof![
+        Just(How::Skip),
+        Just(How::Twice),
+        any::<u64>().prop_map(How::Otherwise),
+        step(numbers).prop_map(How::Instead),
+        Just(How::Leave),
+    ];
+    (0_usize..64, 0_usize..64, how).prop_map(|(rank, step, how)| Slip { rank, step, how })
+}
+
 /// What a program computes: values and gradients in full, the same on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Computed {
@@ -178,6 +216,17 @@ impl Program {
     /// # Errors
     /// Of steps, and of gradients.
     pub fn run(&self, cx: &Rc<MeshComm>) -> Result<Computed> {
+        self.run_with(cx, None)
+    }
+
+    /// As [`run`](Self::run), where one rank may do something else.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and what ranks hear of the one that slips.
+    pub fn run_with(&self, cx: &Rc<MeshComm>, slip: Option<&Slip>) -> Result<Computed> {
         let ctx = Context::new(cx.world().clone(), 5, self.float);
         let mesh = ctx.mesh(["a", "b", "c"].into_iter().zip(self.mesh.iter().copied()))?;
         let mut values = Values::new(&mesh, self.numbers);
@@ -188,8 +237,25 @@ impl Program {
             }
             values.keep("input", x, 9.0);
         }
-        for step in &self.steps {
-            step.run(&mut values)?;
+        let ranks = cx.world().size();
+        let slip = slip.filter(|slip| slip.rank % ranks == cx.world().rank());
+        for (at, step) in self.steps.iter().enumerate() {
+            match slip.filter(|slip| slip.step % self.steps.len() == at) {
+                None => step.run(&mut values)?,
+                Some(slip) => match (&slip.how, step) {
+                    (How::Skip, _) => {}
+                    (How::Twice, _) => {
+                        step.run(&mut values)?;
+                        step.run(&mut values)?;
+                    }
+                    (How::Otherwise(seed), Step::Op(op, _)) => {
+                        Step::Op(op, *seed).run(&mut values)?
+                    }
+                    (How::Otherwise(_), _) => {}
+                    (How::Instead(other), _) => other.run(&mut values)?,
+                    (How::Leave, _) => return Ok(Computed::default()),
+                },
+            }
         }
         let mut computed = Computed::default();
         let gradients = self.differentiate(&values, &mut computed)?;
@@ -199,6 +265,9 @@ impl Program {
         for (name, gradient) in &gradients {
             computed.add(name.clone(), gradient)?;
         }
+        // Ranks meet once more, as they do where a launch ends: what differs is found out there at the latest.
+        let met = mesh.ones([7], Placements::everywhere(shard(0)))?;
+        computed.add("all".to_owned(), &met.sum_all()?)?;
         Ok(computed)
     }
 
@@ -227,21 +296,29 @@ impl Program {
             let gradients = loss.backward()?;
             by.iter().map(|x| gradients.get(x)).collect::<Result<_>>()?
         };
-        let known: Vec<_> = first.iter().flatten().cloned().collect();
-        for (at, gradient) in first.into_iter().enumerate() {
-            found.extend(gradient.map(|g| (format!("gradient {at}"), g)));
-        }
-        let tracked: Vec<_> = known
-            .into_iter()
-            .filter(|g| twice && g.is_tracked())
-            .collect();
-        if let Some(second) = weighed(&tracked, &mut rng)? {
-            for (at, gradient) in second.grad(&by, false)?.into_iter().enumerate() {
-                found.extend(gradient.map(|g| (format!("second gradient {at}"), g)));
-            }
+        // Of what does not depend on a parameter, or not on one of some layout, the gradient is zero.
+        let filled = |all: Vec<Option<ShardTensor>>| -> Result<Vec<ShardTensor>> {
+            let each = all.into_iter().zip(&by);
+            each.map(|(g, x)| g.map_or_else(|| x.zeros_like(), Ok))
+                .collect()
+        };
+        let first = filled(first)?;
+        let second = if twice {
+            weighed(&first, &mut rng)?
+        } else {
+            None
+        };
+        found.extend(named("gradient", first));
+        if let Some(second) = second.filter(ShardTensor::is_tracked) {
+            found.extend(named("second gradient", filled(second.grad(&by, false)?)?));
         }
         Ok(found)
     }
+}
+
+fn named(what: &str, all: Vec<ShardTensor>) -> impl Iterator<Item = (String, ShardTensor)> {
+    let each = all.into_iter().enumerate();
+    each.map(move |(at, x)| (format!("{what} {at}"), x))
 }
 
 /// A sum in which each element of each tensor weighs something of its own; `None` of none.

@@ -211,9 +211,10 @@ impl<'a> At<'a> {
         }
     }
 
-    /// Small whole numbers, in a layout of their own.
+    /// Small whole numbers, in a layout of their own. Which ones does not depend on what the step draws: ranks cannot know that a function
+    /// is another one.
     pub(super) fn numbers(&mut self, shape: &[usize]) -> Result<ShardTensor> {
-        let salt = self.below(1000);
+        let salt = 61 * self.values.all.len() + self.name.len();
         let layout = self.layout(shape);
         self.values.mesh.from_fn(shape.to_vec(), layout, move |i| {
             let hash = i.iter().fold(salt + 7, |h, &i| (h * 37 + i + 1) % 1013);

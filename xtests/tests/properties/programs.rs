@@ -8,10 +8,10 @@ use shard_spec::DeviceMesh;
 use shard_tensor::ErrorClass;
 use xtests::case::Tensor;
 use xtests::dispatch;
-use xtests::harness::{On, on_mesh};
+use xtests::harness::{On, on_mesh, on_threads};
 use xtests::layouts::{Operand, Plan, drafts};
 use xtests::made::project_cases;
-use xtests::programs::{Computed, Numbers, Program, programs};
+use xtests::programs::{Computed, How, Numbers, Program, programs, slips};
 use xtests::properties;
 use xtests::properties::Property;
 use xtests::strategies::config;
@@ -22,6 +22,7 @@ pub(super) const ALL: &[Property] = properties![
     smooth_functions_are_one_ranks,
     on_devices_too,
     few_programs_are_refused,
+    a_rank_that_slips_is_found_out,
     every_op_again,
 ];
 
@@ -72,6 +73,31 @@ proptest! {
     /// In memory that the host cannot read.
     fn on_devices_too(program in programs(Numbers::Whole, 4, 10)) {
         check(&program, On::TestDevice)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(config(100))]
+
+    /// All ranks hear of it, or it made no difference; none gets numbers that others have not, and none waits for ever.
+    fn a_rank_that_slips_is_found_out(program in programs(Numbers::Whole, 4, 8), slip in slips(Numbers::Whole)) {
+        let ranks = program.mesh.iter().product();
+        if ranks > 1 {
+            let all = DeviceMesh::new(&[ranks]).unwrap();
+            let ends = on_threads(&all, On::Host, |cx| {
+                program.run_with(cx, Some(&slip)).map_err(|e| (e.class(), e.to_string()))
+            });
+            let heard = ends.iter().filter(|end| end.is_err()).count();
+            let others = usize::from(matches!(slip.how, How::Leave));
+            // A step that does nothing may have another name.
+            let numbers = |end: &Result<Computed, _>| {
+                let all = end.as_ref().ok()?.all.iter();
+                Some(all.map(|(_, numbers)| numbers.clone()).collect::<Vec<_>>())
+            };
+            let all: Option<Vec<_>> = ends.iter().map(numbers).collect();
+            let same = all.is_some_and(|all| all.iter().all(|one| *one == all[0]));
+            prop_assert!(heard + others >= ranks || same, "{ends:?}");
+        }
     }
 }
 
