@@ -296,7 +296,7 @@ impl Program {
             let gradients = loss.backward()?;
             by.iter().map(|x| gradients.get(x)).collect::<Result<_>>()?
         };
-        // Of what does not depend on a parameter, or not on one of some layout, the gradient is zero.
+        // Of what does not depend on a parameter the gradient is zero, whether the tape knows that or not.
         let filled = |all: Vec<Option<ShardTensor>>| -> Result<Vec<ShardTensor>> {
             let each = all.into_iter().zip(&by);
             each.map(|(g, x)| g.map_or_else(|| x.zeros_like(), Ok))
@@ -309,8 +309,12 @@ impl Program {
             None
         };
         found.extend(named("gradient", first));
-        if let Some(second) = second.filter(ShardTensor::is_tracked) {
-            found.extend(named("second gradient", filled(second.grad(&by, false)?)?));
+        if twice {
+            let second = match second.filter(ShardTensor::is_tracked) {
+                Some(second) => second.grad(&by, false)?,
+                None => vec![None; by.len()],
+            };
+            found.extend(named("second gradient", filled(second)?));
         }
         Ok(found)
     }

@@ -70,9 +70,12 @@ proptest! {
 proptest! {
     #![proptest_config(config(30))]
 
-    /// In memory that the host cannot read.
+    /// In memory that the host cannot read, and on emulated GPUs.
     fn on_devices_too(program in programs(Numbers::Whole, 4, 10)) {
         check(&program, On::TestDevice)?;
+        if cfg!(feature = "cuda-emulated") {
+            check(&program, On::EmulatedCuda)?;
+        }
     }
 }
 
