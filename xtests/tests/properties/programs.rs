@@ -70,12 +70,14 @@ proptest! {
 proptest! {
     #![proptest_config(config(30))]
 
-    /// In memory that the host cannot read, and on emulated GPUs.
+    /// In memory that the host cannot read, and on emulated GPUs, moved by threads and by what plays NCCL.
     fn on_devices_too(program in programs(Numbers::Whole, 4, 10)) {
         check(&program, On::TestDevice)?;
         if cfg!(feature = "cuda-emulated") {
             check(&program, On::EmulatedCuda)?;
         }
+        #[cfg(all(feature = "cuda-emulated", feature = "nccl"))]
+        check(&program, On::EmulatedNccl)?;
     }
 }
 
