@@ -1,6 +1,7 @@
 //! Tests of the facade on in-process ranks.
 
 mod angles;
+mod attention_twice;
 mod autocast;
 mod beginnings;
 mod careless;

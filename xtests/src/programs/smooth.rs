@@ -92,7 +92,6 @@ pub(super) const OPS: &[Op] = ops![
         if at.one_in(2) {
             options = options.causal(Causal::TopLeft);
         }
-        at.first_gradients_alone();
         at.add(q.attention(&k, &q, None, &options)?, a)
     },
     avg_pool => |at| {
@@ -196,7 +195,6 @@ pub(super) const OPS: &[Op] = ops![
         let q = x.reshape([1, x.numel() / (n * d), n, d])?;
         let k = at.parameter(q.shape())?.mul_scalar(0.25)?;
         let of = at.indices(&[1, n], 2)?;
-        at.first_gradients_alone();
         at.add(q.attention_by_segment(&k, &q, [&of, &of], None, &Attention::new())?, a)
     },
     neighbors => |at| {

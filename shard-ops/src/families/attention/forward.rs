@@ -5,6 +5,7 @@ use super::backward::Backward;
 use super::facing::{Facing, block};
 use super::options::Attention;
 use super::rule::{Extents, Masks, accesses, types};
+use super::whole;
 use crate::families::elementwise::cast;
 use crate::host::{partial_type, with_stored};
 use crate::{
@@ -91,6 +92,9 @@ impl Op for Forward {
         let Some(dout) = &cotangents[0] else {
             return Ok(vec![None; inputs]);
         };
+        if exec.records() && self.options.dropout.is_none() {
+            return whole::gradients(exec, &self.options, self.masks, saved, dout);
+        }
         let op = Backward {
             options: self.options,
             masks: self.masks,

@@ -6,7 +6,8 @@
 //! under a causal mask [`Partition::zigzag`](shard_spec::Partition::zigzag) gives every rank nearly the same work, where the later
 //! of two halves has one and a half of its share, and the last of many parts twice; explanations say so. For the
 //! gradient the result and one log-sum-exp per query are saved; the gradients of keys and values go back to their owners block
-//! by block.
+//! by block. A gradient that is recorded, to be differentiated, is made of ops that have derivatives, and stores that matrix; not yet where
+//! probabilities are dropped.
 
 pub(crate) mod advice;
 mod backward;
@@ -18,6 +19,7 @@ mod options;
 mod rule;
 mod segments;
 mod weights;
+mod whole;
 
 #[cfg(feature = "cuda")]
 pub(crate) use backward::Backward;
@@ -46,6 +48,7 @@ use std::sync::Arc;
 ///
 /// # Collective
 /// All members of the mesh. Nothing moves where keys are not sharded; otherwise as the table of [`FoldBy`](crate::FoldBy) says.
+/// The gradient of a gradient communicates, and holds, as products and softmax of the [weights](attention_weights) do.
 ///
 /// # Errors
 /// Shapes or types that do not fit each other.

@@ -37,27 +37,46 @@ pub fn attention_weights(
         other => (other, None),
     };
     in_full_with(exec, [q, k], [added.as_ref()], |[q, k], [added]| {
-        let k = match at.group() {
-            1 => k.clone(),
-            group => repeat_interleave(exec, k, 1, group)?,
-        };
-        let scale = options.scale_of(at.dim);
-        let logits = matmul(
-            exec,
-            &mul_scalar(exec, q, scale)?,
-            &transpose(exec, &k, 2, 3)?,
-        )?;
-        let never = number(super::NAME, &logits, f64::NEG_INFINITY)?;
-        let logits = match (added, &seen) {
-            (Some(added), _) => add(exec, &logits, added)?,
-            (None, Some(seen)) => where_(exec, seen, &logits, &never)?,
-            (None, None) => logits,
-        };
-        let hidden = hidden(exec, &logits, &never, options)?;
-        let logits = masked_fill(exec, &logits, &hidden, f64::NEG_INFINITY)?;
-        // Of a query that sees nothing a softmax is NaN, all of which is hidden.
-        masked_fill(exec, &softmax(exec, &logits, &[3])?, &hidden, 0.0)
+        let k = &of_each_head(exec, k, at.group())?;
+        let seen = seen.as_ref();
+        probabilities(exec, [q, k], added, seen, options)
     })
+}
+
+/// Keys or values, once for each head that they serve.
+pub(super) fn of_each_head(exec: &dyn Exec, x: &Value, group: usize) -> Result<Value> {
+    match group {
+        1 => Ok(x.clone()),
+        group => repeat_interleave(exec, x, 1, group),
+    }
+}
+
+/// The same of as many heads of keys as of queries: what is added to their logits, and which of them count.
+pub(super) fn probabilities(
+    exec: &dyn Exec,
+    [q, k]: [&Value; 2],
+    added: Option<&Value>,
+    seen: Option<&Value>,
+    options: &Attention,
+) -> Result<Value> {
+    let scale = options.scale_of(q.shape()[3]);
+    let logits = matmul(
+        exec,
+        &mul_scalar(exec, q, scale)?,
+        &transpose(exec, k, 2, 3)?,
+    )?;
+    let never = number(super::NAME, &logits, f64::NEG_INFINITY)?;
+    let mut logits = logits;
+    if let Some(added) = added {
+        logits = add(exec, &logits, added)?;
+    }
+    if let Some(seen) = seen {
+        logits = where_(exec, seen, &logits, &never)?;
+    }
+    let hidden = hidden(exec, &logits, &never, options)?;
+    let logits = masked_fill(exec, &logits, &hidden, f64::NEG_INFINITY)?;
+    // Of a query that sees nothing a softmax is NaN, all of which is hidden.
+    masked_fill(exec, &softmax(exec, &logits, &[3])?, &hidden, 0.0)
 }
 
 /// Which keys a query does not see, by their logits and by their positions.
