@@ -41,6 +41,15 @@ impl Values {
         }
     }
 
+    /// None yet, for steps that run again.
+    pub(super) fn within(values: &Self) -> Self {
+        Self {
+            nested: true,
+            once: Rc::clone(&values.once),
+            ..Self::new(&values.mesh, values.numbers)
+        }
+    }
+
     /// Each, and which step made it.
     pub(super) fn named(&self) -> impl Iterator<Item = (&ShardTensor, &'static str)> {
         self.tensors().zip(self.by.iter().copied())
