@@ -25,6 +25,9 @@ mod pages {
     #[doc = include_str!("../docs/profiling.md")]
     struct Profiling;
 
+    #[doc = include_str!("../docs/recipes.md")]
+    struct Recipes;
+
     #[doc = include_str!("../docs/training.md")]
     struct Training;
 }
