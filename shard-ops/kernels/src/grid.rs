@@ -1,6 +1,6 @@
 //! Sampling at coordinates: which elements each place reads, and with what weights, by PyTorch's rules.
 //!
-//! A coordinate runs from -1 to 1 over a dim. Along each dim a place reads up to four indices, its *taps*; over several dims it reads
+//! A coordinate runs from -1 to 1 over a dim, or counts elements. Along each dim a place reads up to four indices, its *taps*; over several dims it reads
 //! their product, row-major. Coordinates are computed in f64.
 
 use super::Real;
@@ -44,6 +44,24 @@ pub struct Sampling {
     pub aligned: bool,
 }
 
+/// What coordinates say, and how they are sampled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Reading {
+    /// How.
+    pub sampling: Sampling,
+    /// Whether coordinates are elements, from the centre of the first on, and do not run from -1 to 1.
+    pub in_elements: bool,
+}
+
+impl From<Sampling> for Reading {
+    fn from(sampling: Sampling) -> Self {
+        Self {
+            sampling,
+            in_elements: false,
+        }
+    }
+}
+
 /// What a coordinate reads along one dim.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DimTaps {
@@ -66,16 +84,32 @@ impl SampleMode {
     }
 }
 
-impl Sampling {
+impl Reading {
+    /// The element that a coordinate is at, of `n`, and how many elements a coordinate is.
+    #[inline(always)]
+    fn element(self, coordinate: f64, n: f64) -> (f64, f64) {
+        match (self.in_elements, self.sampling.aligned) {
+            (true, _) => (coordinate, 1.0),
+            (false, true) => ((coordinate + 1.0) / 2.0 * (n - 1.0), (n - 1.0) / 2.0),
+            (false, false) => (((coordinate + 1.0) * n - 1.0) / 2.0, n / 2.0),
+        }
+    }
+
     /// What a coordinate reads along a dim of `extent`: nothing, if it is NaN, or infinite without a border.
     #[inline(always)]
     pub fn taps(self, coordinate: f64, extent: usize) -> DimTaps {
+        let n = extent as f64;
+        let (at, per) = self.element(coordinate, n);
+        self.sampling.taps_at(at, per, extent)
+    }
+}
+
+impl Sampling {
+    /// What is read at an element of a dim of `extent`, where a coordinate is so many.
+    #[inline(always)]
+    fn taps_at(self, at: f64, per: f64, extent: usize) -> DimTaps {
         let mut taps = DimTaps::default();
         let n = extent as f64;
-        let (at, per) = match self.aligned {
-            true => ((coordinate + 1.0) / 2.0 * (n - 1.0), (n - 1.0) / 2.0),
-            false => (((coordinate + 1.0) * n - 1.0) / 2.0, n / 2.0),
-        };
         let at = self.within_reach(at, n);
         if !at.is_finite() || extent == 0 {
             return taps;
@@ -177,14 +211,14 @@ struct Product<'a, const N: usize> {
 impl<'a, const N: usize> Product<'a, N> {
     /// Of coordinates, the last dim's first.
     #[inline(always)]
-    fn new<T: Real>(sampling: Sampling, plane: &'a [usize], at: &[T]) -> Self {
+    fn new<T: Real>(reading: Reading, plane: &'a [usize], at: &[T]) -> Self {
         let mut taps = [DimTaps::default(); 3];
         for (d, &n) in plane.iter().enumerate() {
-            taps[d] = sampling.taps(at[plane.len() - 1 - d].wide(), n);
+            taps[d] = reading.taps(at[plane.len() - 1 - d].wide(), n);
         }
         Self {
             taps,
-            each: sampling.mode.taps(),
+            each: reading.sampling.mode.taps(),
             plane,
         }
     }
@@ -242,14 +276,14 @@ compiled! { trait Compiled for Real: f32 f64; {
     /// use shard_kernels::grid::{SampleEdge, SampleMode, Sampling, taps};
     /// let linear = Sampling { mode: SampleMode::Linear, edge: SampleEdge::Zeros, aligned: true };
     /// let (mut weight, mut index) = ([0.0f32; 2], [0; 2]);
-    /// taps(linear, &[5], -1, &[0.25f32], &mut weight, &mut index);
+    /// taps(linear.into(), &[5], -1, &[0.25f32], &mut weight, &mut index);
     /// assert_eq!((weight, index), ([0.5, 0.5], [2, 3]));
     /// ```
     ///
     /// # Panics
     /// When the slices do not hold as many places, or the plane has not one to three dims.
     pub fn taps<T>(
-        sampling: Sampling,
+        reading: Reading,
         plane: &[usize],
         absent: i64,
         grid: &[T],
@@ -262,7 +296,7 @@ compiled! { trait Compiled for Real: f32 f64; {
     /// # Panics
     /// As [`taps`].
     pub fn taps_grad<T>(
-        sampling: Sampling,
+        reading: Reading,
         plane: &[usize],
         grid: &[T],
         dweight: &[T],
@@ -298,17 +332,17 @@ compiled! { trait Compiled for Real: f32 f64; {
 } }
 
 fn taps_here<T: Real>(
-    sampling: Sampling,
+    reading: Reading,
     plane: &[usize],
     absent: i64,
     grid: &[T],
     weight: &mut [T],
     index: &mut [i64],
 ) {
-    check(plane, sampling.products(plane), grid.len(), weight.len());
+    check(plane, reading.products(plane), grid.len(), weight.len());
     assert!(index.len() == weight.len(), "taps: weights without indices");
     each_place(
-        sampling,
+        reading,
         plane,
         Taps {
             absent,
@@ -320,15 +354,15 @@ fn taps_here<T: Real>(
 }
 
 fn taps_grad_here<T: Real>(
-    sampling: Sampling,
+    reading: Reading,
     plane: &[usize],
     grid: &[T],
     dweight: &[T],
     dgrid: &mut [T],
 ) {
-    check(plane, sampling.products(plane), grid.len(), dweight.len());
+    check(plane, reading.products(plane), grid.len(), dweight.len());
     each_place(
-        sampling,
+        reading,
         plane,
         TapsGrad {
             grid,
@@ -338,21 +372,21 @@ fn taps_grad_here<T: Real>(
     );
 }
 
-impl Sampling {
+impl Reading {
     /// How many elements a place reads.
     fn products(self, plane: &[usize]) -> usize {
-        self.mode.taps().pow(plane.len() as u32)
+        self.sampling.mode.taps().pow(plane.len() as u32)
     }
 }
 
 /// What is done at every place that reads `N` elements.
 trait AtPlaces {
-    fn run<const N: usize>(self, sampling: Sampling, plane: &[usize]);
+    fn run<const N: usize>(self, reading: Reading, plane: &[usize]);
 }
 
 /// Compiled for each number of elements, and each instruction set: rounding is a call without.
-fn each_place(sampling: Sampling, plane: &[usize], of: impl AtPlaces) {
-    struct Places<'a, F, const N: usize>(Sampling, &'a [usize], F);
+fn each_place(reading: Reading, plane: &[usize], of: impl AtPlaces) {
+    struct Places<'a, F, const N: usize>(Reading, &'a [usize], F);
     impl<F: AtPlaces, const N: usize> WithSimd for Places<'_, F, N> {
         type Output = ();
 
@@ -361,14 +395,14 @@ fn each_place(sampling: Sampling, plane: &[usize], of: impl AtPlaces) {
             self.2.run::<N>(self.0, self.1);
         }
     }
-    match sampling.products(plane) {
-        1 => vectorized(Places::<_, 1>(sampling, plane, of)),
-        2 => vectorized(Places::<_, 2>(sampling, plane, of)),
-        4 => vectorized(Places::<_, 4>(sampling, plane, of)),
-        8 => vectorized(Places::<_, 8>(sampling, plane, of)),
-        16 => vectorized(Places::<_, 16>(sampling, plane, of)),
+    match reading.products(plane) {
+        1 => vectorized(Places::<_, 1>(reading, plane, of)),
+        2 => vectorized(Places::<_, 2>(reading, plane, of)),
+        4 => vectorized(Places::<_, 4>(reading, plane, of)),
+        8 => vectorized(Places::<_, 8>(reading, plane, of)),
+        16 => vectorized(Places::<_, 16>(reading, plane, of)),
         // Four along each of three dims.
-        _ => vectorized(Places::<_, 64>(sampling, plane, of)),
+        _ => vectorized(Places::<_, 64>(reading, plane, of)),
     }
 }
 
@@ -381,13 +415,13 @@ struct Taps<'a, T> {
 
 impl<T: Real> AtPlaces for Taps<'_, T> {
     #[inline(always)]
-    fn run<const N: usize>(self, sampling: Sampling, plane: &[usize]) {
-        if sampling.mode == SampleMode::Linear {
-            return self.linear::<N>(sampling, plane);
+    fn run<const N: usize>(self, reading: Reading, plane: &[usize]) {
+        if reading.sampling.mode == SampleMode::Linear {
+            return self.linear::<N>(reading, plane);
         }
         let rows = (self.weight.chunks_exact_mut(N)).zip(self.index.chunks_exact_mut(N));
         for (at, (weight, index)) in self.grid.chunks_exact(plane.len()).zip(rows) {
-            let product = Product::<N>::new(sampling, plane, at);
+            let product = Product::<N>::new(reading, plane, at);
             for (to, of) in weight.iter_mut().zip(product.weights()) {
                 *to = T::of(of);
             }
@@ -402,7 +436,7 @@ const PLACES: usize = 16;
 impl<T: Real> Taps<'_, T> {
     /// The same of two taps along each dim, as [`Product`] has it, in vectors.
     #[inline(always)]
-    fn linear<const N: usize>(self, sampling: Sampling, plane: &[usize]) {
+    fn linear<const N: usize>(self, reading: Reading, plane: &[usize]) {
         let nd = plane.len();
         let rows = (self.weight.chunks_mut(PLACES * N)).zip(self.index.chunks_mut(PLACES * N));
         for (grid, (weight, index)) in self.grid.chunks(PLACES * nd).zip(rows) {
@@ -413,7 +447,7 @@ impl<T: Real> Taps<'_, T> {
                 for (at, place) in at.iter_mut().zip(grid.chunks_exact(nd)) {
                     *at = place[nd - 1 - d].wide();
                 }
-                let taps = sampling.linear(at, n);
+                let taps = reading.linear(at, n);
                 // From the last one on, so that none is written before it was read.
                 for k in (0..count).rev() {
                     let before = (weights[k], flat[k]);
@@ -443,7 +477,7 @@ impl<T: Real> Taps<'_, T> {
     }
 }
 
-impl Sampling {
+impl Reading {
     /// Of coordinates along a dim of `extent`, the weights of two taps and their indices, as [`taps`](Self::taps) has them; those beyond the dim
     /// are negative.
     #[inline(always)]
@@ -452,18 +486,23 @@ impl Sampling {
         coordinates: [f64; PLACES],
         extent: usize,
     ) -> [([f64; PLACES], [i64; PLACES]); 2] {
-        let n = extent as f64;
-        let mut at = match self.aligned {
-            true => each(coordinates, |c| (c + 1.0) / 2.0 * (n - 1.0)),
-            false => each(coordinates, |c| ((c + 1.0) * n - 1.0) / 2.0),
+        let (n, sampling) = (extent as f64, self.sampling);
+        let mut at = match (self.in_elements, sampling.aligned) {
+            (true, _) => coordinates,
+            (false, true) => each(coordinates, |c| (c + 1.0) / 2.0 * (n - 1.0)),
+            (false, false) => each(coordinates, |c| ((c + 1.0) * n - 1.0) / 2.0),
         };
-        if self.edge == SampleEdge::Border {
-            at = each(at, |at| self.within_reach(at, n));
+        if sampling.edge == SampleEdge::Border {
+            at = each(at, |at| sampling.within_reach(at, n));
         }
         let reads = each(at, |at| at.is_finite() & (extent > 0));
-        if self.edge != SampleEdge::Zeros {
+        if sampling.edge != SampleEdge::Zeros {
             for (at, reads) in at.iter_mut().zip(&reads) {
-                *at = if *reads { self.at_edge(*at, n).0 } else { *at };
+                *at = if *reads {
+                    sampling.at_edge(*at, n).0
+                } else {
+                    *at
+                };
             }
         }
         let first = each(at, f64::floor);
@@ -490,11 +529,11 @@ struct TapsGrad<'a, T> {
 
 impl<T: Real> AtPlaces for TapsGrad<'_, T> {
     #[inline(always)]
-    fn run<const N: usize>(self, sampling: Sampling, plane: &[usize]) {
+    fn run<const N: usize>(self, reading: Reading, plane: &[usize]) {
         let nd = plane.len();
         let rows = self.grid.chunks_exact(nd).zip(self.dweight.chunks_exact(N));
         for ((at, dweight), out) in rows.zip(self.dgrid.chunks_exact_mut(nd)) {
-            let product = Product::<N>::new(sampling, plane, at);
+            let product = Product::<N>::new(reading, plane, at);
             for (along, out) in out.iter_mut().rev().enumerate() {
                 let slopes = dweight.iter().zip(product.slopes(along));
                 *out = T::of(slopes.map(|(dw, slope)| dw.wide() * slope).sum());

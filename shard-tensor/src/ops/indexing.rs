@@ -878,7 +878,7 @@ impl ShardTensor {
 
     /// Runs one op of `shard_ops` on three tensors.
     #[track_caller]
-    fn run3(
+    pub(super) fn run3(
         &self,
         second: &Self,
         third: &Self,

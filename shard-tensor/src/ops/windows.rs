@@ -5,7 +5,7 @@
 )]
 
 use super::fine;
-use crate::options::{PoolOptions, UnfoldOptions};
+use crate::options::{ConvOptions, PoolOptions, UnfoldOptions};
 use crate::{Dim, Result, Shape, ShardTensor};
 use shard_comm::{Calling, DType};
 use shard_ops::grid::{self, Sampling};
@@ -355,6 +355,64 @@ impl ShardTensor {
         let _call = Calling::of("grid_sample");
         self.run2(grid, |exec, x, grid| {
             grid::grid_sample(exec, x, grid, sampling)
+        })
+    }
+
+    /// A convolution of `[batch, channels, spatial...]` whose taps are displaced: with a `weight` `[out, channels / groups, kernel...]`, and for
+    /// each output `offset` elements, `[batch, offset groups * taps * spatial dims, outputs...]`, of each tap the first dim's first. As many
+    /// groups of channels are displaced each in its own way. A `mask`, `[batch, offset groups * taps, outputs...]`, weighs what taps read, which
+    /// is linear between elements, and 0 beyond the ends. For two spatial dims it is torchvision's `deform_conv2d` (Dai et al., 2017; Zhu et
+    /// al., 2019).
+    ///
+    /// ```
+    /// use shard_tensor::{ConvOptions, launch, replicate, shard};
+    /// launch(3, |ctx| {
+    ///     let mesh = ctx.mesh_of(3)?;
+    ///     let x = mesh.randn([1, 2, 9, 6], shard(2))?;
+    ///     let weight = mesh.randn([4, 2, 3, 3], replicate())?;
+    ///     let options = ConvOptions::new().padding(1);
+    ///     let nowhere = mesh.zeros([1, 2 * 9, 9, 6], shard(2))?;
+    ///     let plain = x.conv(&weight, None, options.clone())?;
+    ///     let same = x.deform_conv(&nowhere, &weight, None, None, options.clone())?;
+    ///     assert!(same.allclose(&plain, 1e-4, 1e-4, false)?);
+    ///     // A row further down, all taps read what those of the next row would.
+    ///     let down = mesh.from_fn([1, 2 * 9, 9, 6], shard(2), |i| ((i[1] + 1) % 2) as f64)?;
+    ///     let moved = x.deform_conv(&down, &weight, None, None, options)?;
+    ///     assert!(moved.narrow(2, 1..7)?.allclose(&plain.narrow(2, 2..8)?, 1e-4, 1e-4, false)?);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// Gradients reach all operands; that of the offsets has none itself.
+    ///
+    /// # Collective
+    /// All members of the mesh. Where spatial dims are sharded, the elements that this rank's taps read and others have, each once, and a
+    /// request for each: results lie as offsets do. Sharded channels make the result partial.
+    ///
+    /// # Errors
+    /// If shapes or types do not belong together, for edges other than zeros, and a tensor without elements in a spatial dim; what the
+    /// communicator reports.
+    #[track_caller]
+    pub fn deform_conv(
+        &self,
+        offset: &Self,
+        weight: &Self,
+        mask: Option<&Self>,
+        bias: Option<&Self>,
+        options: ConvOptions,
+    ) -> Result<Self> {
+        let _call = Calling::of("deform_conv");
+        let [mask, bias] = [mask, bias].map(|of| of.map(Self::value));
+        self.run3(offset, weight, |exec, x, offset, weight| {
+            let operands = [x, offset, weight];
+            grid::deform_conv(
+                exec,
+                operands,
+                mask.as_ref(),
+                bias.as_ref(),
+                options.options(),
+            )
         })
     }
 

@@ -4,7 +4,7 @@ use super::{Applied, Args, Entry, built, unfit};
 use crate::case::{Case, CaseError};
 use shard_kernels::unary::Unary;
 use shard_ops::conv::{ConvOptions, ConvTransposeOptions, Padding, conv, conv_transpose};
-use shard_ops::grid::{SampleEdge, SampleMode, Sampling, affine_grid, grid_sample};
+use shard_ops::grid::{SampleEdge, SampleMode, Sampling, affine_grid, deform_conv, grid_sample};
 use shard_ops::neighborhood::{Neighborhood, neighborhood_attention};
 use shard_ops::norm::{
     Running, batch_norm, group_norm, instance_norm, instance_norm_running, layer_norm, rms_norm,
@@ -24,6 +24,8 @@ pub(crate) const TABLE: &[Entry] = &[
     built("conv1d", forward),
     built("conv2d", forward),
     built("conv3d", forward),
+    built("deform_conv1d", displaced),
+    built("deform_conv2d", displaced),
     built("conv_transpose1d", transposed),
     built("conv_transpose2d", transposed),
     built("conv_transpose3d", transposed),
@@ -227,20 +229,37 @@ fn forward(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
     let args = Args::new(c, v);
     let (x, w) = (args.need("input")?, args.need("weight")?);
     let dims = w.ndim().saturating_sub(2);
+    let options = direct(c, dims)?;
+    batched(e, x, dims, |x| {
+        Ok(vec![conv(e, x, w, args.get("bias"), &options)?])
+    })
+}
+
+fn displaced(e: &dyn Exec, c: &Case, v: &[Value]) -> Applied {
+    let args = Args::new(c, v);
+    let operands = [
+        args.need("input")?,
+        args.need("offset")?,
+        args.need("weight")?,
+    ];
+    let options = direct(c, operands[0].ndim().saturating_sub(2))?;
+    let (mask, bias) = (args.get("mask"), args.get("bias"));
+    Ok(vec![deform_conv(e, operands, mask, bias, &options)?])
+}
+
+/// The options of a convolution of so many spatial dims.
+fn direct(c: &Case, dims: usize) -> Result<ConvOptions, CaseError> {
     let padding = match c.attributes.get("padding").and_then(|p| p.as_str()) {
         Some("same") => Padding::Same,
         Some("valid") => Padding::Explicit(vec![(0, 0)]),
         _ => Padding::Explicit(both_sides(c.attributes.spatial("padding", dims, 0)?)),
     };
-    let options = ConvOptions {
+    Ok(ConvOptions {
         stride: c.attributes.spatial("stride", dims, 1)?,
         dilation: c.attributes.spatial("dilation", dims, 1)?,
         padding,
         groups: c.attributes.size("groups", 1)?,
         ..ConvOptions::default()
-    };
-    batched(e, x, dims, |x| {
-        Ok(vec![conv(e, x, w, args.get("bias"), &options)?])
     })
 }
 

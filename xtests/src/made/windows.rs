@@ -242,6 +242,15 @@ fn coordinates(add: Add<'_>) {
             ("grid", Coordinate, &[1, 2, 3, 2, 3]),
         ],
     );
+    add(
+        "deform_conv1d",
+        json!({"dilation": 2, "padding": 1}),
+        &[
+            ("input", Float, &[1, 4, 7]),
+            ("offset", Float, &[1, 6, 5]),
+            ("weight", Float, &[2, 4, 3]),
+        ],
+    );
     let size = json!({"size": [2, 1, 5, 4]});
     add("affine_grid", size, &[("theta", Float, &[2, 2, 3])]);
     let size = json!({"size": [1, 1, 2, 3, 4], "align_corners": true});

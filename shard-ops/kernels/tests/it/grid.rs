@@ -10,12 +10,12 @@ const ALL: [SampleEdge; 3] = [
 #[test]
 fn coordinates_as_in_pytorch() {
     let read = |mode, edge, aligned, at: f64| {
-        let taps = Sampling {
+        let sampling = Sampling {
             mode,
             edge,
             aligned,
-        }
-        .taps(at, 4);
+        };
+        let taps = Reading::from(sampling).taps(at, 4);
         let pairs = taps.index.into_iter().zip(taps.weight);
         let mut found: Vec<_> = pairs.filter_map(|(i, w)| Some((i?, w))).collect();
         found.retain(|p| p.1 != 0.0);
@@ -44,11 +44,11 @@ fn slopes_are_differences() {
     for mode in [SampleMode::Linear, SampleMode::Cubic] {
         for edge in ALL {
             for aligned in [false, true] {
-                let sampling = Sampling {
+                let sampling = Reading::from(Sampling {
                     mode,
                     edge,
                     aligned,
-                };
+                });
                 // What a dim of these elements is at a coordinate.
                 let elements = [1.0, -2.0, 5.0, 0.5, 3.0];
                 let value = |at: f64| {
@@ -102,9 +102,23 @@ fn places_of_a_plane_read_the_last_dims_neighbours_first() {
     // Column 1.25 and row 0.5 of 3 rows and 5 columns, and column 4 of row 2, behind which nothing is.
     let (mut weight, mut index) = ([9.0f64; 8], [9; 8]);
     let at = [-0.375, -0.5, 1.0, 1.0];
-    taps(linear, &[3, 5], -1, &at, &mut weight, &mut index);
+    taps(linear.into(), &[3, 5], -1, &at, &mut weight, &mut index);
     assert_eq!(weight, [0.375, 0.125, 0.375, 0.125, 1.0, 0.0, 0.0, 0.0]);
     assert_eq!(index, [1, 2, 6, 7, 14, -1, -1, -1]);
+    // The same places counted in elements.
+    let counted = Reading {
+        sampling: linear,
+        in_elements: true,
+    };
+    let (mut weights, mut indices) = ([9.0f64; 8], [9; 8]);
+    let at = [1.25, 0.5, 4.0, 2.0];
+    taps(counted, &[3, 5], -1, &at, &mut weights, &mut indices);
+    assert_eq!((weights, indices), (weight, index));
+    let mut slopes = [9.0; 4];
+    let above = [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0];
+    taps_grad(counted, &[3, 5], &at, &above, &mut slopes);
+    // The row below, where columns are weighed 0.75 and 0.25, grows with the second coordinate.
+    assert_eq!(slopes, [0.0, 1.0, 0.0, 0.0]);
 }
 
 /// Places that are worked out side by side, and what is left of them, read the products of what each coordinate reads along its dim.
@@ -122,14 +136,16 @@ fn taps_of_many_places_are_products_of_those_along_each_dim() {
             })
             .collect();
         for mode in [SampleMode::Nearest, SampleMode::Linear, SampleMode::Cubic] {
-            for (edge, aligned) in ALL
-                .into_iter()
-                .flat_map(|edge| [(edge, false), (edge, true)])
-            {
-                let sampling = Sampling {
-                    mode,
-                    edge,
-                    aligned,
+            for (edge, [aligned, in_elements]) in ALL.into_iter().flat_map(|edge| {
+                [[false, false], [true, false], [false, true]].map(|how| (edge, how))
+            }) {
+                let sampling = Reading {
+                    sampling: Sampling {
+                        mode,
+                        edge,
+                        aligned,
+                    },
+                    in_elements,
                 };
                 let each = mode.taps();
                 let products = each.pow(nd as u32);

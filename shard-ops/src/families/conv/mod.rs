@@ -124,7 +124,7 @@ pub fn conv(
     bias: Option<&Value>,
     options: &ConvOptions,
 ) -> Result<Value> {
-    let geometry = Geometry::direct(x, w, options)?;
+    let geometry = Geometry::direct(NAME, x, w, options)?;
     check_bias(NAME, bias, w.shape()[0])?;
     if options.edge != EdgeMap::Zeros && geometry.pads.iter().any(|p| *p != (0, 0)) {
         let mut pads = vec![(0, 0), (0, 0)];
@@ -196,7 +196,7 @@ pub(crate) struct Geometry {
     pub(crate) kernel: Dims,
     pub(crate) stride: Dims,
     pub(crate) dilation: Dims,
-    pads: SmallVec<[(usize, usize); 3]>,
+    pub(crate) pads: SmallVec<[(usize, usize); 3]>,
     pub(crate) groups: usize,
 }
 
@@ -209,13 +209,18 @@ impl Geometry {
         2.0 * self.kernel.iter().product::<usize>() as f64
     }
 
-    fn direct(x: &Value, w: &Value, options: &ConvOptions) -> Result<Self> {
-        let nd = spatial_dims(NAME, x, w)?;
+    pub(crate) fn direct(
+        op: &'static str,
+        x: &Value,
+        w: &Value,
+        options: &ConvOptions,
+    ) -> Result<Self> {
+        let nd = spatial_dims(op, x, w)?;
         let kernel: Dims = w.shape()[2..].iter().copied().collect();
-        let stride = per_dim(NAME, "stride", &options.stride, nd, &[x, w])?;
-        let dilation = per_dim(NAME, "dilation", &options.dilation, nd, &[x, w])?;
+        let stride = per_dim(op, "stride", &options.stride, nd, &[x, w])?;
+        let dilation = per_dim(op, "dilation", &options.dilation, nd, &[x, w])?;
         let pads = match &options.padding {
-            Padding::Explicit(pads) => per_dim(NAME, "padding", pads, nd, &[x, w])?
+            Padding::Explicit(pads) => per_dim(op, "padding", pads, nd, &[x, w])?
                 .into_iter()
                 .collect(),
             Padding::Same => kernel
@@ -234,7 +239,7 @@ impl Geometry {
             pads,
             groups: options.groups,
         };
-        geometry.check(NAME, x, w, x.shape()[1], w.shape()[1], w.shape()[0])?;
+        geometry.check(op, x, w, x.shape()[1], w.shape()[1], w.shape()[0])?;
         Ok(geometry)
     }
 
@@ -331,7 +336,7 @@ impl Geometry {
         Window::conv(self.kernel[d], self.stride[d], self.dilation[d], lo, hi).in_op(NAME)
     }
 
-    fn outputs(&self, inputs: &[usize]) -> Result<Dims> {
+    pub(crate) fn outputs(&self, inputs: &[usize]) -> Result<Dims> {
         inputs
             .iter()
             .enumerate()
@@ -742,7 +747,7 @@ fn operands_of(op: &str) -> &'static str {
 }
 
 /// There is an element of the bias for each output channel.
-fn check_bias(op: &'static str, bias: Option<&Value>, channels: usize) -> Result<()> {
+pub(crate) fn check_bias(op: &'static str, bias: Option<&Value>, channels: usize) -> Result<()> {
     match bias.map(Value::shape) {
         Some(shape) if shape != [channels] => Err(OpError::Shape {
             op,

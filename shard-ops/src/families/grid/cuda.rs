@@ -11,6 +11,7 @@ use crate::cuda_source;
 use crate::families::indexing::ABSENT;
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
+use shard_kernels::grid::Reading;
 
 const SOURCE: KernelSource = cuda_source!("grid", include_str!("grid.cu"));
 /// What tests compile its text for.
@@ -30,6 +31,7 @@ struct Params {
     mode: i64,
     edge: i64,
     aligned: i64,
+    in_elements: i64,
     absent: i64,
     plane: [i64; 3],
     start: [i64; 3],
@@ -42,22 +44,27 @@ fn numbers(of: &[usize]) -> Vec<i64> {
 
 impl GridTaps {
     fn params(&self, grid: u64, count: usize) -> Params {
+        let Reading {
+            sampling,
+            in_elements,
+        } = self.reading;
         Params {
             grid,
             count: (count / self.plane.len()) as i64,
             spatial: self.plane.len() as i64,
-            taps: self.sampling.mode.taps() as i64,
-            mode: match self.sampling.mode {
+            taps: sampling.mode.taps() as i64,
+            mode: match sampling.mode {
                 SampleMode::Nearest => 0,
                 SampleMode::Linear => 1,
                 SampleMode::Cubic => 2,
             },
-            edge: match self.sampling.edge {
+            edge: match sampling.edge {
                 SampleEdge::Zeros => 0,
                 SampleEdge::Border => 1,
                 SampleEdge::Reflection => 2,
             },
-            aligned: self.sampling.aligned.into(),
+            aligned: sampling.aligned.into(),
+            in_elements: in_elements.into(),
             absent: ABSENT,
             plane: lifted(&numbers(&self.plane), 1),
             ..Params::zeroed()

@@ -3,7 +3,7 @@ struct Grid {
     u64 grid, weight, index, theta;
     i64 count, places;                // places of all maps, and of one
     i64 spatial, taps;                // dims of the plane, and taps along each
-    i64 mode, edge, aligned, absent;  // 0 nearest, 1 linear, 2 cubic; 0 zeros, 1 border, 2 reflection
+    i64 mode, edge, aligned, in_elements, absent;  // 0 nearest, 1 linear, 2 cubic; 0 zeros, 1 border, 2 reflection
     i64 plane[3], start[3], shape[3]; // missing dims in front
 };
 
@@ -53,6 +53,7 @@ DEVICE Taps taps_of(const Grid& p, i32 d, f64 coordinate) {
     const f64 n = (f64)p.plane[d];
     f64 at = p.aligned ? (coordinate + 1) / 2 * (n - 1) : ((coordinate + 1) * n - 1) / 2;
     f64 per = p.aligned ? (n - 1) / 2 : n / 2;
+    if (p.in_elements) { at = coordinate; per = 1; }
     // As far from a border as matters.
     if (p.edge == 1) at = at < -4 ? -4 : at > n + 4 ? n + 4 : at;
     if (!(fabs(at) < INFINITE)) return t;

@@ -7,9 +7,11 @@
 mod affine;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod deform;
 mod taps;
 
 pub use affine::affine_grid;
+pub use deform::deform_conv;
 pub use shard_kernels::grid::{SampleEdge, SampleMode, Sampling};
 
 use crate::elementwise::mul;
@@ -61,29 +63,35 @@ pub fn grid_sample(exec: &dyn Exec, x: &Value, grid: &Value, sampling: Sampling)
 fn sampled(exec: &dyn Exec, x: &Value, grid: &Value, sampling: Sampling) -> Result<Value> {
     let nd = x.ndim() - 2;
     let taps = GridTaps {
-        sampling,
+        reading: sampling.into(),
         plane: x.shape()[2..].iter().copied().collect(),
     };
     let [weights, index] = exec.apply_n(Arc::new(taps), &[grid])?;
-    // Channels of one position are a row.
-    let last_channels: Vec<usize> = [0].into_iter().chain(2..nd + 2).chain([1]).collect();
-    let positions = x.shape()[2..].iter().product();
-    let table = permute(exec, x, &last_channels)?;
-    let table = reshape(exec, &table, &[x.shape()[0], positions, x.shape()[1]])?;
     // Of the nearest there is one.
-    let has_weights = sampling.mode != SampleMode::Nearest;
-    let summed = if has_weights && x.array().cx().device().runs_host_jobs() {
-        weigh_in_each(exec, [&table, &index, &weights])?
-    } else {
-        let rows = pick_in_each(exec, &table, &index)?;
-        // (N, places..., taps, C)
-        let taps_dim = nd + 1;
-        let weighed = match has_weights {
-            false => rows,
-            true => mul(exec, &rows, &unsqueeze(exec, &weights, taps_dim + 1)?)?,
-        };
-        sum(exec, &weighed, &[taps_dim], false)?
-    };
+    let weights = (sampling.mode != SampleMode::Nearest).then_some(&weights);
+    let summed = summed(exec, &table(exec, x)?, &index, weights)?;
     let channels_first: Vec<usize> = [0, nd + 1].into_iter().chain(1..=nd).collect();
     permute(exec, &summed, &channels_first)
+}
+
+/// A plane (N, C, spatial...) as (N, positions, C): the channels of one position are a row.
+fn table(exec: &dyn Exec, x: &Value) -> Result<Value> {
+    let last_channels: Vec<usize> = [0].into_iter().chain(2..x.ndim()).chain([1]).collect();
+    let positions = x.shape()[2..].iter().product();
+    let table = permute(exec, x, &last_channels)?;
+    reshape(exec, &table, &[x.shape()[0], positions, x.shape()[1]])
+}
+
+/// The sums (N, places..., C) of the rows of a table that `index`, (N, places..., taps), names, each times its weight, if it has one.
+fn summed(exec: &dyn Exec, table: &Value, index: &Value, weights: Option<&Value>) -> Result<Value> {
+    if let Some(weights) = weights.filter(|_| table.array().cx().device().runs_host_jobs()) {
+        return weigh_in_each(exec, [table, index, weights]);
+    }
+    // (N, places..., taps, C)
+    let (rows, taps_dim) = (pick_in_each(exec, table, index)?, index.ndim() - 1);
+    let weighed = match weights {
+        None => rows,
+        Some(weights) => mul(exec, &rows, &unsqueeze(exec, weights, taps_dim + 1)?)?,
+    };
+    sum(exec, &weighed, &[taps_dim], false)
 }

@@ -1,6 +1,5 @@
 //! Which elements of a plane coordinates read, and with what weights.
 
-use super::Sampling;
 use crate::families::indexing::ABSENT;
 use crate::families::types::float_types;
 use crate::host::with_float;
@@ -10,14 +9,15 @@ use crate::{
 };
 use shard_comm::DType;
 use shard_kernels::grid as kernels;
+use shard_kernels::grid::Reading;
 use shard_spec::Dims;
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// Of coordinates, (N, places..., spatial dims), the weights and the flat indices of what is read: (N, places..., taps) each.
+/// Of coordinates, (N, places..., spatial dims), the last dim's first, the weights and the flat indices of what is read: (N, places..., taps) each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GridTaps {
-    pub(crate) sampling: Sampling,
+    pub(crate) reading: Reading,
     /// Extents of the plane.
     pub(crate) plane: Dims,
 }
@@ -31,7 +31,11 @@ type Side = (Vec<Access>, Dims);
 
 impl GridTaps {
     pub(crate) fn taps(&self) -> usize {
-        self.sampling.mode.taps().pow(self.plane.len() as u32)
+        self.reading
+            .sampling
+            .mode
+            .taps()
+            .pow(self.plane.len() as u32)
     }
 
     /// A rule in the making, the side of coordinates, and that of weights.
@@ -76,7 +80,7 @@ impl Op for GridTaps {
             let grid = call.input::<T>(0).to_vec();
             let (mut weight, mut index) = call.output_pair::<T, i64>();
             let (weight, index) = (weight.data_mut(), index.data_mut());
-            kernels::taps(self.sampling, &self.plane, ABSENT, &grid, weight, index);
+            kernels::taps(self.reading, &self.plane, ABSENT, &grid, weight, index);
         });
     }
 
@@ -110,10 +114,10 @@ impl Op for GridTapsGrad {
     crate::kernel::gpu_kernel!();
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        let GridTaps { sampling, plane } = &self.0;
+        let GridTaps { reading, plane } = &self.0;
         with_float!(call.dtype(), T => {
             let (grid, dw) = (call.input::<T>(0).to_vec(), call.input::<T>(1).to_vec());
-            kernels::taps_grad(*sampling, plane, &grid, &dw, call.output::<T>(0).data_mut());
+            kernels::taps_grad(*reading, plane, &grid, &dw, call.output::<T>(0).data_mut());
         });
     }
 
