@@ -90,7 +90,10 @@ pub use gradients::{ClipNorm, Gradients};
 pub use launch::{Backend, Launch, RankProgram, Returned, launch};
 pub use mesh::{LocalSizes, Mesh, Steps};
 pub use operators::Operand;
-pub use ops::{Bins, Branch, ClassLoss, Fused, RadiusPairs, RadiusTable, Stft, Unique};
+pub use ops::{
+    Bins, Branch, ClassLoss, Fused, RadiusPairs, RadiusTable, SphereGrid, SphericalTransform, Stft,
+    Unique,
+};
 pub use options::{ConvOptions, ConvTransposeOptions, PoolOptions, UnfoldOptions};
 pub use placements::{AxisPlacement, Placements, partial, replicate, shard};
 pub use processes::refuse_copies;

@@ -27,6 +27,7 @@ mod signal;
 mod slopes;
 mod softmax;
 mod spatial;
+mod sphere;
 mod statistics;
 mod windows;
 
@@ -37,3 +38,4 @@ pub use losses::ClassLoss;
 pub use masks::Branch;
 pub(crate) use noise::fine;
 pub use signal::Stft;
+pub use sphere::{SphereGrid, SphericalTransform};
