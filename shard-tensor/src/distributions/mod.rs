@@ -49,6 +49,7 @@ macro_rules! formula {
 
 mod across;
 mod bernoulli;
+mod bounded;
 mod categorical;
 mod cauchy;
 mod counts;
@@ -60,6 +61,7 @@ mod gamma;
 mod gamma_slope;
 mod half_normal;
 mod independent;
+mod inverse_gamma;
 mod laplace;
 mod lkj;
 #[cfg(feature = "linalg")]
@@ -69,6 +71,8 @@ mod mixture;
 mod multivariate;
 mod normal;
 mod one_hot;
+mod pareto;
+mod simplex;
 mod student;
 mod transformed;
 mod uniform;
@@ -77,6 +81,7 @@ mod von_mises;
 mod wishart;
 
 pub use bernoulli::Bernoulli;
+pub use bounded::{ContinuousBernoulli, Kumaraswamy};
 pub use categorical::Categorical;
 pub use cauchy::{Cauchy, HalfCauchy};
 pub use counts::{Binomial, Geometric, NegativeBinomial, Poisson};
@@ -87,6 +92,7 @@ pub use extremes::{Gumbel, Weibull};
 pub use gamma::Gamma;
 pub use half_normal::HalfNormal;
 pub use independent::Independent;
+pub use inverse_gamma::{FisherSnedecor, InverseGamma};
 pub use laplace::Laplace;
 pub use lkj::LkjCholesky;
 #[cfg(feature = "linalg")]
@@ -96,6 +102,8 @@ pub use mixture::MixtureSameFamily;
 pub use multivariate::MultivariateNormal;
 pub use normal::{LogNormal, Normal};
 pub use one_hot::{OneHotCategorical, RelaxedOneHotCategorical};
+pub use pareto::GeneralizedPareto;
+pub use simplex::{LogisticNormal, Multinomial};
 pub use student::StudentT;
 pub use transformed::{
     AffineTransform, ExpTransform, SigmoidTransform, TanhTransform, Transformation, Transformed,

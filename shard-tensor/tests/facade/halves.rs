@@ -2,9 +2,9 @@
 
 use shard_comm::half::bf16;
 use shard_tensor::{
-    ClassLoss, ConvTransposeOptions, DType, Interpolation, Launch, LocalSizes, LossReduction,
-    Placements, PoolOptions, ReduceOp, Result, SampleEdge, SampleMode, Sampling, ScatterReduce,
-    ShardTensor, partial, shard,
+    ClassLoss, ConvOptions, ConvTransposeOptions, DType, Interpolation, Launch, LocalSizes,
+    LossReduction, Placements, PoolOptions, ReduceOp, Result, SampleEdge, SampleMode, Sampling,
+    ScatterReduce, ShardTensor, partial, shard,
 };
 
 const SHAPE: [usize; 2] = [4, 6];
@@ -361,6 +361,16 @@ fn scans_and_samples_of_16_bits_are_rounded_once() {
     };
     check_of("grid_sample", &[4, 3, 3, 2], &[signed, signed], &|x| {
         x[0].grid_sample(&x[1], sampling)
+    });
+    check_of("deform_conv", &[2, 2, 3, 4], &[signed, signed], &|x| {
+        let weight = x[1].narrow(0, ..1)?;
+        let offset = x[1]
+            .detach()
+            .narrow(1, ..1)?
+            .narrow(2, ..1)?
+            .narrow(3, ..1)?;
+        let offset = offset.expand([2, 2 * 12, 1, 1])?;
+        x[0].deform_conv(&offset, &weight, None, None, ConvOptions::new())
     });
 }
 

@@ -12,6 +12,7 @@ mod counts;
 #[cfg(feature = "linalg")]
 mod covariances;
 mod ctc;
+mod deforming;
 mod distributions;
 mod domains;
 mod doors;
@@ -58,11 +59,13 @@ mod samples;
 mod scans;
 mod shapes;
 mod shared_factors;
+mod shares;
 #[cfg(feature = "linalg")]
 mod sides;
 mod simulating;
 mod specials;
 mod spectral;
+mod sphere;
 mod stages;
 mod state_space;
 mod statistics;

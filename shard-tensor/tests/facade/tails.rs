@@ -18,7 +18,12 @@ use shard_tensor::{
 use std::f64::consts::LN_2;
 
 /// What PyTorch says of distributions without closed forms of all: what is empty here is not asked for.
-fn check(name: &str, golden: &Golden, p: &impl Distribution, x: &ShardTensor) -> Result<()> {
+pub(crate) fn check(
+    name: &str,
+    golden: &Golden,
+    p: &impl Distribution,
+    x: &ShardTensor,
+) -> Result<()> {
     is(
         &format!("{name}: log_prob"),
         &p.log_prob(x)?,
@@ -43,7 +48,12 @@ fn check(name: &str, golden: &Golden, p: &impl Distribution, x: &ShardTensor) ->
 }
 
 /// The share below a value, and the value back.
-fn there_and_back(name: &str, p: &impl Cumulative, x: &ShardTensor, cdf: &[f64]) -> Result<()> {
+pub(crate) fn there_and_back(
+    name: &str,
+    p: &impl Cumulative,
+    x: &ShardTensor,
+    cdf: &[f64],
+) -> Result<()> {
     let below = p.cdf(x)?;
     is(&format!("{name}: cdf"), &below, cdf)?;
     let inside = below

@@ -13,6 +13,6 @@ use crate::{Result, ShardTensor};
 
 /// The logits of probabilities; those of 0 and 1 are finite.
 #[track_caller]
-fn logits(probs: &ShardTensor) -> Result<ShardTensor> {
+pub(super) fn logits(probs: &ShardTensor) -> Result<ShardTensor> {
     probs.logit(epsilon(probs.dtype()))
 }

@@ -1,18 +1,20 @@
-//! Calls of what came last: losses without logits, weights of attention, distributions and their samples with gradients, steps of optimizers,
+//! Calls of what came last: taps that are displaced, fields on the sphere, losses without logits, weights of attention, distributions and their samples with gradients, steps of optimizers,
 //! every map with its parameters.
 
 use super::{Call, Chance, one, two};
 use shard_tensor::distributions::{
-    AffineTransform, Beta, Binomial, Categorical, Cauchy, Cumulative, Dirichlet, Distribution,
-    Exponential, Gamma, Geometric, Gumbel, HalfCauchy, HalfNormal, Laplace, LogNormal,
-    MixtureSameFamily, NegativeBinomial, Normal, OneHotCategorical, Poisson,
+    AffineTransform, Beta, Binomial, Categorical, Cauchy, ContinuousBernoulli, Cumulative,
+    Dirichlet, Distribution, Exponential, FisherSnedecor, Gamma, GeneralizedPareto, Geometric,
+    Gumbel, HalfCauchy, HalfNormal, InverseGamma, Kumaraswamy, Laplace, LogNormal, LogisticNormal,
+    MixtureSameFamily, Multinomial, NegativeBinomial, Normal, OneHotCategorical, Poisson,
     RelaxedOneHotCategorical, Reparametrized, StudentT, TanhTransform, Transformed, Uniform,
     VonMises, Weibull, kl_divergence,
 };
 use shard_tensor::nn::{self, ModelExt, Module};
 use shard_tensor::optim::{AdamW, Ema, Optimizer, Sgd};
 use shard_tensor::{
-    Attention, Causal, ClassLoss, DType, Mesh, Neighborhood, Result, ShardTensor, Unary,
+    Attention, Causal, ClassLoss, ConvOptions, DType, Mesh, Neighborhood, Result, ShardTensor,
+    SphereGrid, SphericalTransform, Unary, replicate, shard,
 };
 
 /// Two tensors of one shape, as a rule.
@@ -82,6 +84,60 @@ pub(super) const ALL: &[(&str, Call)] = &[
             loss = loss.smoothing(c.number());
         }
         one(x.linear_cross_entropy(&weight, c.maybe(&bias), &target, &loss))
+    }),
+    ("deform_conv", |c, m| {
+        let ([channels, outputs], kernel) = ([c.extent(), c.extent()], [c.below(3), c.below(4)]);
+        let plane = c.shape(2);
+        let x = c.tensor(m, &[&[2, channels], &plane[..]].concat())?;
+        let weight = c.tensor(m, &[&[outputs, channels], &kernel[..]].concat())?;
+        // What fits a stride of 1, as a rule.
+        let pad = c.below(2);
+        let places = [0, 1].map(|d| (plane[d] + 2 * pad + 1).saturating_sub(kernel[d]));
+        let (groups, taps) = (c.pick(&[1, 1, channels]), kernel[0] * kernel[1]);
+        let sized = |of: usize| [&[2, groups * taps * of], &places[..]].concat();
+        let (offset, mask) = (c.tensor(m, &sized(2))?, c.tensor(m, &sized(1))?);
+        let options = match c.below(4) {
+            0 => ConvOptions::new().padding(pad).stride(c.size()),
+            _ => ConvOptions::new().padding(pad),
+        };
+        let bias = c.of(m, 1)?;
+        one(x.deform_conv(&offset, &weight, c.maybe(&mask), c.maybe(&bias), options))
+    }),
+    ("SphericalTransform", |c, m| {
+        let x = c.of(m, 3)?;
+        let (extents, degrees) = match x.shape() {
+            [.., n, k] => ([*n, *k], c.pick(&[None, None, Some(2)])),
+            _ => ([c.size(), c.size()], None),
+        };
+        let grid = c.pick(&[SphereGrid::Gauss, SphereGrid::Equiangular]);
+        // Whatever the mesh, as much is drawn.
+        let axes = [(); 2].map(|()| match c.below(3) {
+            2 => replicate(),
+            dim => shard(dim),
+        });
+        let axes = axes[..m.shape().len()].to_vec();
+        let m = &m.with_dtype(x.dtype());
+        let sphere = SphericalTransform::new(m, grid, extents, degrees, axes)?;
+        match c.flag() {
+            true => one(sphere.inverse(&sphere.forward(&x)?)),
+            false => one(sphere.inverse(&x)),
+        }
+    }),
+    ("shares, reciprocals and tails", |c, m| {
+        let [x, y] = pair(c, m, 2)?;
+        let (shape, at) = ([c.size()], c.number());
+        one(match c.below(10) {
+            0 => InverseGamma::new(&x.square()?, at)?.rsample(shape),
+            1 => InverseGamma::new(&x, &x)?.log_prob(&y),
+            2 => FisherSnedecor::new(&x.square()?, at)?.rsample(shape),
+            3 => Kumaraswamy::new(&x.abs()?, at)?.rsample(shape),
+            4 => ContinuousBernoulli::from_logits(&x)?.rsample(shape),
+            5 => ContinuousBernoulli::from_probs(&x)?.cdf(&y),
+            6 => GeneralizedPareto::new(&x, at, &y)?.rsample(shape),
+            7 => LogisticNormal::new(&x, at)?.rsample(shape),
+            8 => LogisticNormal::new(&x, &x)?.log_prob(&y),
+            _ => Multinomial::from_logits(c.size(), &x)?.sample(shape),
+        })
     }),
     ("attention_weights", |c, m| {
         let [batch, heads, queries, keys, dim] = [(); 5].map(|()| c.extent());
