@@ -3,11 +3,12 @@
 //! A divergence is `-H(p) - E_p[ln q]`: the entropy of `p`, and the mean of what `q` makes of samples of `p`, for which most kinds take no more
 //! than a few of its moments.
 
+use super::bounded::{log_norm, mean, variance};
 use super::dirichlet::log_beta;
 use super::extremes::EULER_GAMMA;
 use super::{
-    Bernoulli, Beta, Binomial, Distribution, Divergence, Exponential, Gamma, Gumbel, Laplace,
-    Normal, Poisson, Symbol, Uniform, part, repeated,
+    Bernoulli, Beta, Binomial, ContinuousBernoulli, Distribution, Divergence, Exponential, Gamma,
+    Gumbel, Laplace, Normal, Poisson, Symbol, Uniform, part, repeated,
 };
 use crate::{Result, Shape, ShardTensor};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI, LN_2, PI};
@@ -74,6 +75,14 @@ fn uniform<'f>(low: Symbol<'f>, high: Symbol<'f>) -> Known<'f> {
     }
 }
 
+fn continuous(logit: Symbol<'_>) -> Known<'_> {
+    Known {
+        entropy: log_norm(logit) - logit * mean(logit),
+        mean: mean(logit),
+        variance: variance(logit),
+    }
+}
+
 impl<'f> Known<'f> {
     fn against_normal(self, loc: Symbol<'f>, scale: Symbol<'f>) -> Symbol<'f> {
         let spread = self.variance / scale.square() + ((self.mean - loc) / scale).square();
@@ -88,6 +97,10 @@ impl<'f> Known<'f> {
     fn against_gamma(self, log: Symbol<'f>, [concentration, rate]: [Symbol<'f>; 2]) -> Symbol<'f> {
         let powers = concentration * rate.log() + (concentration - 1.0) * log;
         concentration.lgamma() - powers + rate * self.mean - self.entropy
+    }
+
+    fn against_continuous(self, logit: Symbol<'f>) -> Symbol<'f> {
+        log_norm(logit) - logit * self.mean - self.entropy
     }
 
     fn against_uniform(self, low: Symbol<'f>, high: Symbol<'f>) -> Symbol<'f> {
@@ -161,6 +174,24 @@ across! {
         let held = high.below(1.0, f64::INFINITY, beta(a, b).against_uniform(low, high));
         (-low).below(0.0, f64::INFINITY, held)
     }
+    "continuous_bernoulli_from_normal": ContinuousBernoulli(logits as logit) from Normal(loc as loc, scale as scale) {
+        continuous(logit).against_normal(loc, scale)
+    }
+    "continuous_bernoulli_from_exponential": ContinuousBernoulli(logits as logit) from Exponential(rate as rate) {
+        continuous(logit).against_exponential(rate)
+    }
+    "continuous_bernoulli_from_uniform": ContinuousBernoulli(logits as logit) from Uniform(low as low, high as high) {
+        let held = high.below(1.0, f64::INFINITY, continuous(logit).against_uniform(low, high));
+        (-low).below(0.0, f64::INFINITY, held)
+    }
+    "beta_from_continuous_bernoulli": Beta(concentration1 as a, concentration0 as b) from ContinuousBernoulli(logits as logit) {
+        beta(a, b).against_continuous(logit)
+    }
+    "uniform_from_continuous_bernoulli": Uniform(low as low, high as high) from ContinuousBernoulli(logits as logit) {
+        let held = uniform(low, high).against_continuous(logit);
+        let held = (-high).below(-1.0, f64::INFINITY, held);
+        low.below(0.0, f64::INFINITY, held)
+    }
     "uniform_from_beta": Uniform(low as low, high as high) from Beta(concentration1 as a, concentration0 as b) {
         let logs = (a - 1.0) * uniform_log(low, high) + (b - 1.0) * uniform_log(1.0 - high, 1.0 - low);
         let held = log_beta(a, b) - logs - uniform(low, high).entropy;
@@ -212,11 +243,11 @@ macro_rules! infinite {
 }
 
 infinite! {
-    Exponential(rate) from Beta(concentration1) Uniform(low);
-    Gamma(rate) from Beta(concentration1) Uniform(low);
-    Gumbel(loc) from Beta(concentration1) Exponential(rate) Gamma(rate) Uniform(low);
-    Laplace(loc) from Beta(concentration1) Exponential(rate) Gamma(rate) Uniform(low);
-    Normal(loc) from Beta(concentration1) Exponential(rate) Gamma(rate) Uniform(low);
+    Exponential(rate) from Beta(concentration1) ContinuousBernoulli(logits) Uniform(low);
+    Gamma(rate) from Beta(concentration1) ContinuousBernoulli(logits) Uniform(low);
+    Gumbel(loc) from Beta(concentration1) ContinuousBernoulli(logits) Exponential(rate) Gamma(rate) Uniform(low);
+    Laplace(loc) from Beta(concentration1) ContinuousBernoulli(logits) Exponential(rate) Gamma(rate) Uniform(low);
+    Normal(loc) from Beta(concentration1) ContinuousBernoulli(logits) Exponential(rate) Gamma(rate) Uniform(low);
     Poisson(rate) from Bernoulli(probs) Binomial(total_count);
 }
 

@@ -210,7 +210,7 @@ fn sizes<'f>(logit: Symbol<'f>) -> [Symbol<'f>; 2] {
 }
 
 /// The logarithm of what densities `e^(logit x)` are divided by.
-fn log_norm<'f>(logit: Symbol<'f>) -> Symbol<'f> {
+pub(super) fn log_norm<'f>(logit: Symbol<'f>) -> Symbol<'f> {
     let [size, large] = sizes(logit);
     let squares = [
         0.0,
@@ -226,7 +226,7 @@ fn log_norm<'f>(logit: Symbol<'f>) -> Symbol<'f> {
 }
 
 /// The mean of a logit: how the former grows.
-fn mean<'f>(logit: Symbol<'f>) -> Symbol<'f> {
+pub(super) fn mean<'f>(logit: Symbol<'f>) -> Symbol<'f> {
     let [size, large] = sizes(logit);
     let squares = [
         1.0 / 12.0,
@@ -238,8 +238,25 @@ fn mean<'f>(logit: Symbol<'f>) -> Symbol<'f> {
         1.0 / 74_724_249_600.0,
     ];
     let near = logit * series(logit.square(), &squares);
-    let apart = 0.5 - 1.0 / large - large.expm1().reciprocal() * -1.0;
+    let apart = 0.5 - 1.0 / large + large.expm1().reciprocal();
     size.below(NEAR, near, logit.below(0.0, -apart, apart)) + 0.5
+}
+
+/// The variance of a logit: how the mean grows.
+pub(super) fn variance<'f>(logit: Symbol<'f>) -> Symbol<'f> {
+    let [size, large] = sizes(logit);
+    let squares = [
+        1.0 / 12.0,
+        -1.0 / 240.0,
+        1.0 / 6048.0,
+        -1.0 / 172_800.0,
+        1.0 / 5_322_240.0,
+        -7601.0 / 1_307_674_368_000.0,
+        13.0 / 74_724_249_600.0,
+    ];
+    let slope = (-large).exp() / (-large).expm1().square();
+    let far = large.square().reciprocal() - slope;
+    size.below(NEAR, series(logit.square(), &squares), far)
 }
 
 impl Distribution for ContinuousBernoulli {
@@ -279,19 +296,7 @@ impl Distribution for ContinuousBernoulli {
     fn variance(&self) -> Result<ShardTensor> {
         let _call = Calling::of("ContinuousBernoulli::variance");
         formula!("continuous_bernoulli_variance", |[logit]| {
-            let [size, large] = sizes(logit);
-            let squares = [
-                1.0 / 12.0,
-                -1.0 / 240.0,
-                1.0 / 6048.0,
-                -1.0 / 172_800.0,
-                1.0 / 5_322_240.0,
-                -7601.0 / 1_307_674_368_000.0,
-                13.0 / 74_724_249_600.0,
-            ];
-            let slope = (-large).exp() / (-large).expm1().square();
-            let far = large.square().reciprocal() - slope;
-            size.below(NEAR, series(logit.square(), &squares), far)
+            variance(logit)
         } of [self.logits()])
     }
 }

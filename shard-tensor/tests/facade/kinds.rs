@@ -3,8 +3,8 @@
 use crate::common::on;
 use crate::distributions::{everywhere, is, three};
 use shard_tensor::distributions::{
-    Bernoulli, Beta, Binomial, Exponential, Gamma, Gumbel, Independent, Laplace, Normal, Poisson,
-    TanhTransform, Transformation, Transformed, Uniform, kl_divergence,
+    Bernoulli, Beta, Binomial, ContinuousBernoulli, Exponential, Gamma, Gumbel, Independent,
+    Laplace, Normal, Poisson, TanhTransform, Transformation, Transformed, Uniform, kl_divergence,
 };
 use shard_tensor::{ErrorClass, Result, ShardTensor, shard};
 use std::f64::consts::LN_2;
@@ -19,6 +19,7 @@ fn what_the_other_never_gives_is_infinitely_far() {
         let (uniform, poisson) = (Uniform::new(&of, 7.0)?, Poisson::new(&of)?);
         let shares = three(mesh, [0.5, 0.0, 1.0])?;
         let bernoulli = Bernoulli::from_probs(&shares)?;
+        let powers = ContinuousBernoulli::from_logits(&of)?;
         let binomial = Binomial::from_probs(&of.detach().mul_scalar(2.0)?, 0.5)?;
         let all = [
             kl_divergence(&exponential, &beta)?,
@@ -39,7 +40,22 @@ fn what_the_other_never_gives_is_infinitely_far() {
             kl_divergence(&normal, &uniform)?,
             kl_divergence(&poisson, &bernoulli)?,
             kl_divergence(&poisson, &binomial)?,
+            kl_divergence(&exponential, &powers)?,
+            kl_divergence(&gamma, &powers)?,
+            kl_divergence(&gumbel, &powers)?,
+            kl_divergence(&laplace, &powers)?,
+            kl_divergence(&normal, &powers)?,
             // These by their ends.
+            kl_divergence(&Uniform::new(&of.neg()?, 1.0)?, &powers)?,
+            kl_divergence(
+                &Uniform::new(&of.detach().mul_scalar(0.0)?, &of.add_scalar(0.75)?)?,
+                &powers,
+            )?,
+            kl_divergence(&powers, &Uniform::new(&of.mul_scalar(0.1)?, 3.0)?)?,
+            kl_divergence(
+                &powers,
+                &Uniform::new(&of.mul_scalar(0.0)?, &of.mul_scalar(0.1)?)?,
+            )?,
             kl_divergence(&Uniform::new(&of.neg()?, 1.0)?, &exponential)?,
             kl_divergence(&Uniform::new(&of.neg()?, 1.0)?, &gamma)?,
             kl_divergence(&Uniform::new(&of.neg()?, 1.0)?, &beta)?,

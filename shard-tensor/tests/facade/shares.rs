@@ -5,8 +5,9 @@ use crate::common::on;
 use crate::distributions::{Golden, LOC, SCALE, SCALE_2, everywhere, is, pieces, three, values};
 use crate::tails::{check, there_and_back};
 use shard_tensor::distributions::{
-    ContinuousBernoulli, Cumulative, Distribution, Exponential, FisherSnedecor, GeneralizedPareto,
-    InverseGamma, Kumaraswamy, LogisticNormal, Multinomial, Reparametrized, kl_divergence,
+    Beta, ContinuousBernoulli, Cumulative, Distribution, Exponential, FisherSnedecor,
+    GeneralizedPareto, InverseGamma, Kumaraswamy, LogisticNormal, Multinomial, Normal,
+    Reparametrized, Uniform, kl_divergence,
 };
 use shard_tensor::ndarray::{ArrayD, array};
 use shard_tensor::{
@@ -207,6 +208,42 @@ fn powers_of_two_numbers_have_pytorchs_densities_and_all_digits() {
             0.9910392729313123,
         ];
         there_and_back("ContinuousBernoulli", &p, &x, &cdf)?;
+        let [loc, scale] = [three(mesh, LOC)?, three(mesh, SCALE)?];
+        let (low, high) = (
+            three(mesh, [-0.5, -1.0, -2.0])?,
+            three(mesh, [1.5, 1.25, 3.0])?,
+        );
+        let share = Uniform::new(&scale.mul_scalar(0.1)?, &scale.mul_scalar(0.2)?)?;
+        let beta = Beta::new(&scale, &high)?;
+        for (what, found, expected) in [
+            (
+                "from Normal",
+                kl_divergence(&p, &Normal::new(&loc, &scale)?)?,
+                [1.4967734224077134, 17.02924798872196, 3.285260524027334],
+            ),
+            (
+                "from Exponential",
+                kl_divergence(&p, &Exponential::new(&scale)?)?,
+                [0.7309072799444694, 1.5137349976731909, 2.7668834731857377],
+            ),
+            (
+                "from Uniform",
+                kl_divergence(&p, &Uniform::new(&low, &high)?)?,
+                [0.8447431044880805, 0.82579648989318, 2.807896732513467],
+            ),
+            (
+                "of Uniform",
+                kl_divergence(&share, &p)?,
+                [2.608559346457076, 3.4263347095336076, 3.9566248095694267],
+            ),
+            (
+                "of Beta",
+                kl_divergence(&beta, &p)?,
+                [0.20985665628173988, 1.636394083185582, 2.5705160535723137],
+            ),
+        ] {
+            is(what, &found, &expected)?;
+        }
         let same = ContinuousBernoulli::from_probs(&logits.sigmoid()?)?;
         is("by probabilities", &same.mean()?, golden.mean)?;
         // Where series take turns with quotients, and far away, as mpmath has them with 40 digits.

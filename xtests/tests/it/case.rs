@@ -5,7 +5,7 @@ use xtests::case::{Attributes, Case, CaseError, default_dir, load_dir};
 #[test]
 fn every_case_of_the_project_loads() {
     let cases = load_dir(&default_dir()).unwrap();
-    assert_eq!(cases.len(), 256);
+    assert_eq!(cases.len(), 258);
     for case in cases {
         let case = case.unwrap();
         assert!(!case.outputs.is_empty(), "{}", case.name);
