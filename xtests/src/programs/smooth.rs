@@ -122,6 +122,15 @@ pub(super) const OPS: &[Op] = ops![
         let aligned = at.one_in(2);
         at.add(x.grid_sample(&grid, Sampling { mode: SampleMode::Linear, edge, aligned })?, a)
     },
+    deform_conv => |at| {
+        let (x, a) = at.filled(4)?;
+        let [n, c, h, w] = [0, 1, 2, 3].map(|dim| x.shape()[dim]);
+        let weight = at.parameter(&[2, c, 2, 2])?;
+        // Between elements, where what is read has a slope.
+        let offset = at.parameter(&[n, 2 * 4, h + 1, w + 1])?.mul_scalar(0.23)?.add_scalar(0.017)?;
+        at.first_gradients_alone();
+        at.add(x.deform_conv(&offset, &weight, None, None, ConvOptions::new().padding(1))?, 16.0 * a * c as f64)
+    },
     fourier => |at| {
         let (x, a) = at.filled(1)?;
         let dim = at.below(x.ndim());
