@@ -2,6 +2,7 @@
 
 use super::apart;
 use super::beside::{self, LongLine, Targets};
+use super::channels::{self, Channels};
 use super::im2col;
 use super::lift::{Geometry, Slab, SlabMut};
 use super::line::Line;
@@ -31,6 +32,11 @@ pub(super) fn correlate<T: Real>(
         start_from_bias(bias, y, g);
     } else if g.volume() == 1 && g.cin >= 8 && im2col::pointwise(x, weight, bias, y, g) {
         // The work is done, with one product per group.
+    } else if lanes::<T>() >= channels::LANES
+        && let Some(channels) = Channels::of(g, x.extent, y.extent)
+        && weight.iter().all(|w| w.is_finite())
+    {
+        channels.correlate(x, weight, bias, y);
     } else if let Some(line) = Line::of(g, y.extent)
         && weight.iter().all(|w| w.is_finite())
     {
@@ -128,7 +134,7 @@ enum Way {
 }
 
 /// Lanes of the vectors that a convolution is computed by.
-fn lanes<T: Real>() -> usize {
+pub(super) fn lanes<T: Real>() -> usize {
     struct Lanes<T>(core::marker::PhantomData<T>);
     impl<T: Real> WithSimd for Lanes<T> {
         type Output = usize;

@@ -4,8 +4,9 @@
 //! `i = p + m * stride` use a fixed subset of the kernel, and `o` runs with `m`: a convolution of `dy` with those weights, reversed.
 
 use super::apart;
+use super::channels::{self, Channels};
 use super::contiguous;
-use super::forward::correlate;
+use super::forward::{correlate, lanes};
 use super::lift::{Geometry, Slab, SlabMut, lift_view_mut};
 use super::pairs;
 use super::weight_grad::{FEW, SITES};
@@ -60,6 +61,13 @@ pub(super) fn input_grad<T: Real>(
     if apart::are_apart(g) || are_few(&dy, g) {
         let mut dx = SlabMut::new(dx);
         return apart::input_grad(&dy, &weight, &mut dx, g, gemm, |sum, x| sum + x);
+    }
+    let extent = SlabMut::new(dx).extent;
+    if lanes::<T>() >= channels::LANES
+        && let Some(channels) = Channels::adjoint(g, extent, dy.extent)
+        && weight.iter().all(|w| w.is_finite())
+    {
+        return channels.correlate(&dy, &weight, None, &mut SlabMut::new(dx));
     }
     by_phases(&weight, dx, g, |weight, dx, g| {
         correlate(&dy, weight, None, dx, g);

@@ -13,7 +13,6 @@ use super::lone::columns;
 use crate::Real;
 use crate::pointwise::vectorized;
 use crate::scratch::Room;
-use crate::view::for_each_row;
 use core::ops::Range;
 use pulp::{Simd, WithSimd};
 
@@ -126,7 +125,7 @@ impl<'a> Line<'a> {
     }
 
     /// Adds to `totals`, `[channels, kernel]`, the gradient with respect to the weight; at most `flush` products are summed in the element
-    /// type. `x` has no infinity or NaN, which zeros between rows of outputs would meet.
+    /// type. Neither operand has an infinity or NaN, which zeros between rows of outputs and around a plane would meet.
     pub(super) fn weight_grad<T: Real>(
         &self,
         x: &Slab<'_, T>,
@@ -176,23 +175,6 @@ impl<'a> Line<'a> {
                 }
             }
         }
-    }
-
-    /// Whether there is no infinity or NaN in what it reads.
-    pub(super) fn reads_finite<T: Real>(&self, x: &Slab<'_, T>) -> bool {
-        let [planes, rows, columns] = x.extent;
-        let shape = [x.batch, self.g.groups, planes, rows, columns];
-        let steps = [x.outer[0], x.outer[1], x.step[0], x.step[1], x.step[2]];
-        let mut are_finite = true;
-        for_each_row(&shape, [&steps], [x.offset], |[at], run, [step]| {
-            are_finite &= match step {
-                1 => (x.data[at..at + run].iter()).fold(true, |all, x| all & x.is_finite()),
-                _ => {
-                    (0..run as isize).all(|i| x.data[at.wrapping_add_signed(i * step)].is_finite())
-                }
-            };
-        });
-        are_finite
     }
 
     /// Writes what windows of the rows of outputs from `first` on reach. Beside it lines have zeros.

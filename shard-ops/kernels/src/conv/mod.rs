@@ -17,6 +17,7 @@ use std::borrow::Cow;
 
 mod apart;
 mod beside;
+mod channels;
 mod direct;
 mod forward;
 mod halves;

@@ -6,7 +6,9 @@
 
 use super::apart;
 use super::beside::{self, LongLine};
+use super::channels::{self, Channels};
 use super::direct::{dot_tile, weight_tile};
+use super::forward::lanes;
 use super::im2col;
 use super::lift::{Geometry, Slab};
 use super::line::Line;
@@ -18,6 +20,7 @@ use crate::pointwise::vectorized;
 use crate::prefetch::prefetch;
 use crate::scratch::Room;
 use crate::turn::{SIDE, turned};
+use crate::view::for_each_row;
 use crate::{Dims, Real, Strides, View, ViewMut, copy::copy};
 use pulp::{Simd, WithSimd};
 
@@ -52,8 +55,16 @@ pub(super) fn weight_grad<T: Real>(
     };
     if is_empty {
         row_major(dw, |to| to.fill(T::zero()));
+    } else if lanes::<T>() >= channels::LANES
+        && let Some(channels) = Channels::of_weight(g, x.extent, dy.extent)
+        && is_finite(dy, g.groups)
+    {
+        row_major(dw, |to| {
+            rounded(to, |totals| channels.weight_grad(x, dy, totals, FLUSH, g));
+        });
     } else if let Some(line) = Line::of(g, dy.extent)
-        && line.reads_finite(x)
+        && is_finite(x, g.groups)
+        && is_finite(dy, g.groups)
     {
         row_major(dw, |to| {
             rounded(to, |totals| line.weight_grad(x, dy, totals, FLUSH));
@@ -88,6 +99,21 @@ fn row_major<T: Real>(dw: &mut ViewMut<'_, T>, write: impl FnOnce(&mut [T])) {
     let mut values = vec![T::zero(); size];
     write(&mut values);
     copy(&View::contiguous(&values, &shape), &mut dw.reborrow());
+}
+
+/// Whether some channels hold no infinity or NaN.
+fn is_finite<T: Real>(x: &Slab<'_, T>, channels: usize) -> bool {
+    let [planes, rows, columns] = x.extent;
+    let shape = [x.batch, channels, planes, rows, columns];
+    let steps = [x.outer[0], x.outer[1], x.step[0], x.step[1], x.step[2]];
+    let mut is_finite = true;
+    for_each_row(&shape, [&steps], [x.offset], |[at], run, [step]| {
+        is_finite &= match step {
+            1 => (x.data[at..at + run].iter()).fold(true, |all, x| all & x.is_finite()),
+            _ => (0..run as isize).all(|i| x.data[at.wrapping_add_signed(i * step)].is_finite()),
+        };
+    });
+    is_finite
 }
 
 /// Writes totals, each rounded once.

@@ -5,6 +5,7 @@ mod attention_tiles;
 mod best;
 mod cells;
 mod conv;
+mod conv_channels;
 mod conv_tiles;
 mod copy;
 mod cuts;
