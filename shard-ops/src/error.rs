@@ -102,7 +102,7 @@ pub enum OpError {
     /// attention that drops, cannot be differentiated again.
     #[error(
         "{op}: has no derivative with respect to operand {operand}; detach it first, or, for second derivatives, write what it \
-         is the gradient of with ops that have them (attention that drops: its weights, dropout and matmul)"
+         is the gradient of with ops that have them (of neighbours: matmul, exp and sum; attention that drops: its weights, dropout, matmul)"
     )]
     NoVjp {
         /// The op.

@@ -534,7 +534,7 @@ impl<T: Real> WithSimd for Weights<'_, T> {
                     if !are_pairs || row % 2 == 0 && row + 1 == self.rows as isize {
                         dot_tile::<T, S, AT_ONCE>(simd, before, &dy[..whole], &mut sums);
                     } else if row % 2 == 0 {
-                        let last = each(before_of(taps_here, run.down), |tap| {
+                        let last = each(last_row_below(taps_here, run.down), |tap| {
                             &self.x[from + tap..][..whole]
                         });
                         let dy = [&dy[..whole], &self.dy[below..][..whole]];
@@ -586,7 +586,7 @@ impl<T: Real> WithSimd for Weights<'_, T> {
 
 /// Where the last row of windows of 3 x 3 lies of the row below.
 #[inline(always)]
-fn before_of(taps: [usize; 9], down: isize) -> [usize; 3] {
+fn last_row_below(taps: [usize; 9], down: isize) -> [usize; 3] {
     numbered(
         #[inline(always)]
         |i| taps[6 + i].wrapping_add_signed(down),
