@@ -31,10 +31,6 @@ struct Run {
     /// Taps of the kernel: where the inputs lie of the first column whose window is inside, and their number in the kernel.
     taps: Vec<usize>,
     kernel: Vec<usize>,
-    /// How many of them lie in a row of the kernel, and how many such rows of a plane read rows of inputs as far apart as windows of two rows of
-    /// outputs are: all but one of what these read they share.
-    across: usize,
-    shared: usize,
     /// Columns whose windows reach outside.
     edges: Vec<Edge>,
 }
@@ -119,11 +115,6 @@ impl Run {
             taps: at.iter().map(|at| (at - from) as usize).collect(),
             edges: edges.collect(),
             kernel,
-            across: g.kernel[2],
-            shared: match g.dilation[1] == g.stride[1] && x.step[1] > 0 {
-                true => heights.len(),
-                false => 0,
-            },
         }
     }
 }
@@ -267,9 +258,6 @@ impl<T: Real> WithSimd for Values<'_, T> {
         } = self.run;
         // Of the rows that a window reads, the last one is new.
         let new = taps.last().copied().unwrap_or(0);
-        // Two rows at a time, where they share what they read.
-        let are_pairs = self.run.shared > 1 && self.step > 0 && self.inner.len() >= T::lanes::<S>();
-        let mut ready = 0..0;
         for row in 0..rows.len() as isize {
             let from = self.from.wrapping_add_signed(row * down);
             let to = self.to.wrapping_add_signed(row * self.step);
@@ -278,21 +266,6 @@ impl<T: Real> WithSimd for Values<'_, T> {
                 to.wrapping_add_signed(AHEAD * self.step),
                 self.columns,
             );
-            let first = to + self.inner.start;
-            if are_pairs && row + 1 < rows.len() as isize && !ready.contains(&row) {
-                ready = row..row + 2;
-                let (upper, lower) = self.y[first..].split_at_mut(self.step.cast_unsigned());
-                let count = self.inner.len();
-                let both = [&mut upper[..count], &mut lower[..count]];
-                pair::<T, S>(
-                    simd,
-                    &self.x[from..],
-                    self.run,
-                    self.weights,
-                    self.start,
-                    both,
-                );
-            }
             let to = &mut self.y[to..to + self.columns];
             if taps.is_empty() {
                 to.fill(self.start);
@@ -301,10 +274,8 @@ impl<T: Real> WithSimd for Values<'_, T> {
             if !self.inner.is_empty() {
                 let later = from.wrapping_add(new).wrapping_add_signed(AHEAD * *down);
                 prefetch(self.x, later, self.inner.len());
-                if !ready.contains(&row) {
-                    let to = &mut to[self.inner.clone()];
-                    columns::<T, S>(simd, &self.x[from..], taps, self.weights, self.start, to);
-                }
+                let to = &mut to[self.inner.clone()];
+                columns::<T, S>(simd, &self.x[from..], taps, self.weights, self.start, to);
             }
             let mut weights = self.at_edges;
             for edge in edges {
@@ -329,86 +300,6 @@ fn mul_add<T: Real, S: Simd>(a: T, b: T, c: T) -> T {
     } else {
         a * b + c
     }
-}
-
-/// Sums over taps of two rows of outputs, at least as many as a vector has.
-#[inline(always)]
-fn pair<T: Real, S: Simd>(
-    simd: S,
-    data: &[T],
-    run: &Run,
-    weights: &[T],
-    start: T,
-    [upper, lower]: [&mut [T]; 2],
-) {
-    let (lanes, count) = (T::lanes::<S>(), upper.len().min(lower.len()));
-    let mut next = 0;
-    while next < count && count >= 4 * lanes {
-        // The last may compute outputs again that those before it have.
-        let at = next.min(count - 4 * lanes);
-        let [a, b] = pair_tile::<T, S, 4>(simd, &data[at..], run, weights, start);
-        T::vectors_mut::<S>(&mut upper[at..at + 4 * lanes]).copy_from_slice(&a);
-        T::vectors_mut::<S>(&mut lower[at..at + 4 * lanes]).copy_from_slice(&b);
-        next += 4 * lanes;
-    }
-    while next < count {
-        let at = next.min(count - lanes);
-        let [a, b] = pair_tile::<T, S, 1>(simd, &data[at..], run, weights, start);
-        T::vectors_mut::<S>(&mut upper[at..at + lanes]).copy_from_slice(&a);
-        T::vectors_mut::<S>(&mut lower[at..at + lanes]).copy_from_slice(&b);
-        next += lanes;
-    }
-}
-
-/// Sums of some vectors of columns of two rows. Of what they read they share all but a row each.
-#[inline(always)]
-fn pair_tile<T: Real, S: Simd, const NV: usize>(
-    simd: S,
-    data: &[T],
-    run: &Run,
-    weights: &[T],
-    start: T,
-) -> [[T::Vec<S>; NV]; 2] {
-    let plane = run.shared * run.across;
-    let [mut a, mut b] = [[T::splat(simd, start); NV]; 2];
-    let planes = run.taps.chunks_exact(plane);
-    for (taps, weights) in planes.zip(weights.chunks_exact(plane)) {
-        let (first, last) = (run.across, plane - run.across);
-        for (tap, w) in taps[..first].iter().zip(weights) {
-            let x = vectors::<T, S, NV>(data, *tap);
-            let w = T::splat(simd, *w);
-            for j in 0..NV {
-                a[j] = T::mul_add_vec(simd, w, x[j], a[j]);
-            }
-        }
-        let both = weights[first..].iter().zip(weights);
-        for (tap, (w, above)) in taps[first..].iter().zip(both) {
-            let x = vectors::<T, S, NV>(data, *tap);
-            let [w, above] = [T::splat(simd, *w), T::splat(simd, *above)];
-            for j in 0..NV {
-                a[j] = T::mul_add_vec(simd, w, x[j], a[j]);
-                b[j] = T::mul_add_vec(simd, above, x[j], b[j]);
-            }
-        }
-        for (tap, w) in taps[last..].iter().zip(&weights[last..]) {
-            let x = vectors::<T, S, NV>(data, tap + run.down.cast_unsigned());
-            let w = T::splat(simd, *w);
-            for j in 0..NV {
-                b[j] = T::mul_add_vec(simd, w, x[j], b[j]);
-            }
-        }
-    }
-    [a, b]
-}
-
-/// Some vectors side by side.
-#[inline(always)]
-fn vectors<T: Real, S: Simd, const NV: usize>(data: &[T], at: usize) -> [T::Vec<S>; NV] {
-    let vectors = T::vectors::<S>(&data[at..at + NV * T::lanes::<S>()]);
-    numbered(
-        #[inline(always)]
-        |j| vectors[j],
-    )
 }
 
 /// Sums over taps of outputs side by side. The last vectors may take outputs again that those before them had.
@@ -517,8 +408,6 @@ impl<T: Real> WithSimd for Weights<'_, T> {
             let taps_here: [usize; AT_ONCE] = numbered(|t| taps[t.min(taps.len() - 1)]);
             let mut sums = [T::splat(simd, T::zero()); AT_ONCE];
             let mut ends = [[T::zero(); UNIT]; AT_ONCE];
-            // Windows of 3 x 3 of two rows share what they read.
-            let are_pairs = [run.across, run.shared, run.taps.len()] == [3, 3, AT_ONCE];
             for row in 0..self.rows as isize {
                 let from = self.from.wrapping_add_signed(row * run.down);
                 let at = self.at.wrapping_add_signed(row * self.step);
@@ -530,16 +419,7 @@ impl<T: Real> WithSimd for Weights<'_, T> {
                     let dy = &dy[at + inner.start..at + inner.end];
                     let x = each(taps_here, |tap| &x[from + tap..][..cols]);
                     let before = each(x, |x| &x[..whole]);
-                    let below = at.wrapping_add_signed(self.step) + inner.start;
-                    if !are_pairs || row % 2 == 0 && row + 1 == self.rows as isize {
-                        dot_tile::<T, S, AT_ONCE>(simd, before, &dy[..whole], &mut sums);
-                    } else if row % 2 == 0 {
-                        let last = each(last_row_below(taps_here, run.down), |tap| {
-                            &self.x[from + tap..][..whole]
-                        });
-                        let dy = [&dy[..whole], &self.dy[below..][..whole]];
-                        pair_dots::<T, S>(simd, before, last, dy, &mut sums);
-                    }
+                    dot_tile::<T, S, AT_ONCE>(simd, before, &dy[..whole], &mut sums);
                     if cols >= UNIT && cols > whole {
                         let end_of = |row: &[T]| -> [T; UNIT] {
                             let mut end = pulp::as_arrays::<UNIT, T>(&row[cols - UNIT..]).0[0];
@@ -582,52 +462,4 @@ impl<T: Real> WithSimd for Weights<'_, T> {
             }
         }
     }
-}
-
-/// Where the last row of windows of 3 x 3 lies of the row below.
-#[inline(always)]
-fn last_row_below(taps: [usize; 9], down: isize) -> [usize; 3] {
-    numbered(
-        #[inline(always)]
-        |i| taps[6 + i].wrapping_add_signed(down),
-    )
-}
-
-/// Sums over whole vectors of columns of two rows, of windows of 3 x 3: `x` are the inputs of the upper, `last` those of the last row of
-/// windows of the lower.
-#[inline(always)]
-fn pair_dots<T: Real, S: Simd>(
-    simd: S,
-    x: [&[T]; 9],
-    last: [&[T]; 3],
-    [upper, lower]: [&[T]; 2],
-    sums: &mut [T::Vec<S>; 9],
-) {
-    let upper = T::vectors::<S>(upper);
-    let lower = &T::vectors::<S>(lower)[..upper.len()];
-    let x = each(
-        x,
-        #[inline(always)]
-        |x| &T::vectors::<S>(x)[..upper.len()],
-    );
-    let last = each(
-        last,
-        #[inline(always)]
-        |x| &T::vectors::<S>(x)[..upper.len()],
-    );
-    let mut all = *sums;
-    for o in 0..upper.len() {
-        let (upper, lower) = (upper[o], lower[o]);
-        for t in 0..9 {
-            let x = x[t][o];
-            all[t] = T::mul_add_vec(simd, x, upper, all[t]);
-            if t >= 3 {
-                all[t - 3] = T::mul_add_vec(simd, x, lower, all[t - 3]);
-            }
-        }
-        for t in 0..3 {
-            all[t + 6] = T::mul_add_vec(simd, last[t][o], lower, all[t + 6]);
-        }
-    }
-    *sums = all;
 }
