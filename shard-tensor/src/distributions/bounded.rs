@@ -194,13 +194,9 @@ impl ContinuousBernoulli {
 const NEAR: f64 = 0.5;
 
 /// `Σ c[k] x^k`
-fn series<'f>(x: Symbol<'f>, numbers: &[f64]) -> Symbol<'f> {
-    let (last, others) = numbers.split_last().expect("a series has numbers");
-    let start = x * 0.0 + *last;
-    others
-        .iter()
-        .rev()
-        .fold(start, |sum, &number| sum * x + number)
+pub(super) fn series<'f>(x: Symbol<'f>, numbers: &[f64]) -> Symbol<'f> {
+    let numbers = numbers.iter().rev();
+    numbers.fold(x * 0.0, |sum, &number| sum * x + number)
 }
 
 /// The size of a logit, and the same where series do not serve.

@@ -1,5 +1,6 @@
 //! What is beyond a threshold.
 
+use super::bounded::series;
 use super::{Batch, Cumulative, Distribution, Reparametrized, Symbol, open_uniform, part};
 use crate::{Branch, Result, Shape, ShardTensor};
 use shard_comm::Calling;
@@ -64,7 +65,7 @@ const NEAR: f64 = 1e-2;
 fn log_beyond<'f>(z: Symbol<'f>, k: Symbol<'f>) -> Symbol<'f> {
     let product = k * z;
     let far = product.abs().below(NEAR, NEAR, product);
-    let series = [
+    let numbers = [
         1.0,
         -1.0 / 2.0,
         1.0 / 3.0,
@@ -73,10 +74,7 @@ fn log_beyond<'f>(z: Symbol<'f>, k: Symbol<'f>) -> Symbol<'f> {
         -1.0 / 6.0,
         1.0 / 7.0,
     ];
-    let near = series
-        .iter()
-        .rev()
-        .fold(product * 0.0, |sum, &c| sum * product + c);
+    let near = series(product, &numbers);
     -z * product.abs().below(NEAR, near, far.log1p() / far)
 }
 
@@ -84,7 +82,7 @@ fn log_beyond<'f>(z: Symbol<'f>, k: Symbol<'f>) -> Symbol<'f> {
 fn reached<'f>(log: Symbol<'f>, k: Symbol<'f>) -> Symbol<'f> {
     let product = -(k * log);
     let far = product.abs().below(NEAR, NEAR, product);
-    let series = [
+    let numbers = [
         1.0,
         1.0 / 2.0,
         1.0 / 6.0,
@@ -93,10 +91,7 @@ fn reached<'f>(log: Symbol<'f>, k: Symbol<'f>) -> Symbol<'f> {
         1.0 / 720.0,
         1.0 / 5040.0,
     ];
-    let near = series
-        .iter()
-        .rev()
-        .fold(product * 0.0, |sum, &c| sum * product + c);
+    let near = series(product, &numbers);
     -log * product.abs().below(NEAR, near, far.expm1() / far)
 }
 
