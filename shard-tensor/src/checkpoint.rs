@@ -19,7 +19,7 @@ pub use self::read::{Contents, contents, read, read_all};
 pub use self::saving::Saving;
 
 use self::stored::Stored;
-use crate::files::{self, file_error, told};
+use crate::files::{self, file_error};
 use crate::{Context, Error, Result, ShardTensor, State};
 use safetensors::Dtype;
 use shard_comm::{AgreedError, Call, Calling, DType};
@@ -131,7 +131,7 @@ fn load_state(op: &'static str, ctx: &Context, path: &Path, wanted: &State) -> R
             "add the terms of the sum first, with `reduced`",
         ));
     }
-    agree_on_list(op, ctx, path, wanted)?;
+    agree_on_state(op, ctx, path, wanted)?;
     let refused = |e| file_error(op, path, "a safetensors file with what is asked for", e);
     let stored = Stored::open_on_all(op, ctx, path)?;
     let numbers = (wanted.numbers.iter())
@@ -207,16 +207,14 @@ fn check_names(op: &'static str, state: &State) -> Result<()> {
     }
 }
 
-/// Compares what the ranks are about to do.
+/// Compares what the ranks are about to do, and what they did before.
 #[track_caller]
-fn agree_on_list(op: &'static str, ctx: &Context, path: &Path, state: &State) -> Result<()> {
-    let tensors = state
-        .tensors
-        .iter()
-        .map(|(name, tensor)| told(name, tensor));
+fn agree_on_state(op: &'static str, ctx: &Context, path: &Path, state: &State) -> Result<()> {
+    let tensors = state.tensors.iter();
+    let tensors: Vec<_> = tensors.map(|(name, t)| (name.as_str(), t)).collect();
     let numbers = state.numbers.iter();
     let numbers = numbers.map(|(name, number)| format!("{name:?}, {number:?}"));
-    files::agree_on_list(op, ctx, path, tensors.chain(numbers))
+    files::agree_on_tensors(op, ctx, path, &tensors, numbers)
 }
 
 fn dtype_of(dtype: DType) -> Dtype {

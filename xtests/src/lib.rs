@@ -37,5 +37,6 @@ pub mod say;
 pub mod sixteen;
 pub mod step_memory;
 pub mod strategies;
+pub mod trainings;
 pub mod trial;
 pub mod validate;

@@ -1,6 +1,6 @@
 //! A save that is under way.
 
-use super::{agree_on_list, check_names, dtype_of};
+use super::{agree_on_state, check_names, dtype_of};
 use crate::files::{Part, SharedFile};
 use crate::{Context, Error, Result, State};
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -91,7 +91,7 @@ impl Begun {
 #[track_caller]
 pub(super) fn begin(op: &'static str, ctx: &Context, path: &Path, state: &State) -> Result<Begun> {
     check_names(op, state)?;
-    agree_on_list(op, ctx, path, state)?;
+    agree_on_state(op, ctx, path, state)?;
     let (head, starts, len) = header(op, state)?;
     let (file, mut part) = SharedFile::begin(op, ctx, path, len)?;
     for ((_, tensor), at) in state.tensors.iter().zip(starts) {

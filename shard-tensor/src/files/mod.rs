@@ -5,7 +5,7 @@ pub(crate) mod boxes;
 pub(crate) mod shared;
 mod target;
 
-pub(crate) use agree::{agree_on_list, told};
+pub(crate) use agree::agree_on_tensors;
 pub(crate) use boxes::{Place, filled, read_at};
 pub(crate) use shared::{Part, SharedFile, save_one};
 

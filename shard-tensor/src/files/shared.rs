@@ -2,7 +2,7 @@
 
 use super::boxes::{read_at, write_at};
 use super::target::Target;
-use super::{Place, agree_on_list, file_error, text, told};
+use super::{Place, agree_on_tensors, file_error, text};
 use crate::{Context, Result, ShardTensor};
 use shard_comm::{AgreedError, Buffer};
 use shard_ops::Exec;
@@ -187,7 +187,7 @@ pub(crate) fn save_one(
     head: Vec<u8>,
 ) -> Result<()> {
     let ctx = tensor.context();
-    agree_on_list(op, ctx, path, std::iter::once(told("array", tensor)))?;
+    agree_on_tensors(op, ctx, path, &[("array", tensor)], std::iter::empty())?;
     let (at, bytes) = (head.len(), tensor.numel() * tensor.dtype().size());
     let (file, mut part) = SharedFile::begin(op, ctx, path, (at + bytes) as u64)?;
     part.add(tensor, at as u64)?;

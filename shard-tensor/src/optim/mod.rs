@@ -74,7 +74,7 @@ pub use schedules::{
 };
 pub use sgd::{Sgd, SgdOptions};
 
-use crate::{Gradients, Result, Stateful};
+use crate::{Gradients, Result, State, Stateful};
 
 /// Changes parameters along their gradients.
 ///
@@ -203,4 +203,47 @@ pub trait Optimizer: Stateful {
 
     /// Sets the learning rate, as schedules do. Parameters with a rate of their own keep its ratio to this one.
     fn set_learning_rate(&mut self, rate: f64);
+}
+
+/// An optimizer that is chosen while the program runs.
+///
+/// ```
+/// use shard_tensor::nn::{Linear, ModelExt};
+/// use shard_tensor::optim::{AdamW, Optimizer, Sgd};
+/// use shard_tensor::{Result, checkpoint::Checkpoint, launch};
+/// let path = std::env::temp_dir().join("shard-tensor-chosen.safetensors");
+/// launch(2, |ctx| {
+///     let mut model = Linear::new(&ctx.mesh_of(2)?, 4, 1)?;
+///     let mut optimizer: Box<dyn Optimizer> = match "adam" {
+///         "adam" => Box::new(AdamW::new(model.parameters(), 1e-3)?),
+///         _ => Box::new(Sgd::new(model.parameters(), 0.1)?),
+///     };
+///     optimizer.step(&model.weight.square()?.sum_all()?.backward()?)?;
+///     Checkpoint::new().model(&mut model).optimizer(&mut optimizer).save(&path)
+/// })?;
+/// # std::fs::remove_file(&path).ok();
+/// # Ok::<(), shard_tensor::Error>(())
+/// ```
+impl Optimizer for Box<dyn Optimizer> {
+    fn step(&mut self, gradients: &Gradients) -> Result<()> {
+        (**self).step(gradients)
+    }
+
+    fn learning_rate(&self) -> f64 {
+        (**self).learning_rate()
+    }
+
+    fn set_learning_rate(&mut self, rate: f64) {
+        (**self).set_learning_rate(rate);
+    }
+}
+
+impl Stateful for Box<dyn Optimizer> {
+    fn state(&self) -> Result<State> {
+        (**self).state()
+    }
+
+    fn load_state(&mut self, state: &State) -> Result<()> {
+        (**self).load_state(state)
+    }
 }

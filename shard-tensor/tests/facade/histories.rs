@@ -443,6 +443,37 @@ fn tensors_saved_under_each_others_names_are_found_out() {
     std::fs::remove_file(&path).ok();
 }
 
+/// Of copies one rank writes: it is the last time that ranks meet before a file is read by others.
+#[test]
+fn what_ranks_have_made_of_copies_is_compared_before_it_is_saved() {
+    let path = scratch("copies");
+    let saved = |ranks: usize, members: usize| {
+        let done = launch(ranks, |ctx| {
+            let mesh = ctx.mesh_on(0..members, [("data", members)])?;
+            let w = mesh.ones([4], replicate())?;
+            let w = w.mul_scalar(1.0 + ctx.rank() as f64)?;
+            let heard = checkpoint::save(&path, &[("w".to_owned(), w)]).unwrap_err();
+            assert!(!path.exists());
+            // All have heard, and go on.
+            assert_eq!(
+                ctx.mesh_of(ranks)?.ones([5], shard(0))?.sum_all()?.item()?,
+                5.0
+            );
+            Ok((heard.class(), heard.to_string()))
+        });
+        done.unwrap()
+    };
+    for (ranks, members, class) in [(2, 2, ErrorClass::Uniform), (4, 3, ErrorClass::Agreed)] {
+        for (found, text) in saved(ranks, members) {
+            assert_eq!(found, class, "{text}");
+            assert!(
+                text.contains("called mul_scalar of f32 [4] R with other arguments"),
+                "{text}"
+            );
+        }
+    }
+}
+
 #[test]
 fn lengths_and_roots_are_told_apart_from_what_was_done_before() {
     let told = |call: fn(&dyn Communicator, usize) -> shard_comm::Result<()>| {

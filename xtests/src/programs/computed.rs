@@ -12,15 +12,15 @@ pub struct Computed {
 }
 
 impl Computed {
-    pub(super) fn add(&mut self, what: &str, x: &ShardTensor) -> Result<()> {
+    pub(crate) fn add(&mut self, what: &str, x: &ShardTensor) -> Result<()> {
         let x = x.detach().to(DType::F64)?;
         let numbers = x.to_array::<f64>()?.into_iter().map(f64::to_bits).collect();
         self.all.push((format!("{what} {:?}", x.shape()), numbers));
         Ok(())
     }
 
-    /// What differs from the same program elsewhere: bits, or, of smooth functions and of gradients, more than rounding.
-    pub fn differs(&self, other: &Self, program: &Program) -> Option<String> {
+    /// What differs from the same elsewhere by more than a bound: of a name, and of the largest magnitude under it.
+    pub fn differs(&self, other: &Self, bound: impl Fn(&str, f64) -> f64) -> Option<String> {
         let names =
             |of: &Self| -> Vec<String> { of.all.iter().map(|(name, _)| name.clone()).collect() };
         if names(self) != names(other) {
@@ -30,7 +30,7 @@ impl Computed {
         pairs.find_map(|((name, found), (_, wanted))| {
             let wanted = wanted.iter().copied().map(f64::from_bits);
             let scale = wanted.clone().fold(1.0_f64, |most, v| most.max(v.abs()));
-            let bound = program.bound(name, scale);
+            let bound = bound(name, scale);
             let same =
                 |a: f64, b: f64| (a - b).abs() <= bound || a.is_nan() && b.is_nan() || a == b;
             let found = found.iter().copied().map(f64::from_bits);
@@ -42,9 +42,9 @@ impl Computed {
 }
 
 impl Program {
-    /// By how much numbers of up to `scale` may differ. Numbers that are whole and not large are exact, also in 16 bits, where each op's
+    /// By how much numbers of up to `scale` may differ: bits, or, of smooth functions and of gradients, more than rounding. Numbers that are whole and not large are exact, also in 16 bits, where each op's
     /// results are rounded once, from sums that `f32` holds; of gradients ties have fractions.
-    fn bound(&self, name: &str, scale: f64) -> f64 {
+    pub fn bound(&self, name: &str, scale: f64) -> f64 {
         let (exact, digits) = match self.float {
             DType::F64 => (1e9, 1e-9),
             DType::F32 => (1e5, 1e-4),

@@ -104,20 +104,20 @@ impl fmt::Debug for Step {
     }
 }
 
-/// What one rank does otherwise than the program says.
+/// What one rank does otherwise than a program of such steps says.
 #[derive(Clone, Debug)]
-pub struct Slip {
+pub struct Slip<S> {
     /// Which rank, modulo their number.
     pub rank: usize,
     /// At which step, modulo their number.
     pub step: usize,
     /// What it does there.
-    pub how: How,
+    pub how: How<S>,
 }
 
 /// What a rank does at a step otherwise than the others.
 #[derive(Clone, Debug)]
-pub enum How {
+pub enum How<S> {
     /// Nothing.
     Skip,
     /// The step twice.
@@ -125,21 +125,31 @@ pub enum How {
     /// The same op, with other operands and arguments.
     Otherwise(u64),
     /// Another step.
-    Instead(Step),
+    Instead(S),
     /// It ends there.
     Leave,
 }
 
-/// Slips of programs.
-pub fn slips(numbers: Numbers) -> impl Strategy<Value = Slip> {
+/// Slips of programs of such steps.
+pub fn slips<S: Clone + fmt::Debug>(
+    step: impl Strategy<Value = S>,
+) -> impl Strategy<Value = Slip<S>> {
     let how = prop_oneof![
         Just(How::Skip),
         Just(How::Twice),
         any::<u64>().prop_map(How::Otherwise),
-        step(numbers).prop_map(How::Instead),
+        step.prop_map(How::Instead),
         Just(How::Leave),
     ];
     (0_usize..64, 0_usize..64, how).prop_map(|(rank, step, how)| Slip { rank, step, how })
+}
+
+impl<S> Slip<S> {
+    /// What this rank does otherwise at one of so many steps, if it does.
+    pub(crate) fn at(&self, step: usize, steps: usize, comm: &MeshComm) -> Option<&How<S>> {
+        let (rank, ranks) = (comm.world().rank(), comm.world().size());
+        (self.rank % ranks == rank && self.step % steps == step).then_some(&self.how)
+    }
 }
 
 /// Programs on meshes of at most so many ranks, of at most so many steps.
@@ -180,7 +190,8 @@ fn input(axes: usize) -> impl Strategy<Value = Input> {
     })
 }
 
-fn step(numbers: Numbers) -> impl Strategy<Value = Step> {
+/// What programs are made of.
+pub fn step(numbers: Numbers) -> impl Strategy<Value = Step> {
     let op = || {
         let all: Vec<&'static Op> = match numbers {
             Numbers::Whole => any::OPS.iter().chain(whole::OPS).collect(),
@@ -222,7 +233,7 @@ impl Program {
     ///
     /// # Errors
     /// As [`run`](Self::run), and what ranks hear of the one that slips.
-    pub fn run_with(&self, cx: &Rc<MeshComm>, slip: Option<&Slip>) -> Result<Computed> {
+    pub fn run_with(&self, cx: &Rc<MeshComm>, slip: Option<&Slip<Step>>) -> Result<Computed> {
         run::program(self, cx, slip)
     }
 }

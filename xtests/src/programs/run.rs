@@ -13,7 +13,7 @@ use std::rc::Rc;
 pub(super) fn program(
     program: &Program,
     cx: &Rc<MeshComm>,
-    slip: Option<&Slip>,
+    slip: Option<&Slip<Step>>,
 ) -> Result<Computed> {
     let ctx = Context::new(cx.world().clone(), 5, program.float);
     let mesh = ctx.mesh(
@@ -29,15 +29,12 @@ pub(super) fn program(
         }
         values.keep("input", x, 9.0);
     }
-    let ranks = cx.world().size();
-    let slip = slip.filter(|slip| slip.rank % ranks == cx.world().rank());
+    let steps = program.steps.len();
     for (at, step) in program.steps.iter().enumerate() {
-        match slip.filter(|slip| slip.step % program.steps.len() == at) {
+        match slip.and_then(|slip| slip.at(at, steps, cx)) {
             None => step.run(&mut values)?,
-            Some(Slip {
-                how: How::Leave, ..
-            }) => return Ok(Computed::default()),
-            Some(slip) => slip.run(step, &mut values)?,
+            Some(How::Leave) => return Ok(Computed::default()),
+            Some(how) => how.run(step, &mut values)?,
         }
     }
 
@@ -129,17 +126,17 @@ impl Input {
     }
 }
 
-impl Slip {
+impl How<Step> {
     /// What the rank that slips does in place of a step.
     fn run(&self, step: &Step, values: &mut Values) -> Result<()> {
-        match (&self.how, step) {
-            (How::Twice, _) => {
+        match (self, step) {
+            (Self::Twice, _) => {
                 step.run(values)?;
                 step.run(values)
             }
-            (How::Otherwise(seed), Step::Op(op, _)) => Step::Op(op, *seed).run(values),
-            (How::Instead(other), _) => other.run(values),
-            (How::Skip | How::Leave | How::Otherwise(_), _) => Ok(()),
+            (Self::Otherwise(seed), Step::Op(op, _)) => Step::Op(op, *seed).run(values),
+            (Self::Instead(other), _) => other.run(values),
+            (Self::Skip | Self::Leave | Self::Otherwise(_), _) => Ok(()),
         }
     }
 }

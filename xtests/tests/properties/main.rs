@@ -17,6 +17,7 @@ mod programs;
 mod redistribute;
 mod rules;
 mod sixteen_bits;
+mod trainings;
 mod way_costs;
 
 fn main() -> std::process::ExitCode {
@@ -31,6 +32,7 @@ fn main() -> std::process::ExitCode {
         ("ops", ops::ALL),
         ("points", points::ALL),
         ("programs", programs::ALL),
+        ("trainings", trainings::ALL),
         ("redistribute", redistribute::ALL),
         ("rules", rules::ALL),
         ("sixteen_bits", sixteen_bits::ALL),

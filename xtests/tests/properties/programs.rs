@@ -11,7 +11,7 @@ use xtests::dispatch;
 use xtests::harness::{On, on_mesh, on_threads};
 use xtests::layouts::{Operand, Plan, drafts};
 use xtests::made::project_cases;
-use xtests::programs::{Computed, How, Numbers, Program, programs, slips};
+use xtests::programs::{Computed, How, Numbers, Program, programs, slips, step};
 use xtests::properties;
 use xtests::properties::Property;
 use xtests::strategies::config;
@@ -41,7 +41,7 @@ fn check(program: &Program, on: On) -> Result<(), TestCaseError> {
     let single = outcome(&program.alone(), On::Host).remove(0);
     for (rank, got) in outcome(program, on).into_iter().enumerate() {
         let differs = match (&single, &got) {
-            (Ok(want), Ok(got)) => got.differs(want, program),
+            (Ok(want), Ok(got)) => got.differs(want, |name, scale| program.bound(name, scale)),
             (Err(_), Err(_)) => None,
             (want, got) => Some(format!("{got:?}, where one rank has {want:?}")),
         };
@@ -85,7 +85,7 @@ proptest! {
     #![proptest_config(config(100))]
 
     /// All ranks hear of it, or it made no difference; none gets numbers that others have not, and none waits for ever.
-    fn a_rank_that_slips_is_found_out(program in programs(Numbers::Whole, 4, 8), slip in slips(Numbers::Whole)) {
+    fn a_rank_that_slips_is_found_out(program in programs(Numbers::Whole, 4, 8), slip in slips(step(Numbers::Whole))) {
         let ranks = program.mesh.iter().product();
         if ranks > 1 {
             let all = DeviceMesh::new(&[ranks]).unwrap();
