@@ -31,8 +31,9 @@ use std::path::Path;
 /// Writes tensors under their names.
 ///
 /// # Collective
-/// All ranks of the program, with the same path, names and tensors, which is checked. Each rank writes its own pieces, of
-/// replicas the first rank that has one; terms of a sum are added first. So they must share a file system.
+/// All ranks of the program, with the same path, names and tensors, which is checked, as is that they came from the same ops: else
+/// copies might differ. Each rank writes its own pieces, of replicas the first rank that has one; terms of a sum are added first. So they
+/// must share a file system.
 ///
 /// # Errors
 /// An agreed error if ranks pass different paths, names, types, shapes or layouts, if they do not find the same file at the

@@ -7,7 +7,7 @@
 //! - [`validate`]: every op's rule against brute force.
 //! - [`strategies`]: `proptest` strategies for meshes and layouts; [`generate`]: random cases of ops; [`parsers`]: what reads from outside, on any bytes; [`paths`]: tensors through random layouts;
 //!   [`harness`]: a function on the ranks of a mesh; [`differentiate`]: its results and gradients; [`properties`](mod@properties): runs them.
-//! - [`programs`]: many ops one after the other.
+//! - [`programs`]: many ops one after the other; [`trainings`]: models of many layers, trained on one mesh after the other.
 //! - [`step_memory`]: what a training step holds at most.
 //! - [`page`](mod@page): what is sent for which placement, op by op.
 //! - [`say`](mod@say): what programs print, to whoever listens.

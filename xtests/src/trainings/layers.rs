@@ -234,7 +234,7 @@ const SEQUENCES: &[LayerKind] = layers! {
         _ => Ok(Sequential::new()),
     },
     convolution => |m| one(m.convolution()?),
-    spectral => |m| one(m.spectral()?),
+    spectral => |m| m.spectral(),
     pool => |m| one(m.pool()),
     stretched => |m| {
         let width = m.from(1, 9);
@@ -256,7 +256,7 @@ const FIELDS: &[LayerKind] = layers! {
         m.shape = vec![outputs, (m.shape[1] - 1) * stride + 2, (m.shape[2] - 1) * stride + 2];
         one(ConvTranspose::new(m.mesh, inputs, outputs, [2, 2], options)?)
     },
-    spectral => |m| one(m.spectral()?),
+    spectral => |m| m.spectral(),
     pool => |m| one(m.pool()),
     dropped_channels => |m| one(Dropout::by(ShardTensor::dropout2d, m.share())),
     neighbourhood => |m| {
@@ -304,21 +304,16 @@ impl Made<'_> {
         Conv::new(self.mesh, inputs, outputs, kernel, options.stride(stride))
     }
 
-    fn spectral(&mut self) -> Result<SpectralConv> {
-        let (inputs, outputs) = (self.channels(), self.from(1, 4));
+    /// A layer of few frequencies, for fields that have them.
+    fn spectral(&mut self) -> Result<Sequential> {
         let last = self.shape.len() - 1;
-        let modes: Vec<usize> = (1..=last)
-            .map(|d| {
-                if d == last {
-                    self.shape[d] / 2 + 1
-                } else {
-                    self.shape[d]
-                }
-            })
-            .map(|most| most.div_ceil(4).max(1))
-            .collect();
+        if self.shape[1..last].iter().any(|&n| n < 2) {
+            return Ok(Sequential::new());
+        }
+        let (inputs, outputs) = (self.channels(), self.from(1, 4));
+        let modes: Vec<usize> = (1..=last).map(|d| (self.shape[d] / 4).max(1)).collect();
         self.shape[0] = outputs;
-        SpectralConv::new(self.mesh, inputs, outputs, modes)
+        one(SpectralConv::new(self.mesh, inputs, outputs, modes)?)
     }
 
     fn pool(&mut self) -> Map<impl Fn(&ShardTensor) -> Result<ShardTensor> + Clone + use<>> {

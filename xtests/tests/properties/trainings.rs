@@ -163,5 +163,5 @@ fn few_are_refused() {
             .and_then(|mut ranks| ranks.pop());
         refused.extend(last.and_then(Result::err));
     }
-    assert!(refused.len() < 5, "{refused:#?}");
+    assert!(refused.len() < 10, "{refused:#?}");
 }
