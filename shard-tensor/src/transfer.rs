@@ -3,7 +3,8 @@
 use crate::tensor::to_ndarray_of;
 use crate::{Mesh, Placements, Result, ShardTensor};
 use ndarray::ArrayD;
-use shard_comm::{Calling, Element};
+use shard_comm::{Calling, DType, Element};
+use shard_ops::decided;
 
 impl ShardTensor {
     /// The same tensor on another mesh of the program; its gradient moves back.
@@ -87,5 +88,18 @@ impl ShardTensor {
         let to = self.target(placements)?;
         let (ctx, array) = (self.context().clone(), self.into_value().into_array());
         Ok(Self::new(&ctx, array.redistribute_into(&to)?.into()))
+    }
+
+    /// [`item`](Self::item) on all ranks of the program, whether they are on its mesh or not: for what all of them go by.
+    ///
+    /// # Collective
+    /// All ranks of the program.
+    #[track_caller]
+    pub(crate) fn item_everywhere(&self, op: &'static str) -> Result<f64> {
+        let number = self.detach().to(DType::F64)?;
+        match decided::known::<f64>(&**self.context().engine(), op, &number.value())?.as_deref() {
+            Some(&[number]) => Ok(number),
+            _ => self.item(),
+        }
     }
 }

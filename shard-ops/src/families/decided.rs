@@ -8,6 +8,37 @@ use shard_comm::simulated::PHANTOM;
 use shard_comm::{AgreedError, Bool, DType, DeviceError, Element};
 use shard_spec::{Layout, numel};
 
+/// The elements of a value, on all ranks of the program, so that they know what the data decides, as a layout; nothing where ranks are played.
+///
+/// ```
+/// use shard_comm::{Communicator, DType, local};
+/// use shard_ops::decided::known;
+/// use shard_ops::{Engine, EngineOptions, Value};
+/// use shard_redistribute::{Array, MeshComm};
+/// use shard_spec::{DeviceMesh, Layout};
+/// use std::rc::Rc;
+/// let told = local::run(3, |comm| {
+///     let world: Rc<dyn Communicator> = Rc::new(comm);
+///     let mesh = DeviceMesh::with_ranks(&[2], vec![2, 0]).unwrap(); // rank 1 is not on it
+///     let cx = MeshComm::new(&world, &mesh).unwrap();
+///     let halves = Layout::parse(&mesh, &[4], "S(0)").unwrap();
+///     let counts = Array::from_fn(&cx, &halves, |i| (i[0] * 10) as i64).unwrap();
+///     known::<i64>(&*Engine::new(EngineOptions::default()), "count", &Value::new(counts)).unwrap()
+/// })
+/// .unwrap();
+/// assert_eq!(told, vec![Some(vec![0, 10, 20, 30]); 3]);
+/// ```
+///
+/// # Collective
+/// All ranks of the program. Its mesh moves the value to copies; where some ranks are outside of it, a round in which they are told.
+///
+/// # Errors
+/// What the communicator or the device reports, on all ranks; for another type than the value's.
+pub fn known<T: Element>(exec: &dyn Exec, op: &'static str, x: &Value) -> Result<Option<Vec<T>>> {
+    let whole = Layout::replicated(x.layout().mesh(), x.shape());
+    told_all((op, 0), &exec.redistribute(&x.detach(), &whole)?)
+}
+
 /// The one element of a value, on all ranks of the mesh; nothing where there is no data: off the mesh, or where ranks are played.
 pub(super) fn read<T: Element>(exec: &dyn Exec, op: &'static str, x: &Value) -> Result<Option<T>> {
     let whole = Layout::replicated(x.layout().mesh(), &[]);

@@ -3,7 +3,7 @@
 pub mod attention;
 pub mod broadcast;
 pub mod conv;
-mod decided;
+pub mod decided;
 pub mod einsum;
 pub mod elementwise;
 pub mod fft;

@@ -83,7 +83,8 @@ impl ShardTensor {
     pub fn allclose(&self, other: &Self, rtol: f64, atol: f64, equal_nan: bool) -> Result<bool> {
         let _call = Calling::of("allclose");
         let close = self.isclose(other, rtol, atol, equal_nan)?;
-        Ok(close.all(close.all_dims(), false)?.item()? != 0.0)
+        let all = close.all(close.all_dims(), false)?;
+        Ok(all.item_everywhere("allclose")? != 0.0)
     }
 
     /// Each element, but `min` where it is below that: [`clamp`](Self::clamp) from below alone, of integers too.

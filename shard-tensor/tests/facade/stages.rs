@@ -2,8 +2,9 @@
 
 use crate::common::read;
 use crate::training::close;
-use shard_tensor::nn::{Linear, ModelExt, Module, Parameters};
-use shard_tensor::optim::{Optimizer, Sgd};
+use shard_tensor::ndarray::ArrayD;
+use shard_tensor::nn::{Linear, MixtureOfExperts, ModelExt, Module, ParallelPlan, Parameters};
+use shard_tensor::optim::{Lbfgs, Optimizer, Sgd};
 use shard_tensor::{Context, DType, Launch, Mesh, Result, ShardTensor, replicate, shard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -133,6 +134,45 @@ fn stages_train_as_one_mesh_does() {
         let expected = if rank < 2 { &one[0][..2] } else { &one[0][2..] };
         for (own, expected) in own.iter().zip(expected) {
             close(own, expected, 1e-12);
+        }
+    }
+}
+
+/// Where rows of experts lie, how far a line search goes and whether numbers are close is up to the data, which ranks off a mesh have not:
+/// they are told.
+#[test]
+fn ranks_that_are_not_on_a_mesh_go_by_what_its_data_decide() {
+    let found = |ranks: usize, members: std::ops::Range<usize>| {
+        let found = Launch::new(ranks).dtype(DType::F64).run(|ctx| {
+            let mesh = ctx.mesh_on(members.clone(), [("expert", members.len())])?;
+            let everywhere = |x: &ShardTensor| {
+                let all = ctx.mesh_of(ranks)?;
+                x.detach().to_mesh(&all, replicate())?.to_array::<f64>()
+            };
+            let moe = MixtureOfExperts::new(&mesh, 3, 4, 5, 2)?;
+            let moe = moe.distribute(&ParallelPlan::new().shard("w?", "expert", 0))?;
+            let x = mesh.randn([7, 3], shard(0))?;
+            let gradients = moe.forward(&x)?.square()?.sum_all()?.backward()?;
+            let slope = gradients.get(&moe.w1)?.expect("it depends on the experts");
+            let close = slope.allclose(&slope, 0.0, 0.0, false)?;
+
+            let w = mesh.ones([4], shard(0))?.requires_grad()?;
+            let mut lbfgs = Lbfgs::new(vec![("w".to_owned(), w.clone())], 1.0)?.strong_wolfe();
+            let least = lbfgs.step(|| w.add_scalar(-3.0)?.square()?.square()?.sum_all())?;
+            Ok((everywhere(&slope)?, everywhere(&w)?, close, least))
+        });
+        found.unwrap()
+    };
+    let one = found(1, 0..1).remove(0);
+    for of in [found(4, 1..4), found(3, 2..3)] {
+        for (slope, w, close, least) in of {
+            let apart = |a: &ArrayD<f64>, b: &ArrayD<f64>| {
+                a.iter()
+                    .zip(b)
+                    .fold(0.0_f64, |most, (a, b)| most.max((a - b).abs()))
+            };
+            assert!(apart(&slope, &one.0) < 1e-12 && apart(&w, &one.1) < 1e-9);
+            assert!(close && (least - one.3).abs() < 1e-9);
         }
     }
 }

@@ -2,7 +2,11 @@
 
 use super::{ExpertRouting, MixtureOfExperts};
 use crate::{DType, Result, ShardTensor};
+use shard_ops::decided;
 use shard_spec::{DimSharding, Layout, Partition};
+
+/// What decides where rows lie is found by.
+const OP: &str = "MixtureOfExperts";
 
 /// The rows that experts with room for so many have, of `[experts, rows]`.
 pub(super) struct Padded {
@@ -104,9 +108,12 @@ impl Sorted {
             .mul_scalar(experts as f64)?
             .add(&chosen.reshape([all])?)?;
 
-        let load: Vec<usize> = (load.to_array::<i64>()?.iter())
-            .map(|&n| n.unsigned_abs() as usize)
-            .collect();
+        // Ranks that are not on the mesh know where rows lie, too. Where nobody does, all experts are liked alike.
+        let known = decided::known::<i64>(&**tokens.context().engine(), OP, &load.value())?;
+        let load: Vec<usize> = match known {
+            Some(load) => load.iter().map(|&n| n.unsigned_abs() as usize).collect(),
+            None => Partition::balanced(all, experts).sizes().collect(),
+        };
         let layout = sorted_layout(moe, tokens.layout(), by_expert, &load)?;
         let put = numbers.zeros([all], &layout)?.index_add(0, &slot, &told)?;
         let choice = put.floor_div_scalar(experts as f64)?;

@@ -269,7 +269,7 @@ impl Lbfgs {
             own.map_or_else(|| parameter.zeros_like(), |own| Ok(own.detach()))
         });
         let gradient = gradient.collect::<Result<_>>()?;
-        Ok((loss.item()?, gradient))
+        Ok((loss.item_everywhere("Lbfgs")?, gradient))
     }
 
     /// What the loss is so far along the direction from an origin.
