@@ -53,8 +53,17 @@ impl Stream {
     }
 
     /// The [`words`](Self::words) of this index and those behind it: what takes a number at a time six times as long.
-    pub(crate) fn words_from(&self, index: u64, drawn: &mut Words) {
+    fn words_from(&self, index: u64, drawn: &mut Words) {
         words(self.key, self.call, index, drawn);
+    }
+
+    /// The words by their numbers, of which few lie far from the one before.
+    pub(crate) fn drawn(&self) -> Drawn<'_> {
+        Drawn {
+            stream: self,
+            words: [[0; BLOCKS]; 4],
+            first: None,
+        }
     }
 
     /// Writes a number for each index from `first` on, in steps of `step`, made of its words.
@@ -101,6 +110,35 @@ impl Stream {
         let radius = (-2.0 * (1.0 - unit(a, b)).ln()).sqrt();
         radius * (std::f64::consts::TAU * unit(c, d)).cos()
     }
+}
+
+/// Words of a stream, blocks of which are drawn together and kept until one of another is asked for.
+pub(crate) struct Drawn<'a> {
+    stream: &'a Stream,
+    words: Words,
+    /// The first block that was drawn.
+    first: Option<u64>,
+}
+
+impl Drawn<'_> {
+    /// The word with this number.
+    #[inline]
+    pub(crate) fn word(&mut self, number: u64) -> u32 {
+        let block = number / 4;
+        let first = match self.first {
+            Some(first) if (first..first + BLOCKS as u64).contains(&block) => first,
+            _ => {
+                self.stream.words_from(block, &mut self.words);
+                *self.first.insert(block)
+            }
+        };
+        self.words[(number % 4) as usize][(block - first) as usize]
+    }
+}
+
+/// The least word of what is kept where a share of `rate`, below 1, is dropped.
+pub(crate) fn least_kept(rate: f64) -> u32 {
+    (rate * 4_294_967_296.0) as u32
 }
 
 /// So many numbers take less time one by one than as many as are drawn together.

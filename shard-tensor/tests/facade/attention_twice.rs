@@ -1,7 +1,8 @@
 //! Gradients of gradients of attention are those of its formula.
 
 use shard_tensor::{
-    Attention, Causal, DType, Launch, Mesh, Placements, Result, ShardTensor, replicate, shard,
+    Attention, Causal, DType, DeviceKind, Launch, Mesh, Neighborhood, Placements, Result,
+    ShardTensor, replicate, shard,
 };
 
 /// Attention by the matrix of its weights, each kv head repeated for those that it serves.
@@ -150,19 +151,97 @@ fn gradients_of_gradients_of_attention_are_those_of_the_formula() {
     }
 }
 
-/// Which probabilities were dropped the formula does not know.
+/// What is dropped follows from the stream: as probabilities times what is kept of them, which values of ones along a diagonal show.
 #[test]
-fn what_drops_has_gradients_but_none_of_these() {
-    let told = Launch::new(2).run(|ctx| {
-        let mesh = ctx.mesh_of(2)?;
-        let x = mesh.randn([1, 1, 4, 2], shard(2))?.requires_grad()?;
-        let options = Attention::new().dropout(0.5, ctx.next_stream());
-        let first = x
-            .attention(&x, &x, None, &options)?
-            .sum_all()?
-            .grad1(&x, true)?;
-        Ok(first.sum_all()?.grad1(&x, false).unwrap_err().to_string())
-    });
-    let text = &told.unwrap()[0];
-    assert!(text.contains("attention_grad: has no derivative"), "{text}");
+fn what_drops_drops_the_same_in_every_gradient() {
+    let layouts: [[Placements; 2]; 3] = [
+        [replicate().into(), replicate().into()],
+        [shard(2).sizes([0, 4, 1]).into(), shard(2).zigzag().into()],
+        [shard(1).into(), shard(2).into()],
+    ];
+    for device in [DeviceKind::Host, DeviceKind::Test, DeviceKind::EmulatedCuda] {
+        for [queries, keys] in &layouts {
+            Launch::new(3)
+                .dtype(DType::F64)
+                .device(device)
+                .run(|ctx| {
+                    let mesh = ctx.mesh_of(3)?;
+                    let q = tokens(&mesh, [2, 4, 5, 3], 1, queries)?;
+                    let [k, v] = [
+                        tokens(&mesh, [2, 2, 6, 3], 2, keys)?,
+                        tokens(&mesh, [2, 2, 6, 4], 3, keys)?,
+                    ];
+                    let options = Attention::new().causal(Causal::BottomRight);
+                    let drops = options.dropout(0.4, ctx.next_stream());
+                    let diagonal = mesh.eye([6, 6], replicate())?.expand([2, 2, 6, 6])?;
+                    let p = q.attention_weights(&k, None, &options)?;
+                    let kept = q.detach().attention(&k.detach(), &diagonal, None, &drops)?;
+                    let kept = kept.gt_scalar(0.0)?.to(DType::F64)?.div_scalar(0.6)?;
+                    let dropped = p.gt_scalar(0.0)?.sum_all()?.item()?
+                        - kept.gt_scalar(0.0)?.sum_all()?.item()?;
+                    assert!((20.0..100.0).contains(&dropped), "{dropped} are dropped");
+                    let operands = [&q, &k, &v];
+                    let by_hand = p.mul(&kept)?.matmul(&v.repeat_interleave(1, 2)?)?;
+                    let out = q.attention(&k, &v, None, &drops)?;
+                    close(
+                        &twice(&out, &operands)?,
+                        &twice(&by_hand, &operands)?,
+                        1e-10,
+                    );
+                    // As do those that are not to be differentiated.
+                    let first = out.sum_all()?.grad(&operands, false)?;
+                    let by_hand = by_hand.sum_all()?.grad(&operands, false)?;
+                    for (first, by_hand) in first.iter().zip(&by_hand) {
+                        let [a, b] = [first, by_hand].map(|g| g.as_ref().expect("a gradient"));
+                        assert!(a.allclose(b, 1e-10, 1e-10, false)?);
+                    }
+                    Ok(())
+                })
+                .unwrap();
+        }
+    }
+}
+
+/// Of windows, by attention to the whole grid under a mask.
+#[test]
+fn gradients_of_gradients_of_neighbourhoods_are_those_of_a_mask() {
+    let layouts: [Placements; 4] = [
+        replicate().into(),
+        shard(1).sizes([1, 0, 4]).into(),
+        shard(2).into(),
+        shard(3).into(),
+    ];
+    // Windows of three rows, shifted inwards at the ends, and two columns up to the query's own.
+    let sees = |[row, column]: [usize; 2], [of_row, of_column]: [usize; 2]| {
+        let first = row.saturating_sub(1).min(2);
+        (first..first + 3).contains(&of_row) && of_column <= column && column <= of_column + 1
+    };
+    for at in &layouts {
+        Launch::new(3)
+            .dtype(DType::F64)
+            .run(|ctx| {
+                let mesh = ctx.mesh_of(3)?;
+                let grid = |heads, salt| {
+                    let x = tokens(&mesh, [2, 20, heads, 3], salt, &replicate().into())?;
+                    let x = x.detach().reshape([2, 5, 4, heads, 3])?;
+                    x.redistribute(at)?.requires_grad()
+                };
+                let (q, k, v) = (grid(4, 1)?, grid(2, 2)?, grid(2, 3)?);
+                let mask = mesh
+                    .from_fn([20, 20], replicate(), |i| {
+                        let of = |at: usize| [at / 4, at % 4];
+                        f64::from(u8::from(sees(of(i[0]), of(i[1]))))
+                    })?
+                    .to(DType::Bool)?;
+                let flat = |x: &ShardTensor| x.flatten_dims(1, 2)?.transpose(1, 2);
+                let near = Neighborhood::new([3, 2]).causal([false, true]);
+                let out = q.neighborhood_attention(&k, &v, &near)?;
+                let (options, operands) = (Attention::new(), [&q, &k, &v]);
+                let dense = flat(&q)?.attention(&flat(&k)?, &flat(&v)?, Some(&mask), &options)?;
+                let dense = dense.transpose(1, 2)?.reshape(out.shape())?;
+                close(&twice(&out, &operands)?, &twice(&dense, &operands)?, 1e-10);
+                Ok(())
+            })
+            .unwrap();
+    }
 }

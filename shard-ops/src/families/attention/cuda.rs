@@ -12,6 +12,7 @@ use crate::cuda::{AXES, CudaCall, CudaKernel, CudaView};
 use crate::cuda_source;
 use crate::error::InOp;
 use crate::host::partial_type;
+use crate::rng::least_kept;
 use crate::{OperandBox, Result};
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::KernelSource;
@@ -215,7 +216,7 @@ impl Problem {
         };
         if let Some((rate, stream)) = options.dropout {
             params.dropping = 1;
-            params.least = (rate * 4_294_967_296.0) as i64;
+            params.least = least_kept(rate).into();
             params.kept = 1.0 - rate;
             params.stream = stream.numbers();
         }

@@ -3,12 +3,11 @@
 use super::options::Attention;
 use super::rule::Masks;
 use crate::host::{Held, positions};
-use crate::rng::Stream;
+use crate::rng::{Stream, least_kept};
 use crate::{HostCall, OperandBox};
 use shard_comm::{Bool, DType, Element};
 use shard_kernels::Positions;
 use shard_kernels::attention::{Band, DropoutMask, KeyBlock, Queries, Stored};
-use shard_kernels::random::BLOCKS;
 use shard_spec::DimPart;
 
 /// Which probabilities are dropped: those whose random word is below the rate. The words of the stream are numbered by place in
@@ -38,20 +37,9 @@ impl DropoutMask for Dropped {
             self.heads.index(head) as u64,
         );
         let row = (batch * self.all_heads + head) * self.queries + query as u64;
-        let mut drawn = [[0; BLOCKS]; 4];
-        let mut held: Option<u64> = None;
+        let mut drawn = self.stream.drawn();
         for (keep, &key) in keep.iter_mut().zip(keys) {
-            let at = row * self.keys + key as u64;
-            let first = match held {
-                Some(first) if (first..first + BLOCKS as u64).contains(&(at / 4)) => first,
-                _ => {
-                    self.stream.words_from(at / 4, &mut drawn);
-                    at / 4
-                }
-            };
-            held = Some(first);
-            let block = (at / 4 - first) as usize;
-            *keep = drawn[(at % 4) as usize][block] >= self.least;
+            *keep = drawn.word(row * self.keys + key as u64) >= self.least;
         }
     }
 }
@@ -63,7 +51,7 @@ impl Attention {
         Some(Dropped {
             stream,
             rate,
-            least: (rate * 4_294_967_296.0) as u32,
+            least: least_kept(rate),
             batch: queries.held[0].clone(),
             heads: queries.held[1].clone(),
             all_heads: queries.global[1] as u64,

@@ -92,7 +92,7 @@ impl Op for Forward {
         let Some(dout) = &cotangents[0] else {
             return Ok(vec![None; inputs]);
         };
-        if exec.records() && self.options.dropout.is_none() {
+        if exec.records() {
             return whole::gradients(exec, &self.options, self.masks, saved, dout);
         }
         let op = Backward {

@@ -6,8 +6,7 @@
 //! under a causal mask [`Partition::zigzag`](shard_spec::Partition::zigzag) gives every rank nearly the same work, where the later
 //! of two halves has one and a half of its share, and the last of many parts twice; explanations say so. For the
 //! gradient the result and one log-sum-exp per query are saved; the gradients of keys and values go back to their owners block
-//! by block. A gradient that is recorded, to be differentiated, is made of ops that have derivatives, and stores that matrix; not yet where
-//! probabilities are dropped.
+//! by block. A gradient that is recorded, to be differentiated, is made of ops that have derivatives, and stores that matrix.
 
 pub(crate) mod advice;
 mod backward;

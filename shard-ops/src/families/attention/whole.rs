@@ -8,13 +8,15 @@ use crate::families::broadcast::{sum, sum_to};
 use crate::families::elementwise::{eq, logical_and, mul, mul_scalar, sub};
 use crate::families::full::each_of_all_rounded_once;
 use crate::families::matmul::matmul;
+use crate::families::random::{Distribution, random};
 use crate::families::shape::{reshape, transpose};
 use crate::{Exec, Grads, Meta, Result, Saved, Value};
 
-/// What the operands of attention get, for a cotangent of its result. Nothing may be dropped.
+/// What the operands of attention get, for a cotangent of its result.
 ///
-/// With `p` the probabilities and `g` the cotangent, `dv = pᵀ g`, logits get `p (g vᵀ - Σ p (g vᵀ))`, and queries and keys what a product
-/// gives its factors (Vaswani et al. 2017, section 3.2.1, differentiated).
+/// With `p` the probabilities, `m` the factors of what is kept of them and `g` the cotangent, `dv = (m p)ᵀ g`, logits get
+/// `p (dp - Σ p dp)` with `dp = m (g vᵀ)`, and queries and keys what a product gives its factors (Vaswani et al. 2017, section 3.2.1,
+/// differentiated).
 ///
 /// # Collective
 /// All members of the mesh; as [`matmul`](fn@crate::matmul::matmul) and [`softmax`](fn@crate::softmax::softmax).
@@ -46,6 +48,11 @@ pub(super) fn gradients(
         let [k, v] = [operands[1], operands[2]].map(|x| of_each_head(exec, x, at.group()));
         let (k, v) = (k?, v?);
         let p = probabilities(exec, [q, &k], added, seen.as_ref(), options)?;
+        let kept = kept(&p, options)?;
+        let of_kept = |x: Value| match &kept {
+            Some(kept) => mul(exec, &x, kept),
+            None => Ok(x),
+        };
         let turned = |x: &Value| transpose(exec, x, 2, 3);
         // Of the heads that share them, keys and values get the sum.
         let shared = |x: Value| match at.group() {
@@ -58,10 +65,10 @@ pub(super) fn gradients(
         };
         let mut grads = vec![None; operands.len() - 1];
         if wants(2) {
-            grads[2] = Some(shared(matmul(exec, &turned(&p)?, dout)?)?);
+            grads[2] = Some(shared(matmul(exec, &turned(&of_kept(p.clone())?)?, dout)?)?);
         }
         if wants(0) || wants(1) || added.is_some() && wants(3) {
-            let dp = matmul(exec, dout, &turned(&v)?)?;
+            let dp = of_kept(matmul(exec, dout, &turned(&v)?)?)?;
             let mean = sum(exec, &mul(exec, &dp, &p)?, &[3], true)?;
             let logits = mul(exec, &p, &sub(exec, &dp, &mean)?)?;
             let scaled = mul_scalar(exec, &logits, options.scale_of(at.dim))?;
@@ -79,6 +86,15 @@ pub(super) fn gradients(
     })?;
     grads.resize(inputs.len(), None);
     Ok(grads)
+}
+
+/// What probabilities are multiplied by of which some are dropped: the stream says which, wherever they lie.
+fn kept(p: &Value, options: &Attention) -> Result<Option<Value>> {
+    let Some((rate, stream)) = options.dropout else {
+        return Ok(None);
+    };
+    let how = Distribution::Kept { rate };
+    random(p.array().cx(), p.layout(), p.dtype(), &stream, how).map(|kept| Some(Value::new(kept)))
 }
 
 fn segments(inputs: &[Value], masks: Masks) -> Option<[&Value; 2]> {

@@ -91,6 +91,24 @@ pub fn index_select_by(
     exec.apply1(Arc::new(take), &[x, &index.detach()])
 }
 
+/// The sums of the rows of `dy` that [`index_select`] picked from the same row along dim `dim`, in the layout of `x`, which is not read: its
+/// adjoint.
+pub(super) fn unselect(
+    exec: &dyn Exec,
+    x: &Value,
+    dim: usize,
+    index: &Value,
+    dy: &Value,
+) -> Result<Value> {
+    let fold = FoldRows {
+        picked: Picked::rows(dim, index.ndim()),
+        how: ReduceOp::Sum,
+        has_base: false,
+        skips: None,
+    };
+    exec.apply1(Arc::new(fold), &[&x.detach(), &index.detach(), dy])
+}
+
 /// The elements that an index of any shape names of all of `x`, counted row-major, in the shape of the index. Negative indices count from
 /// the end.
 ///

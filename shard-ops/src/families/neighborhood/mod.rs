@@ -3,10 +3,12 @@
 //! Spatial dims are windows that are shifted inwards at the ends of the grid, so a rank gets what it needs of its neighbours as a
 //! halo. In the forward pass and for the gradient by the queries this is a halo of keys and values. For the gradient by keys and
 //! values it is a halo of queries, their sums and cotangents, so that the gradient is summed where the keys are, in the single
-//! device's order. Batch and heads are free.
+//! device's order. Batch and heads are free. A gradient that is recorded, to be differentiated, is made of ops that have derivatives, and
+//! stores the keys and values of every window.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod whole;
 
 use crate::error::InOp;
 use crate::families::elementwise::cast;
@@ -89,7 +91,8 @@ impl Neighborhood {
 /// # Collective
 /// All members of the mesh. Where spatial dims are sharded, moves the halo of keys and values, half a window wide away from the
 /// ends of the grid. It stays with keys and values, so that the gradient by the queries moves nothing; that by the keys moves a halo
-/// of queries and cotangents.
+/// of queries and cotangents. The gradient of a gradient moves what [`index_select`](crate::indexing::index_select) of each window's keys and
+/// values does, and holds them once for each query that sees them.
 ///
 /// # Errors
 /// Shapes, types or lists that do not fit each other; a `kernel` times its dilation above the extent of its dim, or 0; a scale that is not
@@ -319,9 +322,14 @@ fn problem(call: &HostCall<'_, '_>, windows: &[Window], scale: Option<f64>) -> (
     (near, scale_of(call.cx, scale))
 }
 
-/// The factor of products of queries and keys.
+/// The factor of products of queries and keys in a kernel call.
 pub(crate) fn scale_of(cx: &KernelCx, scale: Option<f64>) -> f64 {
     let dim = cx.inputs[0].global.last().copied().unwrap_or(0);
+    scaled_for(dim, scale)
+}
+
+/// The factor of products of queries and keys of so many elements.
+fn scaled_for(dim: usize, scale: Option<f64>) -> f64 {
     scale.unwrap_or_else(|| 1.0 / (dim.max(1) as f64).sqrt())
 }
 
@@ -375,6 +383,9 @@ impl Op for Forward {
         else {
             return Ok(vec![None; saved.inputs.len()]);
         };
+        if exec.records() {
+            return whole::gradients(exec, self, saved, dout);
+        }
         let op = |by_keys| {
             Arc::new(Backward {
                 forward: self.clone(),

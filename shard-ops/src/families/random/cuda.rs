@@ -7,7 +7,7 @@ use crate::cuda::source::{PHILOX, POSITIONS};
 use crate::cuda::{AXES, launch_own};
 use crate::cuda_source;
 use crate::error::InOp;
-use crate::rng::Stream;
+use crate::rng::{Stream, least_kept};
 use bytemuck::{Pod, Zeroable};
 use shard_comm::cuda::{Cuda, KernelSource};
 use shard_comm::{Buffer, DType, Device, Strided};
@@ -19,7 +19,10 @@ const SOURCE: KernelSource = KernelSource {
     ..cuda_source!("random", POSITIONS, PHILOX, include_str!("random.cu"))
 };
 /// What tests compile its text for.
-pub(crate) const TRIED: &[(KernelSource, &str)] = &[(SOURCE, "#define T f32\n#define NORMAL\n")];
+pub(crate) const TRIED: &[(KernelSource, &str)] = &[
+    (SOURCE, "#define T f32\n#define NORMAL\n"),
+    (SOURCE, "#define T f32\n#define KEPT\n"),
+];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -84,6 +87,10 @@ pub(super) fn draw(
             }
         }
         Distribution::Normal => "NORMAL",
+        Distribution::Kept { rate } => {
+            (params.start, params.width) = ((1.0 - rate).recip(), least_kept(rate).into());
+            "KEPT"
+        }
     };
     let bits = match dtype {
         DType::F16 => 11,

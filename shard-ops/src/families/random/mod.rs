@@ -5,7 +5,7 @@ pub(crate) mod cuda;
 
 use crate::Result;
 use crate::error::InOp;
-use crate::rng::Stream;
+use crate::rng::{Stream, least_kept};
 use shard_comm::half::{bf16, f16};
 use shard_comm::{Bool, DType, Element};
 use shard_redistribute::{Array, MeshComm};
@@ -28,6 +28,12 @@ pub enum Distribution {
     },
     /// Normal, with mean 0 and variance 1.
     Normal,
+    /// 0 for a share of `rate`, below 1, and `1 / (1 - rate)` for what is kept, as attention drops probabilities: a place takes one word of the
+    /// stream, not four.
+    Kept {
+        /// The share of zeros.
+        rate: f64,
+    },
 }
 
 const OP: &str = "random";
@@ -107,6 +113,13 @@ fn draw_run(
     let most = most(how, dtype);
     match (how, dtype) {
         (Distribution::Normal, _) => stream.fill(first, step, numbers, Stream::normal_of),
+        (Distribution::Kept { rate }, _) => {
+            let (least, kept, mut drawn) = (least_kept(rate), (1.0 - rate).recip(), stream.drawn());
+            for (number, i) in numbers.iter_mut().zip(0..) {
+                let is_kept = drawn.word(first + i * step) >= least;
+                *number = if is_kept { kept } else { 0.0 };
+            }
+        }
         (Distribution::Uniform { start, width }, _) => stream.fill(first, step, numbers, |words| {
             let way = width * Stream::wide_of(words);
             // Cut before it is added: towards zero 0 would be there twice, and rounded up the end.

@@ -1,4 +1,4 @@
-// Random numbers by global index. T: f32 or f64; UNIT, UNITS (of so many BITS), RANGE, WHOLE (of integers) or NORMAL. As in rng.rs, operation by operation.
+// Random numbers by global index. T: f32 or f64; UNIT, UNITS (of so many BITS), RANGE, WHOLE (of integers), NORMAL or KEPT. As in rng.rs, operation by operation.
 struct Draw {
     u64 to;
     i64 count, ndim;
@@ -14,7 +14,11 @@ DEVICE f64 unit(u32 high, u32 low) {
     return (f64)(((u64)high << 32 | low) >> 11) * (1.0 / 9007199254740992.0);
 }
 
-DEVICE f64 number(const Draw& p, const Words& w) {
+DEVICE f64 number(const Draw& p, u64 index) {
+#if defined(KEPT)
+    return words(p.stream, index / 4).at[index % 4] >= (u32)p.width ? p.start : 0.0;
+#else
+    const Words w = words(p.stream, index);
 #if defined(UNITS)
     return (f64)(w.at[0] >> (32 - BITS)) * (1.0 / (f64)(1 << BITS));
 #elif defined(NORMAL)
@@ -28,6 +32,7 @@ DEVICE f64 number(const Draw& p, const Words& w) {
 #else
     return unit(w.at[0], w.at[1]);
 #endif
+#endif
 }
 
 KERNEL(draw, Draw) {
@@ -39,6 +44,6 @@ KERNEL(draw, Draw) {
             index += (u64)at(p.at[d], left - rest * p.shape[d]) * (u64)p.strides[d];
             left = rest;
         }
-        ((T*)p.to)[i] = (T)number(p, words(p.stream, index));
+        ((T*)p.to)[i] = (T)number(p, index);
     }
 }
