@@ -98,11 +98,11 @@ pub enum OpError {
         /// The layouts it would have by the strategies that the operands suggest.
         possible: Vec<String>,
     },
-    /// The op has no derivative with respect to one of its operands. Some fused gradients, such as those of neighbourhood attention, and of
-    /// attention that drops, cannot be differentiated again.
+    /// The op has no derivative with respect to one of its operands. Some gradients, such as those that a program wrote by hand, cannot be
+    /// differentiated again.
     #[error(
         "{op}: has no derivative with respect to operand {operand}; detach it first, or, for second derivatives, write what it \
-         is the gradient of with ops that have them (of neighbours: matmul, exp and sum; attention that drops: its weights, dropout, matmul)"
+         is the gradient of with ops that have them"
     )]
     NoVjp {
         /// The op.

@@ -102,6 +102,30 @@ impl Reading {
         let (at, per) = self.element(coordinate, n);
         self.sampling.taps_at(at, per, extent)
     }
+
+    /// How the indices that a coordinate reads along a dim of `extent` are weighed, differentiated so many times by the coordinate. Where two
+    /// pieces meet, a derivative is that of the one that the weights are of.
+    #[inline(always)]
+    pub fn weights_after(self, coordinate: f64, extent: usize, order: u8) -> [f64; 4] {
+        let taps = self.taps(coordinate, extent);
+        let n = extent as f64;
+        let (at, per) = self.element(coordinate, n);
+        let at = self.sampling.within_reach(at, n);
+        match order {
+            0 => taps.weight,
+            1 => taps.slope,
+            2 | 3 if self.sampling.mode == SampleMode::Cubic && at.is_finite() && extent > 0 => {
+                numbered(|k| {
+                    let (bend, twist) = keys_bends(k as f64 - 1.0 - (at - at.floor()));
+                    match order {
+                        2 => bend * per * per,
+                        _ => -twist * per * per * per,
+                    }
+                })
+            }
+            _ => [0.0; 4],
+        }
+    }
 }
 
 impl Sampling {
@@ -199,6 +223,20 @@ fn keys_cubic(x: f64) -> (f64, f64) {
         (0.0, 0.0)
     };
     (value, sign * slope)
+}
+
+/// The second and third derivative of [`keys_cubic`].
+fn keys_bends(x: f64) -> (f64, f64) {
+    const A: f64 = -0.75;
+    let (sign, x) = (x.signum(), x.abs());
+    let (bend, twist) = if x <= 1.0 {
+        (6.0 * (A + 2.0) * x - 2.0 * (A + 3.0), 6.0 * (A + 2.0))
+    } else if x < 2.0 {
+        ((6.0 * x - 10.0) * A, 6.0 * A)
+    } else {
+        (0.0, 0.0)
+    };
+    (bend, sign * twist)
 }
 
 /// The product of a place's taps over the dims of a plane, of which there are `N`.
@@ -303,6 +341,27 @@ compiled! { trait Compiled for Real: f32 f64; {
         dgrid: &mut [T],
     ) = taps_grad_here;
 
+    /// The weights of [`taps`], differentiated by the coordinate of each dim of the plane as often as `orders` says.
+    ///
+    /// ```
+    /// use shard_kernels::grid::{Reading, Sampling, taps_after};
+    /// let counted = Reading { sampling: Sampling::default(), in_elements: true };
+    /// // Of 0.75 * 0.5, 0.75 * 0.5, 0.25 * 0.5 and 0.25 * 0.5 how they grow with the row.
+    /// let mut weight = [0.0f64; 4];
+    /// taps_after(counted, &[3, 3], [1, 0, 0], &[0.5, 1.25], &mut weight);
+    /// assert_eq!(weight, [-0.5, -0.5, 0.5, 0.5]);
+    /// ```
+    ///
+    /// # Panics
+    /// As [`taps`].
+    pub fn taps_after<T>(
+        reading: Reading,
+        plane: &[usize],
+        orders: [u8; 3],
+        grid: &[T],
+        weight: &mut [T],
+    ) = taps_after_here;
+
     /// The coordinates of an affine map's places: `out[n, p, j] = Σ theta[n, j, i] base[p, i]`, where `base` holds the place's own coordinates,
     /// the last dim's first, and 1. The box of places begins at `start` and has extents `shape`, of a plane.
     ///
@@ -368,6 +427,25 @@ fn taps_grad_here<T: Real>(
             grid,
             dweight,
             dgrid,
+        },
+    );
+}
+
+fn taps_after_here<T: Real>(
+    reading: Reading,
+    plane: &[usize],
+    orders: [u8; 3],
+    grid: &[T],
+    weight: &mut [T],
+) {
+    check(plane, reading.products(plane), grid.len(), weight.len());
+    each_place(
+        reading,
+        plane,
+        TapsAfter {
+            orders,
+            grid,
+            weight,
         },
     );
 }
@@ -537,6 +615,29 @@ impl<T: Real> AtPlaces for TapsGrad<'_, T> {
             for (along, out) in out.iter_mut().rev().enumerate() {
                 let slopes = dweight.iter().zip(product.slopes(along));
                 *out = T::of(slopes.map(|(dw, slope)| dw.wide() * slope).sum());
+            }
+        }
+    }
+}
+
+struct TapsAfter<'a, T> {
+    orders: [u8; 3],
+    grid: &'a [T],
+    weight: &'a mut [T],
+}
+
+impl<T: Real> AtPlaces for TapsAfter<'_, T> {
+    #[inline(always)]
+    fn run<const N: usize>(self, reading: Reading, plane: &[usize]) {
+        let nd = plane.len();
+        let places = self.grid.chunks_exact(nd);
+        for (at, weight) in places.zip(self.weight.chunks_exact_mut(N)) {
+            let mut product = Product::<N>::new(reading, plane, at);
+            for (d, (&n, &order)) in plane.iter().zip(&self.orders).enumerate() {
+                product.taps[d].weight = reading.weights_after(at[nd - 1 - d].wide(), n, order);
+            }
+            for (to, of) in weight.iter_mut().zip(product.weights()) {
+                *to = T::of(of);
             }
         }
     }

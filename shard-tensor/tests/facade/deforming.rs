@@ -2,7 +2,8 @@
 
 use crate::common::{on, read};
 use shard_tensor::{
-    ConvOptions, EdgeMap, ErrorClass, Mesh, Placements, Result, ShardTensor, replicate, shard,
+    Context, ConvOptions, DType, DeviceKind, EdgeMap, ErrorClass, Launch, Mesh, Placements, Result,
+    SampleEdge, SampleMode, Sampling, ShardTensor, replicate, shard,
 };
 
 /// An element of what the numbers were made of.
@@ -92,6 +93,99 @@ fn groups_of_displacements_and_strides_are_torchvisions() {
         let y = x.deform_conv(&offset, &weight, Some(&mask), None, options)?;
         check("groups", &y, 395.8159478092233)
     });
+}
+
+/// The gradient by each operand of the squares of gradients, against differences of these squares, and in pieces as whole.
+fn twice(
+    mesh: &Mesh,
+    operands: &[ShardTensor],
+    of: &dyn Fn(&[ShardTensor]) -> Result<ShardTensor>,
+) -> Result<Vec<ShardTensor>> {
+    let squares = |operands: &[ShardTensor], create: bool| {
+        let out = of(operands)?;
+        let seed = mesh.from_fn(out.shape(), replicate(), wave)?;
+        let operands: Vec<&ShardTensor> = operands.iter().collect();
+        let mut sum = mesh.zeros((), replicate())?;
+        for gradient in out.grad_with(&seed, &operands, create)?.iter().flatten() {
+            sum = sum.add(&gradient.square()?.sum_all()?)?;
+        }
+        Ok::<_, shard_tensor::Error>(sum)
+    };
+    let tracked: Vec<ShardTensor> = (operands.iter())
+        .map(|x| x.detach().requires_grad())
+        .collect::<Result<_>>()?;
+    let wanted: Vec<&ShardTensor> = tracked.iter().collect();
+    let found: Vec<ShardTensor> = (squares(&tracked, true)?.grad(&wanted, false)?)
+        .into_iter()
+        .map(|g| g.expect("squares depend on every operand"))
+        .collect();
+    // Along a direction of each operand.
+    for (i, (x, found)) in operands.iter().zip(&found).enumerate() {
+        let way = mesh.from_fn(x.shape(), replicate(), |at| (wave(at) * 7.0).cos())?;
+        let moved = |step: f64| {
+            let mut moved = operands.to_vec();
+            moved[i] = x.add_scaled(&way, step)?;
+            let moved: Vec<ShardTensor> = (moved.iter())
+                .map(|x| x.detach().requires_grad())
+                .collect::<Result<_>>()?;
+            squares(&moved, false)?.item()
+        };
+        let difference = (moved(1e-5)? - moved(-1e-5)?) / 2e-5;
+        let known = found.mul(&way)?.sum_all()?.item()?;
+        assert!(
+            (difference - known).abs() < 1e-6 * known.abs().max(1.0),
+            "operand {i}: {known} is not {difference}"
+        );
+    }
+    Ok(found)
+}
+
+/// Gradients by planes, displacements and masks have gradients by all of them, and so have samples of every kind.
+#[test]
+fn gradients_of_what_taps_read_have_gradients() {
+    for device in [DeviceKind::Host, DeviceKind::Test, DeviceKind::EmulatedCuda] {
+        let program = |ctx: &Context| {
+            let mesh = ctx.mesh_of(3)?;
+            let layouts: [[Placements; 2]; 4] = [
+                [replicate().into(), replicate().into()],
+                [shard(2).sizes([3, 0, 1]).into(), shard(2).into()],
+                [shard(3).into(), shard(3).sizes([0, 3, 1]).into()],
+                [shard(1).into(), shard(1).into()],
+            ];
+            let mut first: Option<Vec<ShardTensor>> = None;
+            for [of_plane, at] in &layouts {
+                let x = mesh.from_fn([1, 2, 4, 5], of_plane, wave)?;
+                // Between elements, where what is read has slopes.
+                let offset = mesh.from_fn([1, 16, 3, 4], at, |i| 0.37 + 0.1 * wave(i))?;
+                let mask = mesh.from_fn([1, 8, 3, 4], at, |i| 1.0 + 0.5 * wave(i))?;
+                let weight = mesh.from_fn([3, 2, 2, 2], replicate(), wave)?;
+                let found = twice(&mesh, &[x, offset, mask, weight], &|x| {
+                    x[0].deform_conv(&x[1], &x[3], Some(&x[2]), None, ConvOptions::new())
+                })?;
+                for (found, first) in found.iter().zip(first.get_or_insert(found.clone())) {
+                    assert!(found.allclose(first, 1e-9, 1e-9, false)?, "{at:?}");
+                }
+            }
+            for (mode, edge, aligned) in [
+                (SampleMode::Linear, SampleEdge::Zeros, false),
+                (SampleMode::Linear, SampleEdge::Reflection, true),
+                (SampleMode::Cubic, SampleEdge::Border, false),
+                (SampleMode::Cubic, SampleEdge::Zeros, true),
+            ] {
+                let sampling = Sampling {
+                    mode,
+                    edge,
+                    aligned,
+                };
+                let x = mesh.from_fn([2, 1, 4, 3, 3], shard(2), wave)?;
+                let grid = mesh.from_fn([2, 2, 1, 3, 3], shard(1), |i| 1.1 * wave(i))?;
+                twice(&mesh, &[x, grid], &|x| x[0].grid_sample(&x[1], sampling))?;
+            }
+            Ok(())
+        };
+        let launch = Launch::new(3).dtype(DType::F64).device(device);
+        launch.run(program).unwrap();
+    }
 }
 
 #[test]

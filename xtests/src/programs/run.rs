@@ -72,7 +72,7 @@ fn gradients(
         each.map(|(g, x)| g.map_or_else(|| x.zeros_like(), Ok))
             .collect()
     };
-    let twice = rng.one_in(2) && !values.once.get() && program.float.size() > 2;
+    let twice = rng.one_in(2) && program.float.size() > 2;
     if !twice {
         let gradients = loss.backward()?;
         let each: Result<_> = by.iter().map(|x| gradients.get(x)).collect();

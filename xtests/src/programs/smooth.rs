@@ -128,7 +128,6 @@ pub(super) const OPS: &[Op] = ops![
         let weight = at.parameter(&[2, c, 2, 2])?;
         // Between elements, where what is read has a slope.
         let offset = at.parameter(&[n, 2 * 4, h + 1, w + 1])?.mul_scalar(0.23)?.add_scalar(0.017)?;
-        at.first_gradients_alone();
         at.add(x.deform_conv(&offset, &weight, None, None, ConvOptions::new().padding(1))?, 16.0 * a * c as f64)
     },
     fourier => |at| {
@@ -212,7 +211,6 @@ pub(super) const OPS: &[Op] = ops![
         let q = x.reshape([x.numel() / (n * d), n, 1, d])?;
         let k = at.parameter(q.shape())?.mul_scalar(0.25)?;
         let near = Neighborhood::new([if n > 2 { 3 } else { 1 }]);
-        at.first_gradients_alone();
         at.add(q.neighborhood_attention(&k, &q, &near)?, a)
     },
     swiglu => |at| {

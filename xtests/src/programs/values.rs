@@ -19,8 +19,6 @@ pub(super) struct Values {
     pub(super) numbers: Numbers,
     /// Whether these steps run again, or are not differentiated: they make no parameters, and no gradients.
     pub(super) nested: bool,
-    /// Whether an op has run whose gradient has none.
-    pub(super) once: Rc<Cell<bool>>,
     /// What gradients are taken by.
     pub(super) parameters: Vec<ShardTensor>,
     all: Vec<(ShardTensor, f64)>,
@@ -34,7 +32,6 @@ impl Values {
             mesh: mesh.clone(),
             numbers,
             nested: false,
-            once: Rc::default(),
             parameters: Vec::new(),
             all: Vec::new(),
             by: Vec::new(),
@@ -45,7 +42,6 @@ impl Values {
     pub(super) fn within(values: &Self) -> Self {
         Self {
             nested: true,
-            once: Rc::clone(&values.once),
             ..Self::new(&values.mesh, values.numbers)
         }
     }
@@ -123,14 +119,9 @@ impl<'a> At<'a> {
         self.values.nested
     }
 
-    /// Says that the gradient of an op has none.
-    pub(super) fn first_gradients_alone(&self) {
-        self.values.once.set(true);
-    }
-
     /// Whether a gradient that is taken now may be differentiated.
     pub(super) fn twice(&mut self) -> bool {
-        self.one_in(2) && !self.values.once.get()
+        self.one_in(2)
     }
 
     pub(super) fn parameters(&self) -> Vec<ShardTensor> {

@@ -75,6 +75,62 @@ fn slopes_are_differences() {
     }
 }
 
+/// Of each dim, as often as weights have derivatives, and of several together.
+#[test]
+fn weights_after_are_differences_of_those_before() {
+    let places = |d: usize, step: f64| {
+        let mut grid: Vec<f64> = (0..21).map(|i| 0.43 * f64::from(i).sin() - 0.11).collect();
+        grid.chunks_mut(3).for_each(|place| place[2 - d] += step);
+        grid
+    };
+    for mode in [SampleMode::Nearest, SampleMode::Linear, SampleMode::Cubic] {
+        for (edge, aligned) in ALL.into_iter().flat_map(|e| [(e, false), (e, true)]) {
+            let reading = Reading::from(Sampling {
+                mode,
+                edge,
+                aligned,
+            });
+            let count = 7 * mode.taps().pow(3);
+            let after = |orders, grid: &[f64]| {
+                let mut weight = vec![9.0; count];
+                taps_after(reading, &[4, 5, 3], orders, grid, &mut weight);
+                weight
+            };
+            let (mut weight, mut index) = (vec![9.0; count], vec![0; count]);
+            taps(
+                reading,
+                &[4, 5, 3],
+                -1,
+                &places(0, 0.0),
+                &mut weight,
+                &mut index,
+            );
+            assert_eq!(after([0; 3], &places(0, 0.0)), weight);
+            for orders in [
+                [0, 0, 0],
+                [0, 1, 0],
+                [1, 0, 2],
+                [2, 1, 0],
+                [0, 2, 3],
+                [3, 3, 3],
+            ] {
+                for d in 0..3 {
+                    let mut next = orders;
+                    next[d] += 1;
+                    let [low, high] = [-1e-6, 1e-6].map(|step| after(orders, &places(d, step)));
+                    for (i, found) in after(next, &places(d, 0.0)).iter().enumerate() {
+                        let slope = (high[i] - low[i]) / 2e-6;
+                        assert!(
+                            (found - slope).abs() < 1e-6 * slope.abs().max(1.0),
+                            "{reading:?} {next:?}: {found} is not {slope}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn affine_maps_are_linear_and_their_gradient_is_the_adjoint() {
     let (plane, start, shape) = ([3, 4], [1, 0], [2, 4]);

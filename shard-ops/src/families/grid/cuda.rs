@@ -1,7 +1,7 @@
 //! Coordinates on GPUs.
 
 use super::affine::AffineGrid;
-use super::taps::{GridTaps, GridTapsGrad};
+use super::taps::{GridTaps, GridTapsAfter, GridTapsGrad};
 use super::{SampleEdge, SampleMode};
 use crate::Result;
 use crate::cuda::view::define;
@@ -36,6 +36,7 @@ struct Params {
     plane: [i64; 3],
     start: [i64; 3],
     shape: [i64; 3],
+    orders: [i64; 3],
 }
 
 fn numbers(of: &[usize]) -> Vec<i64> {
@@ -93,6 +94,19 @@ impl CudaKernel for GridTapsGrad {
         let defines = define(&[("T", call.inputs[0].dtype())]);
         let places = params.count as usize;
         call.launch_own(&SOURCE, &defines, "grid_taps_grad", places, &params)
+    }
+}
+
+impl CudaKernel for GridTapsAfter {
+    fn run(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let count = call.cx.inputs[0].shape.iter().product();
+        let mut params = self.taps.params(call.dense(0)?, count);
+        params.weight = call.output(0)?.data;
+        let orders = self.orders.map(i64::from);
+        params.orders = lifted(&orders[..self.taps.plane.len()], 0);
+        let defines = define(&[("T", call.inputs[0].dtype())]);
+        let places = params.count as usize;
+        call.launch_own(&SOURCE, &defines, "grid_taps_after", places, &params)
     }
 }
 

@@ -5,11 +5,13 @@ struct Grid {
     i64 spatial, taps;                // dims of the plane, and taps along each
     i64 mode, edge, aligned, in_elements, absent;  // 0 nearest, 1 linear, 2 cubic; 0 zeros, 1 border, 2 reflection
     i64 plane[3], start[3], shape[3]; // missing dims in front
+    i64 orders[3];                    // how often weights are differentiated by each coordinate
 };
 
 #define AT(name, type, i) ((type*)p.name)[i]
 
-struct Taps { i64 index[4]; f64 weight[4], slope[4]; };
+// What is read along a dim, how it is weighed, and derivatives of that.
+struct Taps { i64 index[4]; f64 weight[4], slope[4], bend[4], twist[4]; };
 
 // Where a position comes to lie that is beyond the ends; `per` is multiplied by how fast it moves there.
 DEVICE f64 clipped(f64 at, f64 n, f64* per) {
@@ -28,6 +30,21 @@ DEVICE f64 at_edge(const Grid& p, f64 at, f64 n, f64* per) {
     if (flips - 2 * floor(flips / 2) == 0) return clipped(rest + low, n, per);
     *per = -*per;
     return clipped(span - rest + low, n, per);
+}
+
+// The second and third derivative of keys_cubic.
+DEVICE void keys_bends(f64 x, f64* bend, f64* twist) {
+    const f64 a = -0.75, sign = x < 0 ? -1.0 : 1.0;
+    x = fabs(x);
+    if (x <= 1) {
+        *bend = 6 * (a + 2) * x - 2 * (a + 3);
+        *twist = sign * 6 * (a + 2);
+    } else if (x < 2) {
+        *bend = (6 * x - 10) * a;
+        *twist = sign * 6 * a;
+    } else {
+        *bend = *twist = 0;
+    }
 }
 
 DEVICE void keys_cubic(f64 x, f64* value, f64* slope) {
@@ -49,7 +66,7 @@ DEVICE i64 inside_or(f64 i, f64 n) { return i >= 0 && i < n ? (i64)i : -1; }
 // What a coordinate reads along dim d, of three; -1 for nothing.
 DEVICE Taps taps_of(const Grid& p, i32 d, f64 coordinate) {
     Taps t;
-    for (i32 k = 0; k < 4; k++) { t.index[k] = -1; t.weight[k] = t.slope[k] = 0; }
+    for (i32 k = 0; k < 4; k++) { t.index[k] = -1; t.weight[k] = t.slope[k] = t.bend[k] = t.twist[k] = 0; }
     const f64 n = (f64)p.plane[d];
     f64 at = p.aligned ? (coordinate + 1) / 2 * (n - 1) : ((coordinate + 1) * n - 1) / 2;
     f64 per = p.aligned ? (n - 1) / 2 : n / 2;
@@ -62,7 +79,10 @@ DEVICE Taps taps_of(const Grid& p, i32 d, f64 coordinate) {
         for (i32 k = 0; k < 4; k++) {
             f64 unused = 1;
             keys_cubic((f64)k - 1 - (at - first), &t.weight[k], &t.slope[k]);
+            keys_bends((f64)k - 1 - (at - first), &t.bend[k], &t.twist[k]);
             t.slope[k] *= -per;
+            t.bend[k] *= per * per;
+            t.twist[k] *= -per * per * per;
             t.index[k] = inside_or(at_edge(p, first + (f64)k - 1, n, &unused), n);
         }
         return t;
@@ -93,7 +113,7 @@ DEVICE Product product_of(const Grid& p, i64 place) {
             x.each[d] = 1;
             x.along[d].index[0] = 0;
             x.along[d].weight[0] = 1;
-            x.along[d].slope[0] = 0;
+            x.along[d].slope[0] = x.along[d].bend[0] = x.along[d].twist[0] = 0;
             continue;
         }
         x.each[d] = p.taps;
@@ -118,6 +138,28 @@ KERNEL(grid_taps, Grid) {
             }
             AT(weight, T, place * x.all + k) = (T)weight;
             AT(index, i64, place * x.all + k) = flat < 0 ? p.absent : flat;
+        }
+    }
+}
+
+DEVICE f64 weight_after(const Taps& t, i64 order, i64 tap) {
+    return order == 0 ? t.weight[tap] : order == 1 ? t.slope[tap] : order == 2 ? t.bend[tap] : order == 3 ? t.twist[tap] : 0.0;
+}
+
+// weight: those of grid_taps, differentiated.
+KERNEL(grid_taps_after, Grid) {
+    for (i64 place = first_thread(); place < p.count; place += threads()) {
+        const Product x = product_of(p, place);
+        for (i64 k = 0; k < x.all; k++) {
+            f64 weight = 1;
+            i64 rest = x.all, from = k;
+            for (i32 d = 0; d < 3; d++) {
+                rest /= x.each[d];
+                const i64 tap = from / rest;
+                from -= tap * rest;
+                weight *= weight_after(x.along[d], p.orders[d], tap);
+            }
+            AT(weight, T, place * x.all + k) = (T)weight;
         }
     }
 }

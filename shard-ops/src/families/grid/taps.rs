@@ -1,11 +1,14 @@
 //! Which elements of a plane coordinates read, and with what weights.
 
+use crate::families::elementwise::mul;
+use crate::families::index::cat;
 use crate::families::indexing::ABSENT;
+use crate::families::reduce::sum;
 use crate::families::types::float_types;
 use crate::host::with_float;
 use crate::{
     Access, Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, Result, Rule,
-    RuleBuilder, Saved, key_of,
+    RuleBuilder, Saved, Value, key_of,
 };
 use shard_comm::DType;
 use shard_kernels::grid as kernels;
@@ -25,6 +28,14 @@ pub(crate) struct GridTaps {
 /// The gradient of coordinates: inputs are these and that of weights.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GridTapsGrad(pub(crate) GridTaps);
+
+/// The weights of [`GridTaps`], differentiated by the coordinate of each dim of the plane so many times: of coordinates, (N, places..., spatial
+/// dims), those of (N, places..., taps). All derivatives of weights are such, so these have gradients of any order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct GridTapsAfter {
+    pub(crate) taps: GridTaps,
+    pub(crate) orders: [u8; 3],
+}
 
 /// Accesses and extents of a side, (N, places..., and some number).
 type Side = (Vec<Access>, Dims);
@@ -85,6 +96,13 @@ impl Op for GridTaps {
     }
 
     fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
+        if exec.records() {
+            let own = GridTapsAfter {
+                taps: self.clone(),
+                orders: [0; 3],
+            };
+            return own.vjp(exec, saved, cotangents);
+        }
         let grad = Arc::new(GridTapsGrad(self.clone()));
         saved.pull_back(cotangents, |dw, _| {
             exec.apply1(grad.clone(), &[&saved.inputs[0], dw])
@@ -123,5 +141,53 @@ impl Op for GridTapsGrad {
 
     fn keeps(&self) -> Keeps {
         Keeps::NOTHING
+    }
+}
+
+impl Op for GridTapsAfter {
+    fn name(&self) -> &'static str {
+        "grid_taps_after"
+    }
+
+    fn key(&self) -> u128 {
+        key_of("grid_taps_after", self)
+    }
+
+    fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
+        let dtype = float_types(self.name(), inputs)?;
+        let (rule, (grid, _), (taps, shape)) = self.taps.sides(self.name(), inputs);
+        rule.input(grid)
+            .output(taps, shape, dtype)
+            .linearity(Linearity::None)
+            .build()
+    }
+
+    crate::kernel::gpu_kernel!();
+
+    fn host(&self, call: &mut HostCall<'_, '_>) {
+        let GridTaps { reading, plane } = &self.taps;
+        with_float!(call.dtype(), T => {
+            let grid = call.input::<T>(0).to_vec();
+            kernels::taps_after(*reading, plane, self.orders, &grid, call.output::<T>(0).data_mut());
+        });
+    }
+
+    fn vjp(&self, exec: &dyn Exec, saved: &Saved<'_>, cotangents: &Cotangents) -> Result<Grads> {
+        let grid = &saved.inputs[0];
+        saved.pull_back(cotangents, |dw, _| {
+            // The last dim's coordinate is the first.
+            let along = |d: usize| {
+                let mut next = self.clone();
+                next.orders[d] += 1;
+                let slopes = exec.apply1(Arc::new(next), &[grid])?;
+                sum(exec, &mul(exec, dw, &slopes)?, &[dw.ndim() - 1], true)
+            };
+            let each: Vec<Value> = (0..self.taps.plane.len())
+                .rev()
+                .map(along)
+                .collect::<Result<_>>()?;
+            let each: Vec<&Value> = each.iter().collect();
+            cat(exec, &each, grid.ndim() - 1).map(Some)
+        })
     }
 }
