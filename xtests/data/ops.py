@@ -227,6 +227,62 @@ case("cond of columns", lambda a: L.matrix_norm(S(a), 1)*L.matrix_norm(torch.lin
 for form, shape, dim in (("", [4, 3, 3], -1), (" of more rows", [2, 5, 3], -2), (" of more columns", [2, 3, 5], -1)):
     case(f"lu{form}", lambda a, dim=dim: torch.cat(L.lu(a*a*a)[1:], dim), shape)
 case("svdvals", lambda a: L.svdvals(a), [4, 3, 2])
+fixed = lambda y, *xs: y.detach() + sum(0*x.sum() for x in xs)
+hollow = lambda a: (a+a.mT).tril(-1)+(a+a.mT).tril(-1).mT
+for form, shape in (("", [4, 3, 3]), (" of more rows", [2, 5, 3]), (" of more columns", [2, 3, 5])):
+    case(f"lu_factor{form}", lambda a: torch.cat([t.flatten(1).to(a.dtype) for t in L.lu_factor(a*a*a)], 1), shape)
+case("lu_solve", lambda a, b: L.lu_solve(*L.lu_factor(S(a)), b), [4, 3, 3], [4, 3, 2])
+case("lu_solve of rows", lambda a, b: L.lu_solve(*L.lu_factor(S(a)), b, left=False), [4, 3, 3], [4, 2, 3])
+upside = lambda a: a+3*torch.eye(a.shape[-1]).flip(0)
+case("lu_solve, turned", lambda a, b: L.lu_solve(*L.lu_factor(upside(a)), b, adjoint=True), [4, 3, 3], [1, 3, 2])
+case("lu_solve of turned rows", lambda a, b: L.lu_solve(*L.lu_factor(upside(a)), b, left=False, adjoint=True), [4, 3, 3], [4, 2, 3])
+case("ldl_factor", lambda a: fixed(torch.cat([t.flatten(1).to(a.dtype) for t in L.ldl_factor(hollow(a))], 1), a), [4, 5, 5])
+case("ldl_solve", lambda a, b: L.solve(hollow(a).detach(), b), [4, 4, 4], [4, 4, 3])
+case("geqrf", lambda a: fixed(torch.cat([t.flatten(1) for t in torch.geqrf(a*a*a)], 1), a), [4, 5, 3])
+case("geqrf of more columns", lambda a: fixed(torch.cat([t.flatten(1) for t in torch.geqrf(a*a*a)], 1), a), [4, 2, 3])
+case("householder_product", lambda a, t: L.householder_product(a, t), [4, 5, 3], [4, 2])
+for form, shape, left, turned in (("", [4, 5, 2], True, False), (", turned", [4, 5, 2], True, True), (" of rows", [4, 2, 5], False, False), (" of turned rows", [4, 2, 5], False, True)):
+    case(f"ormqr{form}", lambda a, t, c, left=left, turned=turned: torch.ormqr(a, t, c, left, turned), [4, 5, 3], [4, 3], shape)
+
+
+def spectrum(a):
+    # What neither the order of values nor how vectors are turned changes.
+    w, v = L.eig(a)
+    parts = v.abs().square()
+    return torch.stack([(parts*x.unsqueeze(-2)).sum(-1) for x in (w.real, w.imag.square())], -1)
+
+
+case("eig", spectrum, [4, 3, 3])
+case("eig of one", lambda a: spectrum(a*a*a), [1, 4, 4])
+case("eigvals", lambda a: torch.stack([L.eigvals(a).real.pow(3).sum(-1), L.eigvals(a).imag.pow(4).sum(-1)], -1), [4, 3, 3])
+case("eigvalsh", lambda a: L.eigvalsh(a+a.mT), [4, 3, 3])
+case("logdet", lambda a: torch.logdet(S(a)), [4, 3, 3])
+case("cholesky_solve", lambda a, b: torch.cholesky_solve(b, S(a).tril()), [4, 3, 3], [4, 3, 2])
+case("cholesky_inverse", lambda a: torch.cholesky_inverse(S(a).tril()), [4, 3, 3])
+case("tensorinv", lambda a: L.tensorinv(S(a.reshape(6, 6)).reshape(a.shape), ind=1), [6, 2, 3])
+case("tensorsolve", lambda a, b: L.tensorsolve(S(a.reshape(12, 12)).reshape(a.shape), b), [2, 6, 4, 3], [2, 6])
+case("matrix_rank", lambda a: fixed(torch.stack([L.matrix_rank(t(a)).to(a.dtype) for t in (lambda a: a, lambda a: a@a.mT, lambda a: a[..., :1]*a[..., 1:])]), a), [4, 3, 2])
+case("multi_dot", lambda a, b, c, d: L.multi_dot([a, b, c, d]), [5, 2], [2, 6], [6, 3], [3])
+
+
+def known(value, slope):
+    return lambda x: torch.from_numpy(value(x.detach().numpy())) + torch.from_numpy(slope(x.detach().numpy())) * (x - x.detach())
+
+
+case("airy_ai", lambda x: known(lambda x: scipy.special.airy(x)[0], lambda x: scipy.special.airy(x)[1])(12*x), [5, 4])
+for name in ("chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w", "shifted_chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w", "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"):
+    of = getattr(torch.special, name)
+
+    def each(x, of=of):
+        # A polynomial of degree n is known by its values at n + 1 places.
+        found = []
+        for n in (0, 1, 2, 5):
+            at = torch.linspace(-0.9, 0.95, n + 1)
+            powers = L.solve(at.unsqueeze(1)**torch.arange(n + 1), of(at, n))
+            found.append(of(x.detach(), n) + (x - x.detach())*sum(k*powers[k]*x.detach()**(k-1) for k in range(1, n+1)))
+        return torch.stack(found)
+
+    case(name, each, [4, 3])
 
 found = {}
 for name, f, shapes in cases:

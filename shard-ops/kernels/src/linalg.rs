@@ -3,6 +3,14 @@
 //! What does not exist is NaN, as what orthonormal vectors make of a matrix that is not finite; the inverse of a singular matrix holds
 //! infinities or NaN.
 
+mod interchanges;
+mod reflections;
+mod symmetric;
+mod unsymmetric;
+
+pub use interchanges::{interchanges, permutations};
+pub use symmetric::{symmetric_factors, symmetric_solve};
+
 use super::{Real, View, ViewMut};
 use faer::linalg::solvers::{DenseSolveCore, Solve};
 use faer::linalg::triangular_solve::{
@@ -33,6 +41,11 @@ pub enum Factors {
     Slogdet,
     /// `e^A`.
     Exp,
+    /// The reflections whose product is `Q`, below the diagonal of `R`, and their factors.
+    Reflections,
+    /// Eigenvalues, eigenvectors, the columns, and ones where these were made real. Numbers are pairs of a real and an imaginary part, side by
+    /// side.
+    Eig,
     /// The adjugate: the cofactors, transposed, or `A⁻¹ det A` where there is an inverse.
     Adjugate,
 }
@@ -193,6 +206,14 @@ fn of_matrix(kind: Factors, a: MatRef<'_, f64>) -> Option<Vec<Mat<f64>>> {
             let eigen = a.self_adjoint_eigen(Side::Lower).ok()?;
             let values = column(a.nrows(), &|i| eigen.S()[i] * scale);
             vec![values, eigen.U().to_owned()]
+        }
+        Factors::Reflections => {
+            let (a, scale) = scaled(a, |_, _| true)?;
+            reflections::of_matrix(a, scale)
+        }
+        Factors::Eig => {
+            let (a, scale) = scaled(a, |_, _| true)?;
+            unsymmetric::of_matrix(a.as_ref(), scale)?
         }
         Factors::Exp if a.nrows() == 0 => vec![a.to_owned()],
         Factors::Exp => vec![exponential(a)?],
@@ -404,6 +425,13 @@ fn read<T: Real>(x: &View<'_, T>, index: &[usize], m: usize, n: usize) -> Mat<f6
 
 /// Writes a matrix, a column or a number where the output has two, one or no dims behind the batch; NaN if there is none.
 fn write<T: Real>(out: &mut ViewMut<'_, T>, index: &[usize], made: Option<&Mat<f64>>) {
+    write_each(out, index, |i, j| {
+        T::of(made.map_or(f64::NAN, |made| made[(i, j)]))
+    });
+}
+
+/// Writes what is in each row and column.
+fn write_each<E>(out: &mut ViewMut<'_, E>, index: &[usize], of: impl Fn(usize, usize) -> E) {
     let (shape, strides, offset) = out.geometry();
     let step = |d: usize, i: usize| strides[d] * i as isize;
     let first: isize = index.iter().enumerate().map(|(d, &i)| step(d, i)).sum();
@@ -424,8 +452,19 @@ fn write<T: Real>(out: &mut ViewMut<'_, T>, index: &[usize], made: Option<&Mat<f
             if own.len() == 2 {
                 at += step(batch + 1, j);
             }
-            let value = made.map_or(f64::NAN, |made| made[(i, j)]);
-            data[offset.wrapping_add_signed(at)] = T::of(value);
+            data[offset.wrapping_add_signed(at)] = of(i, j);
         }
     }
+}
+
+/// The numbers of a list for each matrix of a batch.
+fn list<E: Copy>(x: &View<'_, E>, index: &[usize]) -> Vec<E> {
+    let mut at = index.to_vec();
+    at.push(0);
+    let len = x.shape().last().copied().unwrap_or(0);
+    let number = |i| {
+        at[index.len()] = i;
+        x.get(&at)
+    };
+    (0..len).map(number).collect()
 }

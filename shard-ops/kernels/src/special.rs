@@ -378,6 +378,96 @@ fn falling_far(n: i32, order: i32, x: f64) -> f64 {
     sum * (0.5 * PI / x).sqrt() / x.powi(order)
 }
 
+/// Airy's function Ai and its derivative at whole numbers from -9 to 9.
+const AIRY: [[f64; 2]; 19] = [
+    [-0.022_133_721_547_341_403, -0.975_663_980_926_331_6],
+    [-0.052_705_050_356_386_2, 0.935_560_938_198_306_5],
+    [0.184_280_835_250_505_65, -0.771_008_168_410_126_5],
+    [-0.329_145_173_629_823_1, 0.345_935_487_281_342_9],
+    [0.350_761_009_024_114_33, 0.327_192_818_554_443_15],
+    [-0.070_265_532_949_289_51, -0.790_628_575_368_581_3],
+    [-0.378_814_293_677_658_06, 0.314_583_769_216_598_8],
+    [0.227_407_428_201_685_58, 0.618_259_020_741_691],
+    [0.535_560_883_292_352_1, -0.010_160_567_116_645_21],
+    [0.355_028_053_887_817_2, -0.258_819_403_792_806_8],
+    [0.135_292_416_312_881_41, -0.159_147_441_296_793_2],
+    [0.034_924_130_423_274_38, -0.053_090_384_433_653_63],
+    [0.006_591_139_357_460_719, -0.011_912_976_705_951_319],
+    [0.000_951_563_851_204_801_8, -0.001_958_640_950_204_179],
+    [0.000_108_344_428_136_074_42, -0.000_247_413_890_868_462_5],
+    [9.947_694_360_252_889e-6, -2.476_520_039_703_495_5e-5],
+    [7.492_128_863_997_167e-7, -2.008_150_894_738_792e-6],
+    [4.692_207_616_099_231_6e-8, -1.341_439_297_906_786_5e-7],
+    [2.471_168_430_872_49e-9, -7.480_641_389_658_946e-9],
+];
+
+/// Airy's function Ai and its first three derivatives, of which the latter follow from `y″ = x y`: by Taylor's series around the nearest whole
+/// number, or far from 0 by asymptotic series (DLMF 9.7). They are 0 at infinity; towards the other one only the function is.
+pub(crate) fn airy_parts(x: f64) -> [f64; 4] {
+    if x.is_infinite() {
+        return match x > 0.0 {
+            true => [0.0; 4],
+            false => [0.0, f64::NAN, f64::NAN, f64::NAN],
+        };
+    }
+    let [value, slope] = match x.abs() < 9.5 {
+        true => airy_near(x),
+        false => airy_far(x),
+    };
+    [value, slope, x * value, value + x * slope]
+}
+
+fn airy_near(x: f64) -> [f64; 2] {
+    let at = x.round();
+    let step = x - at;
+    let [mut value, mut slope] = AIRY[(at + 9.0) as usize];
+    // Coefficients of three powers in a row.
+    let mut three = [0.0, value, slope];
+    value += slope * step;
+    let mut power = step;
+    for n in 0..30 {
+        let n = f64::from(n);
+        let next = (at * three[1] + three[0]) / ((n + 1.0) * (n + 2.0));
+        slope += (n + 2.0) * next * power;
+        power *= step;
+        value += next * power;
+        three = [three[1], three[2], next];
+    }
+    [value, slope]
+}
+
+fn airy_far(x: f64) -> [f64; 2] {
+    let root = x.abs().sqrt();
+    let (far, scale) = (x.abs() * root / 1.5, root.sqrt());
+    if far.is_infinite() {
+        return [0.0, if x > 0.0 { 0.0 } else { f64::NAN }];
+    }
+    let falls = x > 0.0;
+    // Terms of even and of odd powers, of the function and of its derivative.
+    let (mut values, mut slopes, mut term) = ([0.0; 2], [0.0; 2], 1.0);
+    for k in 0..34 {
+        let turns = if falls { k % 2 } else { k / 2 % 2 };
+        let sign = if turns == 0 { term } else { -term };
+        let (six, next) = (f64::from(6 * k), f64::from(k + 1));
+        values[k as usize % 2] += sign;
+        slopes[k as usize % 2] += sign * (six + 1.0) / (1.0 - six);
+        term *= (six + 1.0) * (six + 3.0) * (six + 5.0) / (216.0 * next * (2.0 * next - 1.0) * far);
+    }
+    let one = 1.0 / PI.sqrt();
+    if falls {
+        let end = 0.5 * one * (-far).exp();
+        return [
+            end / scale * (values[0] + values[1]),
+            -end * scale * (slopes[0] + slopes[1]),
+        ];
+    }
+    let (sine, cosine) = (far - 0.25 * PI).sin_cos();
+    [
+        one / scale * (cosine * values[0] + sine * values[1]),
+        one * scale * (sine * slopes[0] - cosine * slopes[1]),
+    ]
+}
+
 /// A number times a power of two: the number from a half to 1 in size, and the power. What is not finite stays, as 0 does, with the power 0.
 pub(crate) fn frexp(x: f64) -> (f64, f64) {
     if x == 0.0 || !x.is_finite() {

@@ -2,10 +2,13 @@
 
 use crate::applied::validated;
 use crate::ranks::{on_ranks, received, whole};
+use shard_ops::elementwise::add;
 use shard_ops::linalg::{
-    cholesky, det, eigh, inv, lstsq, lu, matrix_exp, matrix_power, pinv, qr, slogdet, solve,
+    cholesky, det, eig, eigh, geqrf, householder_product, inv, ldl_factor, ldl_solve, lstsq, lu,
+    lu_factor, lu_solve, matrix_exp, matrix_power, ormqr, pinv, qr, slogdet, solve,
     solve_triangular, svd,
 };
+use shard_ops::shape::transpose;
 use shard_ops::testing::Tensor;
 use shard_ops::{Exec, Result, Value};
 use shard_redistribute::Array;
@@ -91,6 +94,37 @@ fn factors_of_any_matrix_have_the_slopes_of_their_vjps() {
     }
 }
 
+/// Whether eigenvalues are real or not, slopes are those of what is found.
+#[test]
+fn eigenvectors_have_one_ranks_slopes_under_all_layouts_of_the_batch() {
+    for n in [1, 2, 3, 4] {
+        let operands = [Tensor::drawn([4, n, n], 3)];
+        let tried = validated("eig", &operands, &|e, v| eig(e, &v[0]).map(drop));
+        assert!(tried.slopes > 0, "{n}");
+    }
+}
+
+#[test]
+fn packed_factors_are_one_ranks_under_all_layouts_of_the_batch() {
+    let sides = [positive(5, 3), Tensor::drawn([5, 3, 2], 4)];
+    let tried = validated("ldl_solve", &sides, &|e, v| {
+        let [factors, pivots] = ldl_factor(e, &v[0])?;
+        ldl_solve(e, &factors, &pivots, &v[1]).map(drop)
+    });
+    assert!(tried.slopes > 0, "by right sides");
+    for shape in [[4, 3, 3], [3, 4, 2], [3, 2, 4]] {
+        let operands = [Tensor::drawn(shape, 5)];
+        validated("geqrf", &operands, &|e, v| geqrf(e, &v[0]).map(drop));
+        validated("interchanges", &operands, &|e, v| {
+            lu_factor(e, &v[0]).map(drop)
+        });
+    }
+    let operands = [Tensor::drawn([4, 3, 3], 6)];
+    validated("ldl_factor", &operands, &|e, v| {
+        ldl_factor(e, &v[0]).map(drop)
+    });
+}
+
 /// Those in pieces are brought together, a share of the batch for each rank if there is one; those that are not are left where they are.
 #[test]
 fn matrices_in_pieces_have_one_ranks_factors_and_whole_ones_do_not_move() {
@@ -99,9 +133,42 @@ fn matrices_in_pieces_have_one_ranks_factors_and_whole_ones_do_not_move() {
     let solved: Of = |e, x| solve(e, x, x).map(|found| vec![found]);
     let triangle: Of = |e, x| solve_triangular(e, x, x, true, false).map(|found| vec![found]);
     let least: Of = |e, x| lstsq(e, x, x).map(|found| vec![found]);
-    let all: [Of; 14] = [
-        inv, cholesky, qr, lu, svd, eigh, det, slogdet, matrix_exp, pseudo, below, solved,
-        triangle, least,
+    let packed: Of = |e, x| {
+        let [factors, pivots] = lu_factor(e, x)?;
+        Ok(vec![
+            lu_solve(e, &factors, &pivots, x, true, false)?,
+            factors,
+        ])
+    };
+    let symmetric: Of = |e, x| {
+        let x = &add(e, x, &transpose(e, x, x.ndim() - 2, x.ndim() - 1)?)?;
+        let [factors, pivots] = ldl_factor(e, x)?;
+        Ok(vec![ldl_solve(e, &factors, &pivots, x)?, factors])
+    };
+    let reflected: Of = |e, x| {
+        let made = geqrf(e, x)?;
+        let q = householder_product(e, &made[0], &made[1])?;
+        Ok(vec![ormqr(e, &made[0], &made[1], x, true, true)?, q])
+    };
+    let all: [Of; 18] = [
+        inv,
+        cholesky,
+        qr,
+        lu,
+        svd,
+        eigh,
+        det,
+        slogdet,
+        matrix_exp,
+        pseudo,
+        below,
+        solved,
+        triangle,
+        least,
+        packed,
+        symmetric,
+        reflected,
+        |e, x| eig(e, x).map(Vec::from),
     ];
     on_ranks(&[2, 2], |cx, engine| {
         let of = |shape: &[usize], placed: &str| {

@@ -450,7 +450,7 @@ impl ShardTensor {
     /// What `f` finds for matrices and right sides of the same batch dims, of those that broadcast. Whether right sides are vectors is
     /// decided as in PyTorch: where they have the shape of the matrices without columns, or one dim.
     #[track_caller]
-    fn beside(
+    pub(super) fn beside(
         &self,
         op: &'static str,
         b: &Self,

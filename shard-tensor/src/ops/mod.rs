@@ -7,6 +7,10 @@ mod blocks;
 mod compare;
 mod counts;
 mod edges;
+#[cfg(feature = "linalg")]
+mod equations;
+#[cfg(feature = "linalg")]
+mod factors;
 mod folds;
 mod fourier;
 mod fused;
@@ -19,6 +23,7 @@ mod masks;
 mod moves;
 mod noise;
 mod pointwise;
+mod polynomials;
 mod products;
 mod reduce;
 mod scans;

@@ -1,6 +1,6 @@
 //! Sums of products over named dims.
 
-use crate::{Dim, DimList, Result, ShardTensor};
+use crate::{Dim, DimList, Error, Result, ShardTensor};
 use shard_comm::Calling;
 use shard_ops::{RouteBy, Value, broadcast, einsum, elementwise, indexing, matmul};
 
@@ -35,6 +35,56 @@ impl ShardTensor {
         Self::joined("einsum", tensors, |exec, values| {
             einsum::einsum(exec, equation, values)
         })
+    }
+
+    /// The product of matrices in a row, `torch.linalg.multi_dot`, multiplied two by two in the order that takes the fewest multiplications. The
+    /// first and the last may be vectors, a row and a column.
+    ///
+    /// ```
+    /// use shard_tensor::{ShardTensor, launch, shard};
+    /// let product = launch(2, |ctx| {
+    ///     let mesh = ctx.mesh_of(2)?;
+    ///     let (a, b) = (mesh.ones([40, 2], shard(0))?, mesh.ones([2, 40], shard(1))?);
+    ///     // b by the vector first.
+    ///     ShardTensor::multi_dot(&[&a, &b, &mesh.ones([40], shard(0))?])?.to_array::<f32>()
+    /// })?;
+    /// assert_eq!(product[0], ndarray::ArrayD::from_elem(vec![40], 80.0));
+    /// # Ok::<(), shard_tensor::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// As [`matmul`](Self::matmul) of each two.
+    ///
+    /// # Errors
+    /// For fewer than two, others than matrices, and those that do not fit each other; for types that differ.
+    #[track_caller]
+    pub fn multi_dot(matrices: &[&Self]) -> Result<Self> {
+        let _call = Calling::throughout("multi_dot");
+        let last = matrices.len().wrapping_sub(1);
+        let misfit = |i: usize| {
+            let may_be_vector = i == 0 || i == last;
+            let ndim = matrices[i].ndim();
+            ndim != 2 && !(may_be_vector && ndim == 1)
+        };
+        if matrices.len() < 2 || (0..=last).any(misfit) {
+            let shapes: Vec<&[usize]> = matrices.iter().map(|x| x.shape()).collect();
+            return Err(Error::argument(
+                "multi_dot",
+                "two or more matrices, of which the first and the last may be vectors",
+                format!("shapes {shapes:?}"),
+                "multiply batches by `matmul`",
+            ));
+        }
+        // Rows of the first, and columns of each, of which those of a vector at the end are one.
+        let extents: Vec<usize> = (matrices.iter().enumerate())
+            .flat_map(|(i, x)| match (i, x.shape()) {
+                (0, [k]) => vec![1, *k],
+                (0, shape) => shape.to_vec(),
+                (_, [_]) => vec![1],
+                (_, shape) => vec![shape[1]],
+            })
+            .collect();
+        chain(matrices, &splits(&extents), 0, last)
     }
 
     /// The sum of products over dims of both: dims `dims` of this tensor meet dims `other_dims` of the other, in this order. The
@@ -294,4 +344,38 @@ impl ShardTensor {
         let b: Value = b.value();
         self.run2(a, |exec, x, a| matmul::baddbmm(exec, x, a, &b, beta, alpha))
     }
+}
+
+/// Where to divide each stretch of matrices in a row, by its first and its last, so that its product takes the fewest multiplications.
+fn splits(extents: &[usize]) -> Vec<Vec<usize>> {
+    let n = extents.len() - 1;
+    let (mut costs, mut splits) = (vec![vec![0.0; n]; n], vec![vec![0; n]; n]);
+    for length in 1..n {
+        for first in 0..n - length {
+            let last = first + length;
+            let cost = |split: usize| {
+                let own = [first, split + 1, last + 1].map(|i| extents[i] as f64);
+                costs[first][split] + costs[split + 1][last] + own.iter().product::<f64>()
+            };
+            let at = (first..last).min_by(|&a, &b| cost(a).total_cmp(&cost(b)));
+            splits[first][last] = at.unwrap_or(first);
+            costs[first][last] = cost(splits[first][last]);
+        }
+    }
+    splits
+}
+
+/// The product of a stretch.
+fn chain(
+    matrices: &[&ShardTensor],
+    splits: &[Vec<usize>],
+    first: usize,
+    last: usize,
+) -> Result<ShardTensor> {
+    if first == last {
+        return Ok(matrices[first].clone());
+    }
+    let split = splits[first][last];
+    let left = chain(matrices, splits, first, split)?;
+    left.matmul(&chain(matrices, splits, split + 1, last)?)
 }

@@ -826,6 +826,7 @@ fn errors_name_what_was_called() {
         "more",
         "optimizers",
         "options",
+        "packed",
         "redistribute_axis",
         "reductions",
         "rsample",

@@ -1,6 +1,9 @@
 //! Ops against PyTorch's numbers (`xtests/data/ops.json`), on many layouts: values and gradients.
 
+#[cfg(feature = "linalg")]
+mod algebra;
 mod distributions;
+mod functions;
 mod layers;
 
 use crate::common::close;
@@ -329,6 +332,7 @@ const OPS: [Case; 50] = [
 #[test]
 fn ops_are_pytorchs_wherever_their_operands_lie() {
     check(&OPS);
+    check(functions::FUNCTIONS);
 }
 
 #[test]
@@ -387,6 +391,7 @@ const ALGEBRA: [Case; 23] = [
 #[test]
 fn matrices_are_pytorchs_wherever_they_lie() {
     check(&ALGEBRA);
+    check(algebra::FACTORS);
 }
 
 #[cfg(feature = "linalg")]
@@ -395,6 +400,8 @@ fn all_numbers_of_pytorch_are_compared() {
     let compared = OPS.iter().chain(&ALGEBRA).chain(&layers::LAYERS);
     let compared = compared
         .chain(distributions::DISTRIBUTIONS)
+        .chain(algebra::FACTORS)
+        .chain(functions::FUNCTIONS)
         .map(|(name, _)| *name);
     let mut compared: Vec<&str> = compared.collect();
     compared.sort_unstable();

@@ -35,7 +35,30 @@ fn matrices_and_right_sides_broadcast() {
                         false => a.matmul(x),
                     };
                     let whole = b.expand(expected)?;
+                    let (lu, pivots) = a.lu_factor()?;
+                    let symmetric = a.add(&a.transpose(-2, -1)?)?;
+                    let (ld, rows) = symmetric.ldl_factor()?;
+                    // Pivots of one matrix serve all.
+                    let one = pivots.narrow(0, ..1)?;
+                    let alike = pivots.eq(&one.expand(pivots.shape())?)?.all(.., false)?;
+                    if pivots.ndim() > 1 && alike.item()? == 1.0 {
+                        let found = lu.lu_solve(&one, &b, true, false)?;
+                        assert!(times(&a, &found)?.allclose(&whole, 1e-10, 1e-10, false)?);
+                    }
+                    // As the rows of what is turned twice, and of a vector as it is.
+                    let turned = match vectors || b.ndim() < 2 {
+                        true => lu.lu_solve(&pivots, &b, false, true)?,
+                        false => {
+                            let b = b.transpose(-2, -1)?;
+                            let x = lu.lu_solve(&pivots, &b, false, true)?;
+                            x.transpose(-2, -1)?
+                        }
+                    };
                     for (a, x) in [
+                        (a.clone(), lu.lu_solve(&pivots, &b, true, false)?),
+                        (a.transpose(-2, -1)?, lu.lu_solve(&pivots, &b, true, true)?),
+                        (a.clone(), turned),
+                        (symmetric, ld.ldl_solve(&rows, &b)?),
                         (a.clone(), a.solve(&b)?),
                         (a.tril(0)?, a.solve_triangular(&b, false, false)?),
                         (a.clone(), a.lstsq(&b)?),
@@ -124,4 +147,78 @@ fn factors_have_whole_bases() {
             Ok(())
         });
     }
+}
+
+/// In another order the product of the first two alone would have 2^44 elements.
+#[test]
+fn matrices_in_a_row_are_multiplied_in_the_order_that_takes_least() {
+    on(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let n = 1 << 22;
+        let (column, row) = (mesh.ones([n, 1], shard(0))?, mesh.ones([1, n], shard(1))?);
+        let x = ShardTensor::multi_dot(&[&column, &row, &column, &mesh.ones([1], replicate())?])?;
+        assert_eq!((x.shape(), x.mean_all()?.item()?), (&[n][..], n as f64));
+        let x = ShardTensor::multi_dot(&[&row.flatten()?, &column, &row])?;
+        assert_eq!(x.shape(), [n]);
+        let batch = mesh.ones([2, 3, 3], shard(0))?;
+        for wrong in [
+            &[][..],
+            &[&row],
+            &[&row, &batch],
+            &[&row, &row.flatten()?, &row],
+        ] {
+            let refused = ShardTensor::multi_dot(wrong).unwrap_err();
+            assert_eq!(refused.class(), ErrorClass::Uniform);
+        }
+        Ok(())
+    });
+}
+
+/// Wrong pivots, types and extents are told on all ranks alike; what no factors have as pivots makes NaN.
+#[test]
+fn pivots_that_do_not_fit_are_refused() {
+    on(2, |ctx| {
+        let mesh = ctx.mesh_of(2)?;
+        let a = mesh.from_fn([4, 3, 3], shard(0), |i| pattern(1, i))?;
+        let b = mesh.ones([4, 3, 2], shard(0))?;
+        let (lu, pivots) = a.lu_factor()?;
+        let (ld, rows) = a.ldl_factor()?;
+        let short = pivots.narrow(1, ..2)?;
+        for wrong in [
+            lu.lu_solve(&short, &b, true, false),
+            ld.ldl_solve(&short, &b),
+            lu.lu_solve(&pivots.to(DType::I64)?, &b, true, false),
+            ld.ldl_solve(&rows.to(DType::F64)?, &b),
+            a.householder_product(&b),
+            a.ormqr(&b.select(2, 0)?, &b, false, false),
+            a.tensorsolve(&b),
+            b.tensorinv(9),
+            a.matrix_rank(Some(-1.0), None),
+        ] {
+            assert_eq!(wrong.unwrap_err().class(), ErrorClass::Uniform);
+        }
+        let none = pivots.mul_scalar(0.0)?;
+        for x in [
+            lu.lu_solve(&none, &b, true, false)?,
+            ld.ldl_solve(&none, &b)?,
+        ] {
+            assert_eq!(x.isnan()?.all(.., false)?.item()?, 1.0);
+        }
+        // Which have gradients by right sides alone, or none.
+        let a = a.requires_grad()?;
+        let told = |x: ShardTensor| x.sum_all()?.backward().map(drop);
+        for refused in [
+            told(a.geqrf()?.0),
+            told(a.ldl_factor()?.0),
+            told(a.ldl_solve(&rows, &b)?),
+        ] {
+            let refused = refused.unwrap_err().to_string();
+            assert!(refused.contains("has no derivative"), "{refused}");
+        }
+        let b = b.requires_grad()?;
+        let slopes = ld.ldl_solve(&rows, &b)?.sum_all()?.grad1(&b, false)?;
+        let same = ld.ldl_solve(&rows, &b.ones_like()?)?;
+        assert!(slopes.allclose(&same, 1e-12, 1e-12, false)?);
+        Ok(())
+    });
 }

@@ -571,6 +571,11 @@ trait Parts: Math {
         }
     }
 
+    /// Parts of Airy's function Ai.
+    fn airy_parts(x: f64) -> [f64; 4] {
+        special::airy_parts(x)
+    }
+
     /// Parts of `sin(u) / u`, near 0 by its series, and else of an angle that has the same sine.
     #[inline(always)]
     fn sinc_of(u: f64, angle: f64) -> [f64; 4] {

@@ -548,6 +548,14 @@ macro_rules! unary_table {
                 2 => s[2];
                 3 => s[3];
             }
+            /// Airy's function Ai, a solution of `y″ = x y`: 0 at infinity, on either side.
+            airy_ai: AiryAi {
+                let s = M::airy_parts(x);
+                0 => s[0];
+                1 => s[1];
+                2 => s[2];
+                3 => s[3];
+            }
             /// `x²`
             square: Square {
                 0 => x * x;

@@ -4,13 +4,18 @@ use shard_kernels::{View, ViewMut};
 const A: [f64; 9] = [4.0, 1.0, -2.0, 1.0, 5.0, 0.5, -2.0, 0.5, 6.0];
 
 fn made(kind: Factors, a: &[f64], n: usize, shapes: &[&[usize]]) -> Vec<Vec<f64>> {
+    made_of(kind, a, [n, n], shapes)
+}
+
+/// The factors of a matrix of such extents.
+fn made_of(kind: Factors, a: &[f64], extents: [usize; 2], shapes: &[&[usize]]) -> Vec<Vec<f64>> {
     let mut all: Vec<Vec<f64>> = (shapes.iter())
         .map(|s| vec![9.0; s.iter().product()])
         .collect();
     let mut outs: Vec<ViewMut<'_, f64>> = (all.iter_mut().zip(shapes))
         .map(|(data, shape)| ViewMut::contiguous(data, shape))
         .collect();
-    factors(kind, &View::contiguous(a, &[n, n]), &mut outs);
+    factors(kind, &View::contiguous(a, &extents), &mut outs);
     drop(outs);
     all
 }
@@ -250,4 +255,211 @@ fn triangles_are_all_that_is_read() {
         of(false, true, &[f64::NAN, f64::NAN, 1.0, f64::NAN]),
         [4.0, 4.0]
     );
+}
+
+/// LAPACK's, by `torch.geqrf`; and reflections of a column that is done are none.
+#[test]
+fn reflections_are_lapacks() {
+    let a = [-2.0, -1.0, 2.0, 7.0, 14.0, 23.0];
+    let [made, tau] = &made_of(Factors::Reflections, &a, [3, 2], &[&[3, 2], &[2]])[..] else {
+        panic!("two factors")
+    };
+    let expected = [
+        14.282_856_857_085_7,
+        23.664_733_420_073_36,
+        -0.122_828_568_570_857,
+        -4.356_649_189_097_37,
+        -0.859_799_979_995_999,
+        0.215_352_212_211_912_28,
+    ];
+    assert!(near(made, &expected), "{made:?}");
+    assert!(
+        near(tau, &[1.140_028_008_402_801, 1.911_357_772_337_237_5]),
+        "{tau:?}"
+    );
+    let done = &made_of(
+        Factors::Reflections,
+        &[3.0, 1.0, 0.0, 2.0],
+        [2, 2],
+        &[&[2, 2], &[2]],
+    );
+    assert_eq!(done[..], [vec![3.0, 1.0, 0.0, 2.0], vec![0.0, 0.0]]);
+    let odd = &made_of(
+        Factors::Reflections,
+        &[f64::NAN, 1.0],
+        [2, 1],
+        &[&[2, 1], &[1]],
+    );
+    assert!(odd.concat().iter().all(|x| x.is_nan()));
+}
+
+#[test]
+fn eigenvectors_of_unsymmetric_matrices_are_turned_to_a_real_element() {
+    let a = [0.0, 1.0, 0.0, -1.0, 0.0, 0.0, 1.0, 1.0, 2.0];
+    for power in [0, 700, -700] {
+        let scale = 2_f64.powi(power);
+        let a = a.map(|x| x * scale);
+        let found = made(Factors::Eig, &a, 3, &[&[3, 2], &[3, 6], &[3, 3]]);
+        let [values, vectors, real] = &found[..] else {
+            panic!("three factors")
+        };
+        let (mut pairs, mut at) = (0, 0);
+        for j in 0..3 {
+            let w = [values[2 * j], values[2 * j + 1]];
+            let v = |i: usize| [vectors[6 * i + 2 * j], vectors[6 * i + 2 * j + 1]];
+            for i in 0..3 {
+                let row = |part: usize| (0..3).map(|k| a[3 * i + k] * v(k)[part]).sum::<f64>();
+                let [x, y] = v(i);
+                let is = [w[0] * x - w[1] * y, w[0] * y + w[1] * x];
+                assert!(
+                    (row(0) - is[0]).abs() < 1e-13 * scale
+                        && (row(1) - is[1]).abs() < 1e-13 * scale
+                );
+            }
+            let length: f64 = (0..3).map(|i| v(i)[0].powi(2) + v(i)[1].powi(2)).sum();
+            assert!((length - 1.0).abs() < 1e-14, "{length}");
+            let one = (0..3).find(|i| real[3 * i + j] == 1.0).unwrap();
+            assert!(v(one)[1] == 0.0 && v(one)[0] > 0.5, "{vectors:?}");
+            if w[1] > 0.0 {
+                // Its conjugate is the next one.
+                assert_eq!([w[0], -w[1]], [values[2 * j + 2], values[2 * j + 3]]);
+                pairs += 1;
+            }
+            at += usize::from((w[0] - 2.0 * scale).abs() < 1e-13 * scale && w[1] == 0.0);
+        }
+        assert_eq!((pairs, at), (1, 1));
+    }
+    let odd = [f64::INFINITY, 0.0, 0.0, 1.0];
+    let none = made(Factors::Eig, &odd, 2, &[&[2, 2], &[2, 4], &[2, 2]]);
+    assert!(none.concat().iter().all(|x| x.is_nan()));
+    let empty = made(Factors::Eig, &[], 0, &[&[0, 2], &[0, 0], &[0, 0]]);
+    assert!(empty.concat().is_empty());
+}
+
+/// LAPACK's factors and pivots, by `torch.linalg.ldl_factor`: of a hollow matrix, one whose pivots are single, and one that mixes both.
+#[test]
+fn symmetric_factors_are_lapacks() {
+    let hollow = [
+        0., 1., 2., 5., 1., 0., 3., 4., 2., 3., 0., 1., 5., 4., 1., 0.,
+    ];
+    let of_hollow = [
+        0., 0., 0., 0., 5., 0., 0., 0., 0.2, 0.4, -0.8, 0., 0.8, 0.2, -1.5, 0.2,
+    ];
+    let single = [4., 1., 2., 1., 9., 3., 2., 3., 7.];
+    let of_single = [
+        4.,
+        0.,
+        0.,
+        0.25,
+        8.75,
+        0.,
+        0.5,
+        2.5 / 8.75,
+        6. - 6.25 / 8.75,
+    ];
+    for (a, expected, rows) in [
+        (&hollow[..], &of_hollow[..], &[-4, -4, 3, 4][..]),
+        (&single, &of_single, &[1, 2, 3]),
+    ] {
+        let n = rows.len();
+        let (mut made, mut pivots) = (vec![9.0; n * n], vec![9; n]);
+        symmetric_factors(
+            &View::contiguous(a, &[n, n]),
+            &mut ViewMut::contiguous(&mut made, &[n, n]),
+            &mut ViewMut::contiguous(&mut pivots, &[n]),
+        );
+        assert!(near(&made, expected), "{made:?}");
+        assert_eq!(pivots, rows);
+    }
+}
+
+/// Of any symmetric matrix, and of many right-hand sides; what is above the diagonal is not read.
+#[test]
+fn symmetric_solutions_solve() {
+    for n in [0, 1, 2, 3, 5, 8, 13] {
+        for turn in 0..6 {
+            // Small diagonals make blocks of two.
+            let entry = |i: usize, j: usize| {
+                let (i, j) = (i.max(j), i.min(j));
+                let x = ((7 * i * i + 3 * j + 5 * i * j + turn) % 17) as f64 - 8.0;
+                if i == j {
+                    x * f64::from(turn as u8 % 3) / 8.0
+                } else {
+                    x
+                }
+            };
+            let whole: Vec<f64> = (0..n * n).map(|f| entry(f / n, f % n)).collect();
+            let lower: Vec<f64> = (0..n * n)
+                .map(|f| if f / n >= f % n { whole[f] } else { f64::NAN })
+                .collect();
+            let x: Vec<f64> = (0..n * 2).map(|f| (f as f64 * 1.3).sin()).collect();
+            let b: Vec<f64> = (0..n * 2)
+                .map(|f| {
+                    (0..n)
+                        .map(|k| whole[f / 2 * n + k] * x[2 * k + f % 2])
+                        .sum()
+                })
+                .collect();
+            let (mut made, mut pivots) = (vec![9.0; n * n], vec![9; n]);
+            symmetric_factors(
+                &View::contiguous(&lower, &[n, n]),
+                &mut ViewMut::contiguous(&mut made, &[n, n]),
+                &mut ViewMut::contiguous(&mut pivots, &[n]),
+            );
+            let mut found = vec![9.0; n * 2];
+            let mut solve = |pivots: &[i32]| {
+                symmetric_solve(
+                    &View::contiguous(&made, &[n, n]),
+                    &View::contiguous(pivots, &[n]),
+                    &View::contiguous(&b, &[n, 2]),
+                    &mut ViewMut::contiguous(&mut found, &[n, 2]),
+                );
+                found.clone()
+            };
+            let apart = solve(&pivots)
+                .iter()
+                .zip(&x)
+                .map(|(a, b)| (a - b).abs())
+                .fold(0.0, f64::max);
+            let det = made_det(&whole, n);
+            assert!(
+                det.abs() < 1e-6 || apart < 1e-10,
+                "{n} {turn}: {apart}, {pivots:?}"
+            );
+            for wrong in [0, n as i32 + 1, i32::MIN] {
+                let wrong = vec![wrong; n];
+                assert!(solve(&wrong).iter().all(|x| x.is_nan()), "{wrong:?}");
+            }
+        }
+    }
+}
+
+fn made_det(a: &[f64], n: usize) -> f64 {
+    made(Factors::Det, a, n, &[&[]])[0][0]
+}
+
+#[test]
+fn interchanges_make_the_permutation_that_they_are_of() {
+    let wave: Vec<f64> = (0..30).map(|f| ((5 * f * f + 3 * f) % 11) as f64).collect();
+    for (m, n) in [(5, 6), (6, 5), (6, 1), (1, 4)] {
+        let k = m.min(n);
+        let shapes: [&[usize]; 3] = [&[m, m], &[m, k], &[k, n]];
+        let p = &made_of(Factors::Lu, &wave[..m * n], [m, n], &shapes)[0];
+        let (mut pivots, mut again) = (vec![0; k], vec![9.0; m * m]);
+        let rows = &mut ViewMut::contiguous(&mut pivots, &[k]);
+        interchanges(&View::contiguous(p, &[m, m]), rows);
+        assert!(
+            (1..).zip(&pivots).all(|(row, &other)| row <= other),
+            "{pivots:?}"
+        );
+        let to = &mut ViewMut::contiguous(&mut again, &[m, m]);
+        permutations(&View::contiguous(&pivots, &[k]), to);
+        assert_eq!(&again, p);
+    }
+    let mut none = [0.0; 4];
+    for wrong in [[0, 2], [3, 2], [-1, 2]] {
+        let to = &mut ViewMut::contiguous(&mut none, &[2, 2]);
+        permutations(&View::contiguous(&wrong, &[2]), to);
+        assert!(none.iter().all(|x| x.is_nan()), "{wrong:?}");
+    }
 }

@@ -129,6 +129,60 @@ fn falling_bessel_functions_are_known_and_join() {
     assert_eq!(one(Unary::SphericalBesselJ0, 1, 0.0), 0.0);
 }
 
+/// mpmath's numbers, as exact as what the phase, or the exponent, of so large a number leaves.
+#[test]
+fn airys_function_is_known() {
+    for (x, [value, slope]) in [
+        (0.0, [0.3550280538878172, -0.2588194037928068]),
+        (-0.0, [0.3550280538878172, -0.2588194037928068]),
+        (0.3, [0.2788064819550049, -0.2451463642190548]),
+        (-0.5, [0.4757280916105396, -0.20408167033954738]),
+        (1.6, [0.06253690796893195, -0.08699590844810412]),
+        (-2.338, [7.531737652339437e-05, 0.7012108132634838]),
+        (2.5, [0.01572592338047049, -0.026250881035903232]),
+        (-4.2, [0.08921076323945072, -0.7822156078624519]),
+        (5.25, [6.081011452242365e-05, -0.00014209461719726815]),
+        (-8.75, [-0.2382300384596355, -0.6738561861206686]),
+        (9.4999, [5.331920597289731e-10, -1.6571459104587126e-09]),
+        (9.6, [3.9032335304151394e-10, -1.2193337781681137e-09]),
+        (-9.51, [0.3200324144571808, -0.07771798254767023]),
+        (14.0, [9.920205491192377e-17, -3.729310110017901e-16]),
+        (-30.25, [-0.23690042849155973, -0.23219733237268927]),
+        (100.0, [2.6344821520881846e-291, -2.6351403616044097e-290]),
+        (-1000.5, [-0.04689546151561413, -2.8050205709318075]),
+        (103.0, [1.9562320229339223e-304, -1.985833197807815e-303]),
+    ] {
+        let digits = 2e-15 * (1.0 + x.abs() * x.abs().sqrt());
+        let wave = |power: f64| if x < -9.0 { x.abs().powf(power) } else { 0.0 };
+        for (order, expected, size) in [(0, value, wave(-0.25)), (1, slope, wave(0.25))] {
+            let got = one(Unary::AiryAi, order, x);
+            let apart = (got - expected).abs();
+            assert!(
+                apart <= digits * f64::max(expected.abs(), size),
+                "{order} at {x}: {got} is not {expected}"
+            );
+        }
+        let [f, first, second, third] = [0, 1, 2, 3].map(|order| one(Unary::AiryAi, order, x));
+        assert_eq!([second, third], [x * f, f + x * first]);
+    }
+    // Where one series ends the other goes on, and at the ends it is 0.
+    for at in [-9.5, -0.5, 1.5, 9.5] {
+        for order in 0..=3 {
+            let [below, above] = [at - 1e-13, at + 1e-13].map(|x| one(Unary::AiryAi, order, x));
+            assert!(
+                (below - above).abs() < 2e-11 * above.abs().max(1e-2),
+                "{order} at {at}"
+            );
+        }
+    }
+    assert_eq!(
+        [INF, -INF, -1e300].map(|x| one(Unary::AiryAi, 0, x)),
+        [0.0; 3]
+    );
+    assert_eq!(one(Unary::AiryAi, 1, INF), 0.0);
+    assert!(one(Unary::AiryAi, 0, NAN).is_nan() && one(Unary::AiryAi, 1, -INF).is_nan());
+}
+
 /// At the ends of the domain PyTorch's numbers, but at infinity, where it has NaN for what falls to 0.
 #[test]
 fn hurwitzs_zeta_function_is_known() {

@@ -1,6 +1,6 @@
 //! Gradients of factors, by the formulas of Giles, "Collected matrix derivative results" (2008), and Walter and Lehmann (2012) for QR.
 
-use super::{apply, apply_solve, solve_triangular};
+use super::{apply, apply_solve, solve_triangular, unsymmetric};
 use crate::families::elementwise::{
     add, cast, eq, le, masked_fill, mul, mul_scalar, neg, number, sub, unary,
 };
@@ -46,6 +46,11 @@ pub(super) fn of(
         (Factors::Adjugate, Some(dy)) => adjugate(exec, x, &y[0], dy).map(Some),
         (Factors::Exp, Some(dy)) => exponential(exec, x, dy).map(Some),
         (Factors::Eigh, _) => eigh(exec, y, given(0), given(1)).map(Some),
+        (Factors::Eig, _) => unsymmetric::gradient(exec, y, given(0), given(1)).map(Some),
+        (Factors::Reflections, _) => Err(OpError::NoVjp {
+            op: "geqrf",
+            operand: 0,
+        }),
         _ => Ok(None),
     }
 }

@@ -5,12 +5,18 @@
 
 mod gradient;
 mod made;
+mod packed;
 mod pseudo;
+mod reflections;
+mod unsymmetric;
 
 pub use self::made::{
     MatrixNorm, cond, lstsq, matrix_norm, matrix_power, qr_complete, svd_full, svdvals,
 };
+pub use self::packed::{ldl_factor, ldl_solve, lu_factor, lu_solve};
 pub use self::pseudo::pinv;
+pub use self::reflections::{householder_product, ormqr};
+pub use self::unsymmetric::eig;
 use crate::families::shape::{reshape, unsqueeze};
 use crate::families::triangle::{tril, triu};
 use crate::families::types::float_types;
@@ -62,6 +68,9 @@ factors! {
     slogdet => Slogdet, true;
     /// The exponential `e^A`.
     matrix_exp => Exp, true;
+    /// `Q` and `R` with `Q R = A` as LAPACK keeps them: `R`, `[.., m, n]`, on and above the diagonal, and below it the vectors `v` of reflections
+    /// `1 - tau v vᵀ`, whose product is `Q` and whose first elements, ones, are not kept; and `tau`, `[.., min(m, n)]`. There is no gradient.
+    geqrf => Reflections, false;
 }
 
 /// `X` with `A X = B`; `b` is `[.., n, k]`, or a vector for each matrix if it has a dim less than `a`. Batch dims must be equal.
@@ -172,6 +181,8 @@ impl Op for Decompose {
             Factors::Slogdet => "slogdet",
             Factors::Exp => "matrix_exp",
             Factors::Adjugate => "adjugate",
+            Factors::Reflections => "geqrf",
+            Factors::Eig => "eig",
         }
     }
 
@@ -188,7 +199,10 @@ impl Op for Decompose {
         let [batch @ .., m, n] = &inputs[0].shape[..] else {
             return Err(misfit(self.name(), "there are no matrices", inputs));
         };
-        let square = !matches!(self.kind, Factors::Qr | Factors::Lu | Factors::Svd);
+        let square = !matches!(
+            self.kind,
+            Factors::Qr | Factors::Lu | Factors::Svd | Factors::Reflections
+        );
         if square && m != n {
             return Err(misfit(self.name(), "the matrices are not square", inputs));
         }
@@ -205,6 +219,8 @@ impl Op for Decompose {
             Factors::Eigh => vec![vec![*n], vec![*n, *n]],
             Factors::Det => vec![vec![]],
             Factors::Slogdet => vec![vec![], vec![]],
+            Factors::Reflections => vec![vec![*m, *n], vec![k]],
+            Factors::Eig => vec![vec![*n, 2], vec![*n, 2 * *n], vec![*n, *n]],
         };
         let mut rule = rule
             .input(divided_instead(&factors, 2, largest(batch, &factors)))

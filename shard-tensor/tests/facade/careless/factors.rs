@@ -77,6 +77,41 @@ pub(super) const ALL: &[(&str, Call)] = &[
         one(whole(c, m)?.cond(order))
     }),
     ("svdvals", |c, m| one(whole(c, m)?.svdvals())),
+    ("lu_solve", |c, m| {
+        let [a, b] = [whole(c, m)?, whole(c, m)?];
+        let (factors, pivots) = a.lu_factor()?;
+        one(factors.lu_solve(&pivots, &b, c.flag(), c.flag()))
+    }),
+    ("packed", |c, m| {
+        let [a, b] = [whole(c, m)?, whole(c, m)?];
+        let (factors, pivots) = a.detach().ldl_factor()?;
+        one(factors.ldl_solve(&pivots, &b))
+    }),
+    ("ormqr", |c, m| {
+        let [a, b] = [whole(c, m)?, whole(c, m)?];
+        let (reflections, tau) = a.detach().geqrf()?;
+        one(reflections.ormqr(&tau, &b, c.flag(), c.flag()))
+    }),
+    ("packed", |c, m| {
+        let [a, b] = [whole(c, m)?, whole(c, m)?];
+        let tau = b.select(-1, c.offset())?;
+        one(a.householder_product(&tau))
+    }),
+    // In which order values come is decided by none.
+    ("eig", |c, m| one(whole(c, m)?.eigvals()?.sum(-2, false))),
+    ("matrix_rank", |c, m| {
+        let (atol, rtol) = (c.number(), c.number());
+        one(whole(c, m)?.matrix_rank(c.maybe(atol), c.maybe(rtol)))
+    }),
+    ("cholesky_solve", |c, m| {
+        let [a, b] = [whole(c, m)?, whole(c, m)?];
+        one(a.cholesky_solve(&b))
+    }),
+    ("tensorinv", |c, m| one(whole(c, m)?.tensorinv(c.extent()))),
+    ("tensorsolve", |c, m| {
+        let [a, b] = [whole(c, m)?, whole(c, m)?];
+        one(a.tensorsolve(&b.sum(-1, false)?))
+    }),
     ("qr_complete", |c, m| {
         let (q, r) = whole(c, m)?.qr_complete()?;
         one(q.matmul(&r))
