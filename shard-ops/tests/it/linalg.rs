@@ -106,12 +106,6 @@ fn eigenvectors_have_one_ranks_slopes_under_all_layouts_of_the_batch() {
 
 #[test]
 fn packed_factors_are_one_ranks_under_all_layouts_of_the_batch() {
-    let sides = [positive(5, 3), Tensor::drawn([5, 3, 2], 4)];
-    let tried = validated("ldl_solve", &sides, &|e, v| {
-        let [factors, pivots] = ldl_factor(e, &v[0])?;
-        ldl_solve(e, &factors, &pivots, &v[1]).map(drop)
-    });
-    assert!(tried.slopes > 0, "by right sides");
     for shape in [[4, 3, 3], [3, 4, 2], [3, 2, 4]] {
         let operands = [Tensor::drawn(shape, 5)];
         validated("geqrf", &operands, &|e, v| geqrf(e, &v[0]).map(drop));

@@ -456,7 +456,7 @@ fn interchanges_make_the_permutation_that_they_are_of() {
         permutations(&View::contiguous(&pivots, &[k]), to);
         assert_eq!(&again, p);
     }
-    let mut none = [0.0; 4];
+    let mut none = [0.0_f64; 4];
     for wrong in [[0, 2], [3, 2], [-1, 2]] {
         let to = &mut ViewMut::contiguous(&mut none, &[2, 2]);
         permutations(&View::contiguous(&wrong, &[2]), to);

@@ -129,11 +129,11 @@ fn falling_bessel_functions_are_known_and_join() {
     assert_eq!(one(Unary::SphericalBesselJ0, 1, 0.0), 0.0);
 }
 
-/// mpmath's numbers, as exact as what the phase, or the exponent, of so large a number leaves.
+/// mpmath's numbers, as exact as what the phase, or the exponent, of so large a number leaves; near its zeros as its waves are high.
 #[test]
 fn airys_function_is_known() {
     for (x, [value, slope]) in [
-        (0.0, [0.3550280538878172, -0.2588194037928068]),
+        (0.0_f64, [0.3550280538878172, -0.2588194037928068]),
         (-0.0, [0.3550280538878172, -0.2588194037928068]),
         (0.3, [0.2788064819550049, -0.2451463642190548]),
         (-0.5, [0.4757280916105396, -0.20408167033954738]),
@@ -153,7 +153,7 @@ fn airys_function_is_known() {
         (103.0, [1.9562320229339223e-304, -1.985833197807815e-303]),
     ] {
         let digits = 2e-15 * (1.0 + x.abs() * x.abs().sqrt());
-        let wave = |power: f64| if x < -9.0 { x.abs().powf(power) } else { 0.0 };
+        let wave = |power: f64| if x < -1.0 { x.abs().powf(power) } else { 0.0 };
         for (order, expected, size) in [(0, value, wave(-0.25)), (1, slope, wave(0.25))] {
             let got = one(Unary::AiryAi, order, x);
             let apart = (got - expected).abs();
