@@ -2,7 +2,7 @@
 
 use crate::{Result, ShardTensor};
 use shard_comm::Calling;
-use shard_ops::elementwise::{Polynomial, polynomial};
+use shard_ops::elementwise::{OrthogonalPolynomial, polynomial};
 
 macro_rules! polynomials {
     ($($(#[$doc:meta])* $name:ident: $variant:ident, $shifted:literal;)*) => {
@@ -19,7 +19,7 @@ macro_rules! polynomials {
             #[track_caller]
             pub fn $name(&self, degree: usize) -> Result<Self> {
                 let _call = Calling::of(stringify!($name));
-                self.run(|exec, x| polynomial(exec, x, Polynomial::$variant, degree, $shifted))
+                self.run(|exec, x| polynomial(exec, x, OrthogonalPolynomial::$variant, degree, $shifted))
             }
         )*}
     };

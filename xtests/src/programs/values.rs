@@ -6,8 +6,6 @@ use crate::strategies::{Recipe, resolve};
 use shard_ops::testing::Rng;
 use shard_spec::Layout;
 use shard_tensor::{DType, Mesh, Result, ShardTensor};
-use std::cell::Cell;
-use std::rc::Rc;
 
 /// Elements of a value at most; what is larger is not kept.
 const LARGEST: usize = 2500;

@@ -26,7 +26,7 @@ pub use self::edges::{clamp_by, fmax, fmin, heaviside, isclose, nan_to_num, sign
 pub(crate) use self::mask::masked;
 pub use self::mask::{masked_fill, where_};
 pub use self::number::number;
-pub use self::polynomials::{Polynomial, polynomial};
+pub use self::polynomials::{OrthogonalPolynomial, polynomial};
 use self::slopes::{QUOTIENT, gamma_density, is_zero, power_slope, shared};
 use super::broadcast::sum_to;
 use super::full::{each_rounded_once, rounded_once};

@@ -9,7 +9,7 @@ use crate::{Exec, OpError, Result, Value};
 /// The family of a polynomial, of which there is one of every degree (DLMF chapter 18).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Polynomial {
+pub enum OrthogonalPolynomial {
     /// Chebyshev's of the first kind: `cos(n arccos x)`.
     ChebyshevT,
     /// Chebyshev's of the second kind.
@@ -31,7 +31,7 @@ pub enum Polynomial {
 /// The greatest degree: formulas have steps in proportion to it.
 const MOST: usize = 1000;
 
-impl Polynomial {
+impl OrthogonalPolynomial {
     fn name(self) -> &'static str {
         match self {
             Self::ChebyshevT => "chebyshev_polynomial_t",
@@ -103,7 +103,7 @@ impl Polynomial {
 pub fn polynomial(
     exec: &dyn Exec,
     x: &Value,
-    of: Polynomial,
+    of: OrthogonalPolynomial,
     degree: usize,
     shifted: bool,
 ) -> Result<Value> {

@@ -51,7 +51,7 @@ pub(super) fn gradient(
     let v = Complex::side_by_side(exec, vectors)?;
     let mut inner = None;
     if let Some(dv) = dv {
-        let du = v.within(exec, Complex::side_by_side(exec, dv)?, real)?;
+        let du = v.within(exec, &Complex::side_by_side(exec, dv)?, real)?;
         let within = v.product(exec, &du, [true, false])?;
         inner = Some(within.divided(exec, &Complex::pairs(exec, values)?)?);
     }
@@ -154,7 +154,7 @@ impl Complex {
 
     /// Of the cotangent `g` of these vectors what leaves their lengths and the elements that are real as they are: for every column
     /// `g - v Re(vᴴ g) - i e Im(vᴴ g) / vₑ`, where `e` is the element's place.
-    fn within(&self, exec: &dyn Exec, g: Self, real: &Value) -> Result<Self> {
+    fn within(&self, exec: &dyn Exec, g: &Self, real: &Value) -> Result<Self> {
         let rows = self.re.ndim() - 2;
         let of_columns = |x: &Value, y: &Value| sum(exec, &mul(exec, x, y)?, &[rows], true);
         let along = add(
