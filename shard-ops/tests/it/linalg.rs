@@ -8,7 +8,8 @@ use shard_ops::linalg::{
     lu_factor, lu_solve, matrix_exp, matrix_power, ormqr, pinv, qr, slogdet, solve,
     solve_triangular, svd,
 };
-use shard_ops::shape::transpose;
+use shard_ops::matmul::matmul;
+use shard_ops::shape::{transpose, unsqueeze};
 use shard_ops::testing::Tensor;
 use shard_ops::{Exec, Result, Value};
 use shard_redistribute::Array;
@@ -116,6 +117,46 @@ fn packed_factors_are_one_ranks_under_all_layouts_of_the_batch() {
     let operands = [Tensor::drawn([4, 3, 3], 6)];
     validated("ldl_factor", &operands, &|e, v| {
         ldl_factor(e, &v[0]).map(drop)
+    });
+}
+
+#[test]
+fn packed_factors_solve_on_either_side() {
+    on_ranks(&[2], |cx, engine| {
+        let of = |shape: &[usize], salt: usize| {
+            let layout = Layout::parse(cx.mesh(), shape, "S(0)").unwrap();
+            let entry = |i: &[usize]| {
+                let flat = i.iter().fold(salt, |at, &i| 5 * at + i);
+                ((flat * flat) % 13) as f64 - 5.5
+            };
+            Value::new(Array::from_fn::<f64>(cx, &layout, entry).unwrap())
+        };
+        let (a, b, list) = (of(&[4, 3, 3], 1), of(&[4, 3, 3], 2), of(&[4, 3], 3));
+        let [factors, pivots] = lu_factor(engine, &a).unwrap();
+        let turned = transpose(engine, &a, 1, 2).unwrap();
+        let near = |found: &Value, expected: &Value| {
+            let (found, expected) = (whole(engine, found), whole(engine, expected));
+            let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-10;
+            found.iter().zip(&expected).all(near)
+        };
+        for (left, turns) in [(true, false), (true, true), (false, false), (false, true)] {
+            let of = if turns { &turned } else { &a };
+            let x = lu_solve(engine, &factors, &pivots, &b, left, turns).unwrap();
+            let [first, second] = if left { [of, &x] } else { [&x, of] };
+            assert!(
+                near(&matmul(engine, first, second).unwrap(), &b),
+                "{left} {turns}"
+            );
+            // A vector is a column, or a row.
+            let x = lu_solve(engine, &factors, &pivots, &list, left, turns).unwrap();
+            let of = if left == turns { &turned } else { &a };
+            let column = unsqueeze(engine, &x, 2).unwrap();
+            let made = matmul(engine, of, &column).unwrap();
+            assert!(
+                near(&made, &unsqueeze(engine, &list, 2).unwrap()),
+                "{left} {turns}"
+            );
+        }
     });
 }
 

@@ -211,10 +211,10 @@ fn gradients_of_gradients_of_neighbourhoods_are_those_of_a_mask() {
         shard(2).into(),
         shard(3).into(),
     ];
-    // Windows of three rows, shifted inwards at the ends, and two columns up to the query's own.
+    // Windows of three rows, shifted inwards at the ends, and three columns up to the query's own, or fewer.
     let sees = |[row, column]: [usize; 2], [of_row, of_column]: [usize; 2]| {
         let first = row.saturating_sub(1).min(2);
-        (first..first + 3).contains(&of_row) && of_column <= column && column <= of_column + 1
+        (first..first + 3).contains(&of_row) && of_column <= column && column <= of_column + 2
     };
     for at in &layouts {
         Launch::new(3)
@@ -234,7 +234,7 @@ fn gradients_of_gradients_of_neighbourhoods_are_those_of_a_mask() {
                     })?
                     .to(DType::Bool)?;
                 let flat = |x: &ShardTensor| x.flatten_dims(1, 2)?.transpose(1, 2);
-                let near = Neighborhood::new([3, 2]).causal([false, true]);
+                let near = Neighborhood::new([3, 3]).causal([false, true]);
                 let out = q.neighborhood_attention(&k, &v, &near)?;
                 let (options, operands) = (Attention::new(), [&q, &k, &v]);
                 let dense = flat(&q)?.attention(&flat(&k)?, &flat(&v)?, Some(&mask), &options)?;
