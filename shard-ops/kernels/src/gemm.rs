@@ -3,7 +3,8 @@
 //! They are computed by the crates `gemm`. Where the processor has a unit for products of `bf16`, that computes those of `bf16`: tiles of AMX, or
 //! vectors of pairs of AVX-512. Tiles compute large products of single precision too: of numbers that come from 16 bits one each, of others as
 //! sums of three of `bf16`, which is as exact and takes six (`gemm/parts.rs`). Products of integers, which these have not, are loops over tiles
-//! (`gemm/whole.rs`), and those of a few numbers, or of short rows with a vector, plain loops (`gemm/tiny.rs`).
+//! (`gemm/whole.rs`), and those of a few numbers, or of short rows with a vector, plain loops (`gemm/tiny.rs`). With AVX2 so are those of a matrix
+//! and a vector (`gemm/vector.rs`).
 
 #[cfg(amx)]
 #[expect(
@@ -27,6 +28,7 @@ mod thin;
 mod tiles;
 mod tiny;
 mod unit;
+mod vector;
 mod whole;
 
 #[doc(hidden)]
@@ -218,6 +220,9 @@ pub fn gemm<T: Real>(
     }
     let product = T::product();
     if product.in_tiles([m, n, k], &a, &b, &mut c, accumulate) {
+        return;
+    }
+    if vector::product([m, n, k], &a, &b, &mut c, accumulate) {
         return;
     }
     if few::pays([m, n, k], &a) {

@@ -625,7 +625,22 @@ fn with_vector<T: Real>(
 fn rows_with_a_vector<T: Real>() {
     let mut rng = Rng::new(78);
     let many = 150;
-    for (k, apart) in [(3, 1), (4, 3), (5, 1), (8, 2), (9, 1), (16, 1)] {
+    // Elsewhere the order of longer sums in rows is the library's.
+    #[cfg(target_arch = "x86_64")]
+    let are_here = matches!(pulp::Arch::new(), pulp::Arch::V3(_));
+    #[cfg(not(target_arch = "x86_64"))]
+    let are_here = false;
+    for (k, apart) in [
+        (3, 1),
+        (4, 3),
+        (5, 1),
+        (8, 2),
+        (9, 1),
+        (16, 1),
+        (37, 1),
+        (100, 2),
+        (303, 1),
+    ] {
         let [x, v, start] = [many * k, k, many * apart].map(|len| rng.vec::<T>(len));
         let in_rows = Mat::row_major(&x, k);
         let in_columns = Mat::row_major(&x, many).transposed();
@@ -650,11 +665,11 @@ fn rows_with_a_vector<T: Real>() {
                 assert!((found.wide() - first - sum).abs() < bound, "{k}: row {i}");
             }
             assert_eq!(all[0], all[1], "{k}");
-            // The order of longer sums in rows is the library's.
-            if matrix.col_step == 1 && k > 4 {
+            let are_long = matrix.col_step == 1 && k > 4;
+            if are_long && !are_here {
                 continue;
             }
-            for few in [2, 5, 16, 21, 65] {
+            for few in [if are_long { 1 } else { 2 }, 2, 5, 16, 21, 65] {
                 let written = (few - 1) * apart + 1;
                 for (some, all) in product(few).iter().zip(&all) {
                     assert_eq!(
