@@ -34,11 +34,11 @@ pub(super) fn run<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) -> boo
         (Unary::Expm1, 0) => each(x, y, expm1),
         (Unary::Elu { alpha }, 0) => {
             let alpha = alpha as f32;
-            each(x, y, |x| if x > 0.0 { x } else { alpha * expm1(x) })
+            each(x, y, |x| either(x > 0.0, x, alpha * expm1(x)))
         }
         (Unary::Elu { alpha }, 1) => {
             let alpha = alpha as f32;
-            each(x, y, |x| if x > 0.0 { 1.0 } else { alpha * exp(x) })
+            each(x, y, |x| either(x > 0.0, 1.0, alpha * exp(x)))
         }
         (Unary::Log, 0) => most(x, y, ln_of_normal, is_normal, ln),
         (Unary::Log1p, 0) => each(x, y, ln_1p),
@@ -209,6 +209,12 @@ fn atan(x: f32) -> f32 {
         p = p.mul_add(square, FIT[i]);
     }
     (from + (p * square).mul_add(x_of, x_of)).copysign(x)
+}
+
+/// One of two numbers that are both known. Where one were computed behind a condition, the compiler would keep a branch for it, and no vectors.
+#[inline(always)]
+fn either(is_first: bool, first: f32, second: f32) -> f32 {
+    if is_first { first } else { second }
 }
 
 /// `x` or the nearer of two bounds. These are comparisons, so that NaN passes through.
