@@ -5,7 +5,9 @@ use super::cover::{self, Extremes, PIECE};
 use super::dropout::DropoutMask;
 use super::segments::Segments;
 use super::stored::{Stored, gather, start};
+use crate::pointwise::vectorized;
 use crate::{Positions, View};
+use pulp::{Simd, WithSimd};
 use shard_device::Bool;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -452,9 +454,14 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
                 && let Some(allow) = &self.allow
             {
                 let (at, step) = self.pair(allow, tile, r);
-                for (j, t) in row.iter_mut().enumerate() {
-                    let seen = allow.data()[at.wrapping_add_signed(j as isize * step)].get();
-                    *t = if seen { *t } else { hidden };
+                if step == 1 {
+                    let seen = &allow.data()[at..][..keys.len()];
+                    vectorized(Hide { row, seen, hidden });
+                } else {
+                    for (j, t) in row.iter_mut().enumerate() {
+                        let seen = allow.data()[at.wrapping_add_signed(j as isize * step)].get();
+                        *t = if seen { *t } else { hidden };
+                    }
                 }
             }
         }
@@ -484,6 +491,25 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
                     num_traits::Zero::zero()
                 };
             }
+        }
+    }
+}
+
+/// Hides the keys that a query does not see: their logits become `hidden`. Which are seen nobody can foresee, so it is a choice between
+/// values.
+struct Hide<'a, A> {
+    row: &'a mut [A],
+    seen: &'a [Bool],
+    hidden: A,
+}
+
+impl<A: Copy> WithSimd for Hide<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (logit, seen) in self.row.iter_mut().zip(self.seen) {
+            *logit = if seen.get() { *logit } else { self.hidden };
         }
     }
 }
