@@ -181,16 +181,34 @@ impl<T: Real, P: Power<T>> WithSimd for PowerSums<'_, T, P> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let mut all = [[T::zero(); WIDE]; POINTS];
-        for (k, row) in self.panel.iter().enumerate() {
-            for (sums, point) in all.iter_mut().zip(self.points) {
-                let a = point[k];
-                for (sum, b) in sums.iter_mut().zip(row) {
-                    *sum += self.power.of(a - *b);
+        // 32 registers hold the sums of all columns, 16 those of a few.
+        match (S::F32_LANES, T::lanes::<S>()) {
+            (16.., _) => self.by::<WIDE>(),
+            (_, 8) => self.by::<{ WIDE / 4 }>(),
+            _ => self.by::<{ WIDE / 8 }>(),
+        }
+    }
+}
+
+impl<T: Real, P: Power<T>> PowerSums<'_, T, P> {
+    /// So many columns at a time.
+    #[inline(always)]
+    fn by<const SOME: usize>(self) {
+        for part in 0..WIDE / SOME {
+            let mut all = [[T::zero(); SOME]; POINTS];
+            for (k, row) in self.panel.iter().enumerate() {
+                let row = &pulp::as_arrays::<SOME, T>(row).0[part];
+                for (sums, point) in all.iter_mut().zip(self.points) {
+                    let a = point[k];
+                    for (sum, b) in sums.iter_mut().zip(row) {
+                        *sum += self.power.of(a - *b);
+                    }
                 }
             }
+            for (to, sums) in self.sums.iter_mut().zip(all) {
+                pulp::as_arrays_mut::<SOME, T>(to).0[part] = sums;
+            }
         }
-        *self.sums = all;
     }
 }
 
