@@ -43,7 +43,10 @@ pub(super) fn correlate<T: Real>(
         line.correlate(x, weight, bias, y);
     } else if apart::are_copied(g) {
         apart::correlate(x, weight, bias, y, g);
-    } else if !are_few(y) && beside::pay(g, y.batch, y.extent, x.extent[2], lanes::<T>()) {
+    } else if !are_few(y)
+        && !fill_little(y, g)
+        && beside::pay(g, y.batch, y.extent, x.extent[2], lanes::<T>())
+    {
         vectorized(Direct {
             x,
             weight,
@@ -79,6 +82,9 @@ pub(super) fn correlate<T: Real>(
     }
 }
 
+/// More weights than these leave a second-level cache of half a MiB.
+const LARGE: usize = 256 * 1024;
+
 /// Rows shorter than this fill too few lanes of a tile.
 fn narrow<T: Real>() -> usize {
     48 / size_of::<T>()
@@ -87,6 +93,13 @@ fn narrow<T: Real>() -> usize {
 /// Whether there are so few narrow outputs that products of matrices, of weights as they lie, take less time.
 fn are_few<T: Real>(y: &SlabMut<'_, T>) -> bool {
     y.extent[2] < narrow::<T>() && y.batch * y.extent.iter().product::<usize>() <= SITES
+}
+
+/// Whether rows do not fill a vector of AVX2, and weights no second-level cache. Its 16 registers hold tiles of half the height, which read twice as
+/// much for each product, so that products of matrices take less time than lines side by side.
+fn fill_little<T: Real>(y: &SlabMut<'_, T>, g: &Geometry) -> bool {
+    let (lanes, weights) = (lanes::<T>(), g.cout * g.taps());
+    lanes * size_of::<T>() == 32 && y.extent[2] < lanes && weights > LARGE
 }
 
 pub(super) fn start_from_bias<T: Real>(bias: Option<&[T]>, y: &mut SlabMut<'_, T>, g: &Geometry) {

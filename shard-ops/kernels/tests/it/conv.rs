@@ -271,6 +271,9 @@ fn narrow_rows_side_by_side_match_plain_loops() {
         };
         compare::<f32>(&case, &mut rng);
     }
+    // So many weights that with AVX2 rows are products of matrices.
+    let case = case_of(&mut rng, 2, [172, 172], 1, &[[4, 3, 1, 1]; 2]);
+    compare::<f32>(&case, &mut rng);
 }
 
 /// Few outputs of many channels, whose gradients are products of matrices: of several images and groups, by the input where there are fewer
