@@ -180,20 +180,25 @@ impl Block {
     }
 
     fn forward(&self, x: &ShardTensor) -> Result<ShardTensor> {
-        let layer = self.layer.clone();
-        let moved;
-        let x = match x.mesh().mesh() == self.mesh.mesh() {
-            true => x,
-            false => {
-                moved = x.to_mesh(&self.mesh, Placements::everywhere(shard(0)))?;
-                &moved
-            }
-        };
+        let (layer, mesh) = (self.layer.clone(), self.mesh.clone());
+        // What runs again moves again.
         let y = match self.again {
-            true => x.context().recompute1(x, move |x| layer.forward(x))?,
-            false => layer.forward(x)?,
+            true => (x.context()).recompute1(x, move |x| layer.forward(&there(x, &mesh)?))?,
+            false => layer.forward(&there(x, &mesh)?)?,
         };
-        if self.residual { x.add(&y) } else { Ok(y) }
+        if self.residual {
+            there(x, &self.mesh)?.add(&y)
+        } else {
+            Ok(y)
+        }
+    }
+}
+
+/// A tensor on the mesh of a layer that it goes to.
+fn there(x: &ShardTensor, mesh: &Mesh) -> Result<ShardTensor> {
+    match x.mesh().mesh() == mesh.mesh() {
+        true => Ok(x.clone()),
+        false => x.to_mesh(mesh, Placements::everywhere(shard(0))),
     }
 }
 

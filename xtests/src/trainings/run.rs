@@ -11,7 +11,7 @@ use shard_redistribute::MeshComm;
 use shard_tensor::checkpoint::Checkpoint;
 use shard_tensor::data::Loader;
 use shard_tensor::nn::ModelExt;
-use shard_tensor::optim::{Ema, Optimizer};
+use shard_tensor::optim::{Ema, LossScale, Optimizer};
 use shard_tensor::{
     AxisPlacement, ClipNorm, Context, DType, Gradients, Mesh, Placements, Result, ShardTensor,
     Stateful, replicate, shard,
@@ -84,6 +84,7 @@ struct Job<'a> {
     model: Model,
     optimizers: Vec<Box<dyn Optimizer>>,
     means: Option<Ema>,
+    scale: Option<LossScale>,
     loader: Loader,
     steps: u64,
 }
@@ -99,6 +100,9 @@ impl<'a> Job<'a> {
         let meshes = Meshes::new(ctx, stay)?;
         let loader = loader(run, stay, meshes.first(), &sizes)?;
         let model = Model::new(&meshes, run, &sizes)?.lies(stay)?;
+        // Powers of two, which change no digits.
+        let scale = Rng::new(run.seed, &["scale"]).one_in(4);
+        let scale = scale.then(|| LossScale::new().from(1024.0).growing(2.0, 2, 0.5));
         let mut rng = Rng::new(run.seed, &["means"]);
         let means = match rng.below(3) {
             0 => Some(Ema::new(&model, 0.8)?),
@@ -111,6 +115,7 @@ impl<'a> Job<'a> {
             optimizers: optimizers(model.parameters(), run.seed)?,
             model,
             means,
+            scale,
             loader,
             steps: 0,
         })
@@ -124,6 +129,9 @@ impl<'a> Job<'a> {
             .rng(self.meshes.all.context());
         for (at, optimizer) in self.optimizers.iter_mut().enumerate() {
             all = all.with(format!("optimizer {at}"), optimizer);
+        }
+        if let Some(scale) = &mut self.scale {
+            all = all.with("scale", scale);
         }
         match &mut self.means {
             Some(means) => all.ema(means),
@@ -158,7 +166,10 @@ impl<'a> Job<'a> {
             if !loss.is_tracked() {
                 return Ok(());
             }
-            let gradients = loss.backward()?;
+            let gradients = match &self.scale {
+                Some(scale) => scale.scaled(&loss)?.backward()?,
+                None => loss.backward()?,
+            };
             match &mut sum {
                 Some(sum) => sum.accumulate(gradients)?,
                 None => sum = Some(gradients),
@@ -167,6 +178,11 @@ impl<'a> Job<'a> {
         let Some(mut gradients) = sum else {
             return Ok(());
         };
+        if let Some(scale) = &mut self.scale
+            && !scale.unscale(&mut gradients)?
+        {
+            return Ok(());
+        }
         gradients.scale(1.0 / parts as f64)?;
         match rng.below(6) {
             0 => drop(gradients.clip_norm(0.5)?),
