@@ -87,7 +87,7 @@ fn check(run: &TrainingRun, on: On) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(config(40))]
+    #![proptest_config(config(25))]
 
     fn they_take_one_ranks_course(run in trainings(5)) {
         check(&run, On::Host)?;
@@ -119,7 +119,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(8))]
+    #![proptest_config(config(5))]
 
     /// In memory that the host cannot read, and on emulated GPUs, moved by threads and by what plays NCCL.
     fn on_devices_too(run in trainings(4)) {
@@ -133,7 +133,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(60))]
+    #![proptest_config(config(30))]
 
     /// All ranks hear of it, or it made no difference; none gets numbers that others have not, and none waits for ever.
     fn a_rank_that_slips_is_found_out(run in trainings(4), slip in slips(event())) {
@@ -152,7 +152,7 @@ proptest! {
 fn few_are_refused() {
     let mut runner = TestRunner::new(config(1));
     let mut refused = Vec::new();
-    for _ in 0..50 {
+    for _ in 0..30 {
         let run = trainings(2)
             .new_tree(&mut runner)
             .unwrap()
@@ -163,5 +163,5 @@ fn few_are_refused() {
             .and_then(|mut ranks| ranks.pop());
         refused.extend(last.and_then(Result::err));
     }
-    assert!(refused.len() < 10, "{refused:#?}");
+    assert!(refused.len() < 5, "{refused:#?}");
 }
