@@ -100,13 +100,7 @@ pub(super) fn unselect(
     index: &Value,
     dy: &Value,
 ) -> Result<Value> {
-    let fold = FoldRows {
-        picked: Picked::rows(dim, index.ndim()),
-        how: ReduceOp::Sum,
-        has_base: false,
-        skips: None,
-    };
-    exec.apply1(Arc::new(fold), &[&x.detach(), &index.detach(), dy])
+    put_back(exec, x, Picked::rows(dim, index.ndim()), index, dy)
 }
 
 /// The elements that an index of any shape names of all of `x`, counted row-major, in the shape of the index. Negative indices count from
@@ -247,8 +241,19 @@ pub(super) fn ungather(
     index: &Value,
     dy: &Value,
 ) -> Result<Value> {
+    put_back(exec, x, Picked::along(dim, x.ndim()), index, dy)
+}
+
+/// The sums of what was picked from the same place, in the layout of `x`, which is not read.
+fn put_back(
+    exec: &dyn Exec,
+    x: &Value,
+    picked: Picked,
+    index: &Value,
+    dy: &Value,
+) -> Result<Value> {
     let fold = FoldRows {
-        picked: Picked::along(dim, x.ndim()),
+        picked,
         how: ReduceOp::Sum,
         has_base: false,
         skips: None,
