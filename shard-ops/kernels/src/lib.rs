@@ -40,6 +40,7 @@ pub mod gemm;
 pub mod grid;
 #[cfg(feature = "linalg")]
 pub mod linalg;
+mod loops;
 pub mod math;
 pub mod moments;
 pub mod neighborhood;

@@ -12,6 +12,8 @@ use super::view::{Strides, for_each_joined, for_each_row, is_row_major, join_dim
 use super::whole::{by_rows, gathered};
 use super::{Real, View, ViewMut, special};
 use crate::compiled::compiled;
+use crate::loops::{Loops, Own};
+use core::marker::PhantomData;
 use core::ops::{Add, Div, Mul, Sub};
 use pulp::{Arch, Simd, WithSimd};
 use shard_device::Element;
@@ -145,7 +147,7 @@ fn lines_here<T: Real>(op: Binary, a: &[T], b: &[T], out: &mut [T]) {
     if let Some(row) = double::row(op) {
         return row(a, b, out);
     }
-    with_formula!(op, T, f => vectorized(Rows { a, b, out, f: &f }));
+    with_formula!(op, T, f => vectorized(Rows::<T, Own, _>::new(a, b, out, &f)));
 }
 
 /// The maps that are called number by number.
@@ -209,10 +211,10 @@ pub fn zip<T: Copy + Default>(
     out: &mut ViewMut<'_, T>,
     f: impl Fn(T, T) -> T,
 ) {
-    zip_by(a, b, out, &f);
+    zip_by::<T, Own, _>(a, b, out, &f);
 }
 
-fn zip_by<T: Copy + Default, F: Fn(T, T) -> T>(
+fn zip_by<T: Copy + Default, L: Loops<T>, F: Fn(L::Number, L::Number) -> L::Number>(
     a: &View<'_, T>,
     b: &View<'_, T>,
     out: &mut ViewMut<'_, T>,
@@ -223,7 +225,7 @@ fn zip_by<T: Copy + Default, F: Fn(T, T) -> T>(
         && a.len() == out.len()
         && b.len() == out.len()
     {
-        return vectorized(Rows { a, b, out, f });
+        return vectorized(Rows::<T, L, F>::new(a, b, out, f));
     }
     assert_shapes(&[a.shape(), b.shape()], out.shape());
     if let Some(out) = out.as_slice_mut() {
@@ -232,20 +234,20 @@ fn zip_by<T: Copy + Default, F: Fn(T, T) -> T>(
             (Some(a), None) if has_short_rows(b) => {
                 return beside(b, |at, b| {
                     let (a, out) = (&a[at..][..b.len()], &mut out[at..][..b.len()]);
-                    vectorized(Rows { a, b, out, f });
+                    vectorized(Rows::<T, L, F>::new(a, b, out, f));
                 });
             }
             (None, Some(b)) if has_short_rows(a) => {
                 return beside(a, |at, a| {
                     let (b, out) = (&b[at..][..a.len()], &mut out[at..][..a.len()]);
-                    vectorized(Rows { a, b, out, f });
+                    vectorized(Rows::<T, L, F>::new(a, b, out, f));
                 });
             }
             // Slabs of one dim are rows.
             (None, None) if a.ndim() > 2 && (has_dense_slabs(a) || has_dense_slabs(b)) => {
                 for (i, out) in out.chunks_exact_mut(a.len() / a.shape()[0]).enumerate() {
                     let (a, b) = (a.slab(i), b.slab(i));
-                    zip_by(&a, &b, &mut ViewMut::contiguous(out, a.shape()), f);
+                    zip_by::<T, L, F>(&a, &b, &mut ViewMut::contiguous(out, a.shape()), f);
                 }
                 return;
             }
@@ -272,6 +274,7 @@ fn zip_by<T: Copy + Default, F: Fn(T, T) -> T>(
             n,
             along,
             f,
+            loops: PhantomData::<L>,
         });
     });
 }
@@ -471,27 +474,41 @@ pub(crate) fn vectorized<W: WithSimd>(op: W) -> W::Output {
     best.dispatch(op)
 }
 
-struct Rows<'a, T, F> {
+struct Rows<'a, T, L, F> {
     a: &'a [T],
     b: &'a [T],
     out: &'a mut [T],
     f: &'a F,
+    loops: PhantomData<L>,
 }
 
-impl<T: Copy, F: Fn(T, T) -> T> WithSimd for Rows<'_, T, F> {
+impl<'a, T, L, F> Rows<'a, T, L, F> {
+    fn new(a: &'a [T], b: &'a [T], out: &'a mut [T], f: &'a F) -> Self {
+        let loops = PhantomData;
+        Self {
+            a,
+            b,
+            out,
+            f,
+            loops,
+        }
+    }
+}
+
+impl<T: Copy, L: Loops<T>, F: Fn(L::Number, L::Number) -> L::Number> WithSimd
+    for Rows<'_, T, L, F>
+{
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        for ((o, &a), &b) in self.out.iter_mut().zip(self.a).zip(self.b) {
-            *o = (self.f)(a, b);
-        }
+        L::zip(self.a, self.b, self.out, self.f);
     }
 }
 
 /// Rows of equally many elements: where the first begins in each operand and in the result, and how far it is to the next row and to a row's
 /// next element.
-struct Slab<'a, T, F> {
+struct Slab<'a, T, L, F> {
     a: &'a [T],
     b: &'a [T],
     out: &'a mut [T],
@@ -501,9 +518,12 @@ struct Slab<'a, T, F> {
     n: usize,
     along: [isize; 3],
     f: &'a F,
+    loops: PhantomData<L>,
 }
 
-impl<T: Copy, F: Fn(T, T) -> T> WithSimd for Slab<'_, T, F> {
+impl<T: Copy, L: Loops<T>, F: Fn(L::Number, L::Number) -> L::Number> WithSimd
+    for Slab<'_, T, L, F>
+{
     type Output = ();
 
     #[inline(always)]
@@ -513,31 +533,30 @@ impl<T: Copy, F: Fn(T, T) -> T> WithSimd for Slab<'_, T, F> {
             let of = |k: usize| self.at[k].wrapping_add_signed(row * self.apart[k]);
             let [p, q, r] = [of(0), of(1), of(2)];
             match self.along {
-                [1, 1, 1] => {
-                    let of = a[p..][..n].iter().zip(&b[q..][..n]);
-                    for (o, (&a, &b)) in self.out[r..][..n].iter_mut().zip(of) {
-                        *o = f(a, b);
-                    }
-                }
+                [1, 1, 1] => L::zip(&a[p..][..n], &b[q..][..n], &mut self.out[r..][..n], f),
                 [1, 0, 1] => {
-                    let b = b[q];
-                    for (o, &a) in self.out[r..][..n].iter_mut().zip(&a[p..][..n]) {
-                        *o = f(a, b);
-                    }
+                    let b = L::number(b[q]);
+                    L::map(
+                        &a[p..][..n],
+                        &mut self.out[r..][..n],
+                        #[inline(always)]
+                        |a| f(a, b),
+                    );
                 }
                 [0, 1, 1] => {
-                    let a = a[p];
-                    for (o, &b) in self.out[r..][..n].iter_mut().zip(&b[q..][..n]) {
-                        *o = f(a, b);
-                    }
+                    let a = L::number(a[p]);
+                    L::map(
+                        &b[q..][..n],
+                        &mut self.out[r..][..n],
+                        #[inline(always)]
+                        |b| f(a, b),
+                    );
                 }
                 [s, t, u] => {
                     for i in 0..n as isize {
-                        let (a, b) = (
-                            a[p.wrapping_add_signed(i * s)],
-                            b[q.wrapping_add_signed(i * t)],
-                        );
-                        self.out[r.wrapping_add_signed(i * u)] = f(a, b);
+                        let a = L::number(a[p.wrapping_add_signed(i * s)]);
+                        let b = L::number(b[q.wrapping_add_signed(i * t)]);
+                        self.out[r.wrapping_add_signed(i * u)] = L::element(f(a, b));
                     }
                 }
             }

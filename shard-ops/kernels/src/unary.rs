@@ -9,6 +9,7 @@ use super::pointwise::{assert_shapes, scale};
 use super::prefetch::prefetch;
 use super::view::for_each_row;
 use super::{Real, View, ViewMut};
+use half::bf16;
 
 mod formulas;
 mod gelu;
@@ -165,6 +166,35 @@ impl Unary {
     /// When the lengths differ or `order` exceeds 3.
     pub fn eval<T: Real>(self, order: usize, x: &[T], y: &mut [T]) {
         each_element(self, order, x, y);
+    }
+}
+
+/// The map of numbers of `bf16`, or its first derivative times `g`, each widened and rounded once in registers. Returns false, and has done nothing,
+/// for maps that are not written so: those whose formulas take longer than that.
+///
+/// ```
+/// use half::bf16;
+/// use shard_kernels::unary::{Unary, unary_halves};
+/// let [x, g] = [[3.0, -1.0, 0.5], [2.0, 10.0, 4.0]].map(|x| x.map(bf16::from_f32));
+/// let mut out = [bf16::ZERO; 3];
+/// assert!(unary_halves(Unary::Square, &x, None, &mut out));
+/// assert_eq!(out.map(f32::from), [9.0, 1.0, 0.25]);
+/// assert!(unary_halves(Unary::Square, &x, Some(&g), &mut out));
+/// assert_eq!(out.map(f32::from), [12.0, -20.0, 4.0]);
+/// ```
+///
+/// # Panics
+/// When the lengths differ.
+pub fn unary_halves(op: Unary, x: &[bf16], g: Option<&[bf16]>, out: &mut [bf16]) -> bool {
+    let lens = [x.len(), g.map_or(x.len(), <[_]>::len)];
+    assert!(
+        lens == [out.len(); 2],
+        "unary: {lens:?} elements into {}",
+        out.len()
+    );
+    match g {
+        None => single::run_halves(op, x, out),
+        Some(g) => single::run_slopes_of_halves(op, x, g, out),
     }
 }
 

@@ -1,17 +1,16 @@
-//! Arithmetic of numbers of `bf16` that broadcast: each is widened, and what comes out is rounded, in registers.
+//! Arithmetic of numbers of `bf16`: each is widened, and what comes out is rounded, in registers.
 
-use super::{Binary, assert_shapes, join_dims, larger, prelu, smaller, zip};
+use super::{Binary, assert_shapes, by_rows, larger, prelu, smaller, zip_by};
+use crate::loops::Words;
 use crate::reduce::Half;
 use crate::special::next_half;
 use crate::{View, ViewMut};
+use core::ops::{Add, Div, Mul, Sub};
 use half::bf16;
 use shard_device::Element;
 
-/// Numbers that lie side by side in both operands from which on these are better taken in turns, some at a time.
-const LONG: usize = 1 << 14;
-
 /// As [`binary`](super::binary) of numbers in `f32`, each rounded once. Returns false, and has done nothing, for maps whose formula takes longer than to
-/// widen and round, and where many numbers lie side by side in both operands.
+/// widen and round.
 ///
 /// ```
 /// use half::bf16;
@@ -33,25 +32,14 @@ pub fn binary_halves(
     assert_shapes(&[a.shape(), b.shape()], out.shape());
     macro_rules! rounded {
         ($f:expr) => {
-            zip(
-                a,
-                b,
-                out,
-                #[inline(always)]
-                |a: bf16, b: bf16| bf16::from_f32($f(a.to_f32(), b.to_f32())),
-            )
+            zip_by::<bf16, Words, _>(a, b, out, &$f)
         };
     }
-    let (extents, steps) = join_dims(out.shape(), [a.strides(), b.strides()]);
-    let side_by_side = steps.last() == Some(&[1, 1]);
-    if side_by_side && extents.last().is_some_and(|n| *n >= LONG) {
-        return false;
-    }
     match op {
-        Binary::Add => rounded!(|a, b| a + b),
-        Binary::Sub => rounded!(|a, b| a - b),
-        Binary::Mul => rounded!(|a, b| a * b),
-        Binary::Div => rounded!(|a, b| a / b),
+        Binary::Add => rounded!(f32::add),
+        Binary::Sub => rounded!(f32::sub),
+        Binary::Mul => rounded!(f32::mul),
+        Binary::Div => rounded!(f32::div),
         Binary::Maximum => rounded!(larger),
         Binary::Minimum => rounded!(smaller),
         Binary::Copysign => rounded!(f32::copysign),
@@ -75,5 +63,9 @@ pub fn binary_halves(
 /// # Panics
 /// When the shapes differ.
 pub fn next_halves<T: Half + Element>(a: &View<'_, T>, b: &View<'_, T>, out: &mut ViewMut<'_, T>) {
-    zip(a, b, out, next_half);
+    by_rows(a, b, out, |a, b, out| {
+        for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+            *out = next_half(*a, *b);
+        }
+    });
 }

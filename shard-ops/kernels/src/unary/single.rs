@@ -6,8 +6,11 @@
 use super::{Unary, gelu};
 use crate::Real;
 use crate::exp::{Exp, fused};
+use crate::loops::{Loops, Own, Words};
 use crate::pointwise::vectorized;
 use core::f32::consts::{FRAC_2_PI, FRAC_2_SQRT_PI, FRAC_PI_2, FRAC_PI_4, LN_2, SQRT_2};
+use core::marker::PhantomData;
+use half::bf16;
 use pulp::{Simd, WithSimd};
 
 /// Writes the map, or of order 1 its derivative, of numbers in single precision. Returns whether they are of that precision, and
@@ -17,108 +20,167 @@ pub(super) fn run<T: Real>(op: Unary, order: usize, x: &[T], y: &mut [T]) -> boo
         return false;
     }
     let (x, y) = (bytemuck::cast_slice(x), bytemuck::cast_slice_mut(y));
-    match (op, order) {
-        (Unary::Gelu, 0) => each(x, y, gelu::gelu),
-        (Unary::Gelu, 1) => each(x, y, gelu::slope),
-        (Unary::Sigmoid, 0) => each(x, y, sigmoid),
-        (Unary::Sigmoid, 1) => each(x, y, sigmoid_slope),
-        (Unary::Silu, 0) => each(x, y, silu),
-        (Unary::Silu, 1) => each(x, y, silu_slope),
-        (Unary::GeluTanh, 0) => each(x, y, gelu::gelu_tanh),
-        (Unary::GeluTanh, 1) => each(x, y, gelu::slope_tanh),
-        (Unary::Mish, 0) => each(x, y, mish),
-        (Unary::Mish, 1) => each(x, y, mish_slope),
-        (Unary::Tanh, 0) => each(x, y, tanh),
-        (Unary::Tanh, 1) => each(x, y, tanh_slope),
-        (Unary::Exp, 0..=3) | (Unary::Expm1, 1..=3) => each(x, y, exp),
-        (Unary::Expm1, 0) => each(x, y, expm1),
-        (Unary::Elu { alpha }, 0) => {
+    let mut line = Line::<f32, Own>::new(x, y);
+    match order {
+        0 => values(op, &mut line),
+        _ => slopes(op, order, &mut line),
+    }
+}
+
+/// The same of numbers of `bf16`, widened and rounded in registers, and of more maps: all that take less time than that if each does it apart.
+pub(super) fn run_halves(op: Unary, x: &[bf16], y: &mut [bf16]) -> bool {
+    let mut line = Line::<bf16, Words>::new(x, y);
+    values(op, &mut line) || plain_values(op, &mut line)
+}
+
+/// The derivative of such numbers, of order 1, times what comes from above.
+pub(super) fn run_slopes_of_halves(op: Unary, x: &[bf16], g: &[bf16], y: &mut [bf16]) -> bool {
+    let mut line = Scaled::<bf16, Words>::new(x, g, y);
+    slopes(op, 1, &mut line) || plain_slopes(op, &mut line)
+}
+
+fn values(op: Unary, line: &mut impl Loop) -> bool {
+    match op {
+        Unary::Gelu => each(line, gelu::gelu),
+        Unary::Sigmoid => each(line, sigmoid),
+        Unary::Silu => each(line, silu),
+        Unary::GeluTanh => each(line, gelu::gelu_tanh),
+        Unary::Mish => each(line, mish),
+        Unary::Tanh => each(line, tanh),
+        Unary::Exp => each(line, exp),
+        Unary::Expm1 => each(line, expm1),
+        Unary::Elu { alpha } => {
             let alpha = alpha as f32;
-            each(x, y, |x| either(x > 0.0, x, alpha * expm1(x)))
+            each(line, |x| either(x > 0.0, x, alpha * expm1(x)))
         }
-        (Unary::Elu { alpha }, 1) => {
-            let alpha = alpha as f32;
-            each(x, y, |x| either(x > 0.0, 1.0, alpha * exp(x)))
-        }
-        (Unary::Log, 0) => most(x, y, ln_of_normal, is_normal, ln),
-        (Unary::Log1p, 0) => each(x, y, ln_1p),
-        (Unary::Erf, 0) => each(x, y, erf),
-        (Unary::Rsqrt, 0) => each(x, y, |x| 1.0 / x.sqrt()),
-        (Unary::Rsqrt, 1) => each(x, y, |x| -0.5 / x.sqrt() / x),
-        (Unary::Hardswish, 0) => each(x, y, |x| x * hardsigmoid(x)),
-        (Unary::Hardswish, 1) => each(x, y, hardswish_slope),
-        (Unary::Hardsigmoid, 0) => each(x, y, hardsigmoid),
-        (Unary::Atan, 0) => each(x, y, atan),
-        (Unary::Tan, 0) => angles(x, y, tan, f64::tan),
-        (Unary::Sin, 0) => angles(x, y, sin, f64::sin),
-        (Unary::Sin, 1) | (Unary::Cos, 0) => angles(x, y, cos, f64::cos),
-        (Unary::Cos, 1) => angles(x, y, |x| -sin(x), |x| -x.sin()),
-        (Unary::LogSigmoid, 0) => each(x, y, |x| -softplus(-x)),
-        (Unary::LogSigmoid, 1) => each(x, y, |x| sigmoid(-x)),
-        (
-            Unary::Softplus {
-                beta: 1.0,
-                threshold,
-            },
-            0 | 1,
-        ) => {
+        Unary::Log => most(line, ln_of_normal, is_normal, ln),
+        Unary::Log1p => each(line, ln_1p),
+        Unary::Erf => each(line, erf),
+        Unary::Rsqrt => each(line, |x| 1.0 / x.sqrt()),
+        Unary::Hardswish => each(line, |x| x * hardsigmoid(x)),
+        Unary::Hardsigmoid => each(line, hardsigmoid),
+        Unary::Atan => each(line, atan),
+        Unary::Tan => angles(line, tan, f64::tan),
+        Unary::Sin => angles(line, sin, f64::sin),
+        Unary::Cos => angles(line, cos, f64::cos),
+        Unary::LogSigmoid => each(line, |x| -softplus(-x)),
+        Unary::Softplus {
+            beta: 1.0,
+            threshold,
+        } => {
             let bend = threshold as f32;
-            match order {
-                0 => each(x, y, |x| if x > bend { x } else { softplus(x) }),
-                _ => each(x, y, |x| if x > bend { 1.0 } else { sigmoid(x) }),
-            }
+            each(line, |x| if x > bend { x } else { softplus(x) })
         }
         _ => false,
     }
 }
 
-fn each(x: &[f32], y: &mut [f32], f: impl Fn(f32) -> f32) -> bool {
-    vectorized(Each {
-        x,
-        y,
-        f,
-        usual: |_| true,
-    })
-    .is_some()
+fn slopes(op: Unary, order: usize, line: &mut impl Loop) -> bool {
+    match (op, order) {
+        (Unary::Gelu, 1) => each(line, gelu::slope),
+        (Unary::Sigmoid, 1) => each(line, sigmoid_slope),
+        (Unary::Silu, 1) => each(line, silu_slope),
+        (Unary::GeluTanh, 1) => each(line, gelu::slope_tanh),
+        (Unary::Mish, 1) => each(line, mish_slope),
+        (Unary::Tanh, 1) => each(line, tanh_slope),
+        (Unary::Exp | Unary::Expm1, 1..=3) => each(line, exp),
+        (Unary::Elu { alpha }, 1) => {
+            let alpha = alpha as f32;
+            each(line, |x| either(x > 0.0, 1.0, alpha * exp(x)))
+        }
+        (Unary::Sqrt, 1) => each(line, |x| 0.5 / x.sqrt()),
+        (Unary::Rsqrt, 1) => each(line, |x| -0.5 / x.sqrt() / x),
+        (Unary::Hardswish, 1) => each(line, hardswish_slope),
+        (Unary::Sin, 1) => angles(line, cos, f64::cos),
+        (Unary::Cos, 1) => angles(line, |x| -sin(x), |x| -x.sin()),
+        (Unary::LogSigmoid, 1) => each(line, |x| sigmoid(-x)),
+        (
+            Unary::Softplus {
+                beta: 1.0,
+                threshold,
+            },
+            1,
+        ) => {
+            let bend = threshold as f32;
+            each(line, |x| if x > bend { 1.0 } else { sigmoid(x) })
+        }
+        _ => false,
+    }
+}
+
+/// Maps of few steps, which in `f32` have formulas of the table, with the same results.
+fn plain_values(op: Unary, line: &mut impl Loop) -> bool {
+    match op {
+        Unary::Neg => each(line, |x| -x),
+        Unary::Abs => each(line, f32::abs),
+        Unary::Sqrt => each(line, f32::sqrt),
+        Unary::Relu => each(line, |x| if x <= 0.0 { 0.0 } else { x }),
+        Unary::Relu6 => each(line, |x| between(x, 0.0, 6.0)),
+        Unary::LeakyRelu { negative_slope } => {
+            let slope = negative_slope as f32;
+            each(line, |x| either(x > 0.0, x, slope * x))
+        }
+        Unary::Square => each(line, |x| x * x),
+        Unary::Reciprocal => each(line, |x| 1.0 / x),
+        Unary::PowScalar { exponent: 2.0 } => each(line, |x| x * x),
+        Unary::PowScalar { exponent: 3.0 } => each(line, cube),
+        Unary::Clamp { min, max } if !min.is_nan() && !max.is_nan() => {
+            let (min, max) = (min as f32, max as f32);
+            each(line, |x| between(x, min, max))
+        }
+        Unary::AddScalar { value } => {
+            let value = value as f32;
+            each(line, |x| x + value)
+        }
+        Unary::MulScalar { value } => {
+            let value = value as f32;
+            each(line, |x| x * value)
+        }
+        _ => false,
+    }
+}
+
+fn plain_slopes(op: Unary, line: &mut impl Loop) -> bool {
+    match op {
+        Unary::Neg => each(line, |_| -1.0),
+        Unary::Relu => each(line, |x| if x <= 0.0 { 0.0 } else { 1.0 }),
+        Unary::LeakyRelu { negative_slope } => {
+            let slope = negative_slope as f32;
+            each(line, |x| either(x > 0.0, 1.0, slope))
+        }
+        Unary::Square | Unary::PowScalar { exponent: 2.0 } => each(line, |x| 2.0 * x),
+        Unary::MulScalar { value } => {
+            let value = value as f32;
+            each(line, |_| value)
+        }
+        _ => false,
+    }
+}
+
+/// Numbers that a map is written of: as they are, or times others.
+trait Loop {
+    /// Writes `f`, unless products and sums are not fused, and tells whether all numbers are usual.
+    fn run(&mut self, f: impl Fn(f32) -> f32, usual: impl Fn(f32) -> bool) -> Option<bool>;
+
+    /// Writes `f` of those that are not.
+    fn mend(&mut self, f: impl Fn(f64) -> f64, usual: impl Fn(f32) -> bool);
+}
+
+fn each(line: &mut impl Loop, f: impl Fn(f32) -> f32) -> bool {
+    line.run(f, |_| true).is_some()
 }
 
 /// The same by a formula of usual numbers and one of all, which are the same for the former: where there are only those, which are most, the first
 /// is enough. A result does not depend on what stands beside it.
 fn most(
-    x: &[f32],
-    y: &mut [f32],
+    line: &mut impl Loop,
     f: impl Fn(f32) -> f32,
     usual: impl Fn(f32) -> bool,
     of_all: impl Fn(f32) -> f32,
 ) -> bool {
-    match vectorized(Each { x, y, f, usual }) {
-        Some(false) => each(x, y, of_all),
+    match line.run(f, usual) {
+        Some(false) => each(line, of_all),
         are_written => are_written.is_some(),
-    }
-}
-
-/// Writes a map, unless products and sums are not fused, and tells whether all numbers are usual.
-struct Each<'a, F, U> {
-    x: &'a [f32],
-    y: &'a mut [f32],
-    f: F,
-    usual: U,
-}
-
-impl<F: Fn(f32) -> f32, U: Fn(f32) -> bool> WithSimd for Each<'_, F, U> {
-    type Output = Option<bool>;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> Option<bool> {
-        if const { !fused::<S>() } {
-            return None;
-        }
-        let mut are_usual = true;
-        for (y, x) in self.y.iter_mut().zip(self.x) {
-            *y = (self.f)(*x);
-            are_usual &= (self.usual)(*x);
-        }
-        Some(are_usual)
     }
 }
 
@@ -126,15 +188,147 @@ impl<F: Fn(f32) -> f32, U: Fn(f32) -> bool> WithSimd for Each<'_, F, U> {
 const ANGLE: f32 = 32_768.0;
 
 /// Writes a map of angles, of those that are larger one by one in double precision.
-fn angles(x: &[f32], y: &mut [f32], f: impl Fn(f32) -> f32, of_large: impl Fn(f64) -> f64) -> bool {
+fn angles(line: &mut impl Loop, f: impl Fn(f32) -> f32, of_large: impl Fn(f64) -> f64) -> bool {
     let usual = |x: f32| x.abs() <= ANGLE;
-    let are_usual = vectorized(Each { x, y, f, usual });
+    let are_usual = line.run(f, usual);
     if are_usual == Some(false) {
-        for (y, x) in y.iter_mut().zip(x).filter(|(_, x)| !usual(**x)) {
-            *y = of_large(f64::from(*x)) as f32;
-        }
+        line.mend(of_large, usual);
     }
     are_usual.is_some()
+}
+
+/// Numbers of a type that is written as it is read.
+struct Line<'a, T, L> {
+    x: &'a [T],
+    y: &'a mut [T],
+    loops: PhantomData<L>,
+}
+
+impl<'a, T, L> Line<'a, T, L> {
+    fn new(x: &'a [T], y: &'a mut [T]) -> Self {
+        let loops = PhantomData;
+        Self { x, y, loops }
+    }
+}
+
+impl<T: Copy, L: Loops<T, Number = f32>> Loop for Line<'_, T, L> {
+    fn run(&mut self, f: impl Fn(f32) -> f32, usual: impl Fn(f32) -> bool) -> Option<bool> {
+        let line = Line::<T, L>::new(self.x, &mut *self.y);
+        vectorized(Each { line, f, usual })
+    }
+
+    fn mend(&mut self, f: impl Fn(f64) -> f64, usual: impl Fn(f32) -> bool) {
+        for (y, x) in self.y.iter_mut().zip(self.x) {
+            let x = L::number(*x);
+            if !usual(x) {
+                *y = L::element(f(f64::from(x)) as f32);
+            }
+        }
+    }
+}
+
+/// The same, each result times a number.
+struct Scaled<'a, T, L> {
+    x: &'a [T],
+    by: &'a [T],
+    y: &'a mut [T],
+    loops: PhantomData<L>,
+}
+
+impl<'a, T, L> Scaled<'a, T, L> {
+    fn new(x: &'a [T], by: &'a [T], y: &'a mut [T]) -> Self {
+        let loops = PhantomData;
+        Self { x, by, y, loops }
+    }
+}
+
+impl<T: Copy, L: Loops<T, Number = f32>> Loop for Scaled<'_, T, L> {
+    fn run(&mut self, f: impl Fn(f32) -> f32, usual: impl Fn(f32) -> bool) -> Option<bool> {
+        let line = Scaled::<T, L>::new(self.x, self.by, &mut *self.y);
+        vectorized(Each { line, f, usual })
+    }
+
+    fn mend(&mut self, f: impl Fn(f64) -> f64, usual: impl Fn(f32) -> bool) {
+        for ((y, x), by) in self.y.iter_mut().zip(self.x).zip(self.by) {
+            let x = L::number(*x);
+            if !usual(x) {
+                *y = L::element(f(f64::from(x)) as f32 * L::number(*by));
+            }
+        }
+    }
+}
+
+/// A map of a line's numbers, unless products and sums are not fused, and whether all of them are usual.
+struct Each<N, F, U> {
+    line: N,
+    f: F,
+    usual: U,
+}
+
+impl<T, L, F, U> WithSimd for Each<Line<'_, T, L>, F, U>
+where
+    T: Copy,
+    L: Loops<T, Number = f32>,
+    F: Fn(f32) -> f32,
+    U: Fn(f32) -> bool,
+{
+    type Output = Option<bool>;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> Option<bool> {
+        if const { !fused::<S>() } {
+            return None;
+        }
+        let Self { line, f, usual } = self;
+        let mut are_usual = true;
+        L::map(
+            line.x,
+            line.y,
+            #[inline(always)]
+            |x| {
+                are_usual &= usual(x);
+                f(x)
+            },
+        );
+        Some(are_usual)
+    }
+}
+
+impl<T, L, F, U> WithSimd for Each<Scaled<'_, T, L>, F, U>
+where
+    T: Copy,
+    L: Loops<T, Number = f32>,
+    F: Fn(f32) -> f32,
+    U: Fn(f32) -> bool,
+{
+    type Output = Option<bool>;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> Option<bool> {
+        if const { !fused::<S>() } {
+            return None;
+        }
+        let Self { line, f, usual } = self;
+        let mut are_usual = true;
+        L::zip(
+            line.x,
+            line.by,
+            line.y,
+            #[inline(always)]
+            |x, by| {
+                are_usual &= usual(x);
+                f(x) * by
+            },
+        );
+        Some(are_usual)
+    }
+}
+
+/// `x³`, rounded once.
+#[inline(always)]
+fn cube(x: f32) -> f32 {
+    let x = f64::from(x);
+    (x * x * x) as f32
 }
 
 /// The quarter of a turn that an angle is nearest to, counted modulo some power of two, and the angle from there: `x - n π/2`, with `π/2` as

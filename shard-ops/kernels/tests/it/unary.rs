@@ -1,6 +1,7 @@
 //! Derivatives against slopes, precisions against each other, conventions.
 
-use shard_kernels::unary::{Unary, unary, unary_scaled};
+use half::bf16;
+use shard_kernels::unary::{Unary, unary, unary_halves, unary_scaled};
 use shard_kernels::{Real, View, ViewMut};
 
 /// Maps whose parameters have other cases than the defaults.
@@ -730,6 +731,44 @@ fn log1p_and_expm1_do_not_cancel_near_zero_and_have_pytorchs_special_values() {
         assert!(below.is_nan());
     }
     assert_eq!(one::<f32>(Unary::Expm1, 0, f64::NEG_INFINITY), -1.0);
+}
+
+/// Also where a run begins or ends within a word of two numbers.
+#[test]
+fn maps_of_bf16_are_those_of_f32_rounded_once() {
+    let all_numbers: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
+    let by: Vec<bf16> = all_numbers.iter().rev().copied().collect();
+    let wide = |of: &[bf16]| of.iter().map(|x| x.to_f32()).collect::<Vec<_>>();
+    let same = |got: bf16, y: f32| {
+        let y = bf16::from_f32(y);
+        got.to_bits() == y.to_bits() || got.is_nan() && y.is_nan()
+    };
+    let mut written = [0, 0];
+    for op in all() {
+        for cut in [0..1 << 16, 1..1 << 16, 0..(1 << 16) - 1, 5..10, 7..8, 3..3] {
+            let (x, g) = (&all_numbers[cut.clone()], &by[cut.clone()]);
+            let mut y = vec![0.0; cut.len()];
+            let mut out = vec![bf16::ONE; cut.len()];
+            if unary_halves(op, x, None, &mut out) {
+                op.eval(0, &wide(x), &mut y);
+                let wrong = (0..y.len()).find(|&i| !same(out[i], y[i]));
+                assert_eq!(wrong.map(|i| (x[i], out[i], y[i])), None, "{op:?} {cut:?}");
+                written[0] += 1;
+            }
+            if unary_halves(op, x, Some(g), &mut out) {
+                op.eval(1, &wide(x), &mut y);
+                y.iter_mut().zip(wide(g)).for_each(|(y, g)| *y *= g);
+                let wrong = (0..y.len()).find(|&i| !same(out[i], y[i]));
+                assert_eq!(
+                    wrong.map(|i| (x[i], g[i], out[i], y[i])),
+                    None,
+                    "{op:?}' {cut:?}"
+                );
+                written[1] += 1;
+            }
+        }
+    }
+    assert!(written[0] > 6 * 30 && written[1] > 6 * 20, "{written:?}");
 }
 
 #[test]

@@ -37,6 +37,7 @@ use crate::{
     Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Precision,
     Result, Rule, Saved, Value, key_of,
 };
+use half::{bf16, f16};
 use shard_comm::{DType, Element, Strided, kernel};
 use shard_kernels::attention::Stored;
 use shard_kernels::fused::{Formula, FormulaStep, fused};
@@ -384,6 +385,9 @@ impl Op for UnaryMap {
     fn host(&self, call: &mut HostCall<'_, '_>) {
         if call.dtype().is_half() {
             let (map, order) = (self.map, self.order);
+            if call.dtype() == DType::BF16 && map_in_registers(map, order, call) {
+                return;
+            }
             let are_lines = match order {
                 0 => by_lines(call, |[x], out| map.eval(0, x, out)),
                 _ => by_lines(call, |[x, g], out| {
@@ -541,8 +545,19 @@ fn by_lines<const N: usize>(
         are_lines
     }
     match call.dtype() {
-        DType::F16 => stored::<half::f16, N>(call, f),
-        _ => stored::<half::bf16, N>(call, f),
+        DType::F16 => stored::<f16, N>(call, f),
+        _ => stored::<bf16, N>(call, f),
+    }
+}
+
+/// The same of a map of one number, or its derivative times the other operand, of numbers that lie side by side.
+fn map_in_registers(map: Unary, order: usize, call: &mut HostCall<'_, '_>) -> bool {
+    match order {
+        0 => (call.lines::<bf16, 1>())
+            .is_some_and(|([x], out)| unary::unary_halves(map, x, None, out)),
+        1 => (call.lines::<bf16, 2>())
+            .is_some_and(|([x, g], out)| unary::unary_halves(map, x, Some(g), out)),
+        _ => false,
     }
 }
 
@@ -563,8 +578,8 @@ fn in_halves(call: &mut HostCall<'_, '_>, operands: usize, steps: &[FormulaStep]
     let result = vec![all.len() - 1];
     let formula = Formula::new(all, vec![1; operands], vec![result]);
     match call.dtype() {
-        DType::F16 => by_formula::<half::f16>(call, &formula),
-        _ => by_formula::<half::bf16>(call, &formula),
+        DType::F16 => by_formula::<f16>(call, &formula),
+        _ => by_formula::<bf16>(call, &formula),
     }
 }
 
@@ -609,19 +624,22 @@ impl Op for Arithmetic {
     fn host(&self, call: &mut HostCall<'_, '_>) {
         match (self.kind, call.dtype()) {
             (Binary::NextAfter, DType::F16) => {
-                return over_both::<half::f16>(call, pointwise::next_halves);
+                return over_both::<f16>(call, pointwise::next_halves);
             }
             (Binary::NextAfter, DType::BF16) => {
-                return over_both::<half::bf16>(call, pointwise::next_halves);
+                return over_both::<bf16>(call, pointwise::next_halves);
             }
             _ => {}
         }
         if call.dtype().is_half() {
             let (kind, of) = (self.kind, [0, 1]);
+            if call.dtype() == DType::BF16 && in_registers(kind, call) {
+                return;
+            }
             let are_lines = by_lines(call, |[a, b], out| {
                 pointwise::binary_lines(kind, a, b, out);
             });
-            if are_lines || call.dtype() == DType::BF16 && in_registers(kind, call) {
+            if are_lines {
                 return;
             }
             return in_halves(call, 2, &[FormulaStep::Binary { kind, of }]);
