@@ -5,6 +5,7 @@
 
 mod interchanges;
 mod reflections;
+mod room;
 mod symmetric;
 mod unsymmetric;
 
@@ -12,12 +13,13 @@ pub use interchanges::{interchanges, permutations};
 pub use symmetric::{symmetric_factors, symmetric_solve};
 
 use super::{Real, View, ViewMut};
-use faer::linalg::solvers::{DenseSolveCore, Solve};
+use faer::linalg::solvers::Solve;
 use faer::linalg::triangular_solve::{
     solve_lower_triangular_in_place, solve_unit_lower_triangular_in_place,
     solve_unit_upper_triangular_in_place, solve_upper_triangular_in_place,
 };
 use faer::{Mat, MatRef, Par, Scale, Side};
+use room::Room;
 use std::cmp::Ordering;
 
 /// What is made of each matrix.
@@ -65,14 +67,57 @@ pub struct Triangle {
 /// When shapes do not belong together.
 pub fn factors<T: Real>(kind: Factors, x: &View<'_, T>, outs: &mut [ViewMut<'_, T>]) {
     let (batch, m, n) = matrices(x.shape());
-    for index in batches(batch) {
-        let a = read(x, &index, m, n);
-        let found = of_matrix(kind, a.as_ref());
+    if matches!(
+        kind,
+        Factors::Inverse | Factors::Cholesky | Factors::Det | Factors::Slogdet | Factors::Adjugate
+    ) {
+        return by_elimination(kind, x, outs);
+    }
+    for_each_of(batch, |index| {
+        let found = of_matrix(kind, read(x, index, m, n).as_ref());
         for (o, out) in outs.iter_mut().enumerate() {
             let made = found.as_ref().and_then(|found| found.get(o));
-            write(out, &index, made);
+            write(out, index, made);
         }
-    }
+    });
+}
+
+/// The same of square matrices, by what takes their place.
+fn by_elimination<T: Real>(kind: Factors, x: &View<'_, T>, outs: &mut [ViewMut<'_, T>]) {
+    let (batch, n, _) = matrices(x.shape());
+    let mut room = Room::new(n, n);
+    for_each_of(batch, |index| {
+        read_into(x, index, &mut room.a);
+        match kind {
+            Factors::Cholesky => {
+                let exists = room.cholesky();
+                write(&mut outs[0], index, exists.then_some(&room.a));
+            }
+            Factors::Det => {
+                let product = T::of(room.pivots().iter().product());
+                write_each(&mut outs[0], index, |_, _| product);
+            }
+            Factors::Slogdet => {
+                let pivots = room.pivots();
+                // The sign of zero is zero.
+                let sign = |d: &f64| if *d == 0.0 { 0.0 } else { d.signum() };
+                let sign = T::of(pivots.iter().map(sign).product());
+                let log = T::of(pivots.iter().map(|d| d.abs().ln()).sum());
+                write_each(&mut outs[0], index, |_, _| sign);
+                write_each(&mut outs[1], index, |_, _| log);
+            }
+            Factors::Adjugate if !room.adjugate() => {
+                read_into(x, index, &mut room.a);
+                let made = by_values(&mut room);
+                write(&mut outs[0], index, made.as_ref());
+            }
+            Factors::Adjugate => write(&mut outs[0], index, Some(&room.made)),
+            _ => {
+                room.invert();
+                write(&mut outs[0], index, Some(&room.made));
+            }
+        }
+    });
 }
 
 /// `A X = B` for every matrix of `a`, or a triangle of it, and of `b`, their last two dims; the batch dims are those of `out`.
@@ -86,14 +131,15 @@ pub fn solve<T: Real>(
     out: &mut ViewMut<'_, T>,
 ) {
     let (batch, n, columns) = matrices(b.shape());
-    for index in batches(batch) {
-        let matrix = read(a, &index, n, n);
-        let mut right = read(b, &index, n, columns);
+    let mut room = Room::new(n, columns);
+    for_each_of(batch, |index| {
+        read_into(a, index, &mut room.a);
+        read_into(b, index, &mut room.made);
         match triangle {
             _ if n == 0 => {}
-            None => right = matrix.partial_piv_lu().solve(&right),
+            None => room.solve(),
             Some(Triangle { upper, unit }) => {
-                let (a, b, par) = (matrix.as_ref(), right.as_mut(), Par::Seq);
+                let (a, b, par) = (room.a.as_ref(), room.made.as_mut(), Par::Seq);
                 match (upper, unit) {
                     (false, false) => solve_lower_triangular_in_place(a, b, par),
                     (false, true) => solve_unit_lower_triangular_in_place(a, b, par),
@@ -102,8 +148,8 @@ pub fn solve<T: Real>(
                 }
             }
         }
-        write(out, &index, Some(&right));
-    }
+        write(out, index, Some(&room.made));
+    });
 }
 
 /// The pseudo-inverse of every matrix of `x`, its last two dims: singular values are taken for zeros that are not above `rtol` times the
@@ -113,8 +159,8 @@ pub fn solve<T: Real>(
 /// When shapes do not belong together.
 pub fn pseudo_inverse<T: Real>(rtol: f64, x: &View<'_, T>, out: &mut ViewMut<'_, T>) {
     let (batch, m, n) = matrices(x.shape());
-    for index in batches(batch) {
-        let a = read(x, &index, m, n);
+    for_each_of(batch, |index| {
+        let a = read(x, index, m, n);
         let found = of_matrix(Factors::Svd, a.as_ref()).map(|made| {
             let [u, values, turned] = [&made[0], &made[1], &made[2]];
             let values = (0..m.min(n)).map(|i| values[(i, 0)]);
@@ -125,8 +171,8 @@ pub fn pseudo_inverse<T: Real>(rtol: f64, x: &View<'_, T>, out: &mut ViewMut<'_,
             let scaled = Mat::from_fn(n, scale.len(), |i, j| turned[(j, i)] * scale[j]);
             scaled * u.transpose()
         });
-        write(out, &index, found.as_ref());
-    }
+        write(out, index, found.as_ref());
+    });
 }
 
 /// `e^A`, by the approximation of order 13 of Padé and squaring (Higham, "The scaling and squaring method for the matrix exponential
@@ -186,9 +232,6 @@ fn exponential(a: MatRef<'_, f64>) -> Option<Mat<f64>> {
 fn of_matrix(kind: Factors, a: MatRef<'_, f64>) -> Option<Vec<Mat<f64>>> {
     let column = |len: usize, of: &dyn Fn(usize) -> f64| Mat::from_fn(len, 1, |i, _| of(i));
     Some(match kind {
-        Factors::Inverse if a.nrows() == 0 => vec![a.to_owned()],
-        Factors::Inverse => vec![a.partial_piv_lu().inverse()],
-        Factors::Cholesky => vec![lower(a.llt(Side::Lower).ok()?.L())],
         Factors::Qr => {
             let (a, scale) = scaled(a, |_, _| true)?;
             let qr = a.qr();
@@ -217,20 +260,12 @@ fn of_matrix(kind: Factors, a: MatRef<'_, f64>) -> Option<Vec<Mat<f64>>> {
         }
         Factors::Exp if a.nrows() == 0 => vec![a.to_owned()],
         Factors::Exp => vec![exponential(a)?],
-        Factors::Adjugate => vec![adjugate(a)?],
-        Factors::Det | Factors::Slogdet => {
-            let pivots = pivots(a);
-            let number = |x: f64| Mat::from_fn(1, 1, |_, _| x);
-            match kind {
-                Factors::Det => vec![number(pivots.iter().product())],
-                _ => {
-                    // The sign of zero is zero.
-                    let sign = |d: &f64| if *d == 0.0 { 0.0 } else { d.signum() };
-                    let log: f64 = pivots.iter().map(|d| d.abs().ln()).sum();
-                    vec![number(pivots.iter().map(sign).product()), number(log)]
-                }
-            }
-        }
+        // By elimination.
+        Factors::Inverse
+        | Factors::Cholesky
+        | Factors::Det
+        | Factors::Slogdet
+        | Factors::Adjugate => return None,
     })
 }
 
@@ -298,27 +333,16 @@ fn eliminated(a: MatRef<'_, f64>) -> (Vec<usize>, Mat<f64>, Mat<f64>) {
     (order, l, u)
 }
 
-/// `A⁻¹ det A` where a pivot is not far below the others, and otherwise by singular values: with `A = U diag(s) Vᵀ` it is
-/// `det U det V V diag(p) Uᵀ`, where `p[i]` is the product of all values but the one at `i`.
-fn adjugate(a: MatRef<'_, f64>) -> Option<Mat<f64>> {
-    const FAR: f64 = 1e-4;
-    let n = a.nrows();
-    let found = pivots(a);
-    let sizes = found.iter().take(n).map(|d| d.abs());
-    let (least, most) = sizes.fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), d| {
-        (least.min(d), most.max(d))
-    });
-    if n == 0 || least > FAR * most {
-        let inverse = of_matrix(Factors::Inverse, a)?.swap_remove(0);
-        return Some(inverse * Scale(found.iter().product()));
-    }
-    let made = of_matrix(Factors::Svd, a)?;
+/// `A⁻¹ det A` by singular values, with or without an inverse: with `A = U diag(s) Vᵀ` it is `det U det V V diag(p) Uᵀ`, where `p[i]` is the
+/// product of all values but the one at `i`.
+fn by_values(room: &mut Room) -> Option<Mat<f64>> {
+    let n = room.a.nrows();
+    let made = of_matrix(Factors::Svd, room.a.as_ref())?;
     let [u, values, turned] = [&made[0], &made[1], &made[2]];
-    let sign = |x: &Mat<f64>| {
-        pivots(x.as_ref())
-            .iter()
-            .map(|d| d.signum())
-            .product::<f64>()
+    let mut sign = |x: &Mat<f64>| {
+        room.a.copy_from(x);
+        let signs = room.pivots().iter().map(|d| d.signum());
+        signs.product::<f64>()
     };
     let sign = sign(u) * sign(turned);
     let others = |i: usize| {
@@ -354,39 +378,6 @@ fn scaled(a: MatRef<'_, f64>, reads: impl Fn(usize, usize) -> bool) -> Option<(M
     Some((a * Scale(scale.recip()), scale))
 }
 
-/// Numbers whose product is the determinant: pivots, and the sign of their order.
-fn pivots(a: MatRef<'_, f64>) -> Vec<f64> {
-    if a.nrows() == 0 {
-        return Vec::new();
-    }
-    let lu = a.partial_piv_lu();
-    let mut pivots: Vec<f64> = (0..a.nrows()).map(|i| lu.U()[(i, i)]).collect();
-    // The greatest of a column is zero: so is the determinant, and what follows was divided by it.
-    if let Some(at) = pivots.iter().position(|&d| d == 0.0) {
-        pivots.truncate(at + 1);
-        return pivots;
-    }
-    // A cycle of even length turns the sign.
-    let (order, _) = lu.P().arrays();
-    let mut seen = vec![false; order.len()];
-    for start in 0..order.len() {
-        let (mut at, mut length) = (start, 0);
-        while !std::mem::replace(&mut seen[at], true) {
-            at = order[at];
-            length += 1;
-        }
-        if length > 0 && length % 2 == 0 {
-            pivots.push(-1.0);
-        }
-    }
-    pivots
-}
-
-fn lower(a: MatRef<'_, f64>) -> Mat<f64> {
-    let keep = |i, j| if i >= j { a[(i, j)] } else { 0.0 };
-    Mat::from_fn(a.nrows(), a.ncols(), keep)
-}
-
 fn upper(a: MatRef<'_, f64>) -> Mat<f64> {
     let keep = |i, j| if i <= j { a[(i, j)] } else { 0.0 };
     Mat::from_fn(a.nrows(), a.ncols(), keep)
@@ -401,26 +392,38 @@ fn matrices(shape: &[usize]) -> (&[usize], usize, usize) {
     }
 }
 
-/// All indexes of the batch dims.
-fn batches(batch: &[usize]) -> impl Iterator<Item = Vec<usize>> {
-    (0..batch.iter().product()).map(move |flat: usize| {
-        let (mut rest, mut index) = (flat, vec![0; batch.len()]);
+/// Calls `f` with each index of the batch dims.
+fn for_each_of(batch: &[usize], mut f: impl FnMut(&[usize])) {
+    let mut index = vec![0; batch.len()];
+    for _ in 0..batch.iter().product() {
+        f(&index);
         for (i, &n) in index.iter_mut().zip(batch).rev() {
-            *i = rest % n;
-            rest /= n;
+            *i += 1;
+            if *i < n {
+                break;
+            }
+            *i = 0;
         }
-        index
-    })
+    }
 }
 
 fn read<T: Real>(x: &View<'_, T>, index: &[usize], m: usize, n: usize) -> Mat<f64> {
-    let mut at = index.to_vec();
-    at.extend([0, 0]);
-    let batch = index.len();
-    Mat::from_fn(m, n, |i, j| {
-        (at[batch], at[batch + 1]) = (i, j);
-        x.get(&at).wide()
-    })
+    let mut made = Mat::zeros(m, n);
+    read_into(x, index, &mut made);
+    made
+}
+
+/// Reads a matrix of as many rows and columns.
+fn read_into<T: Real>(x: &View<'_, T>, index: &[usize], to: &mut Mat<f64>) {
+    let (before, own) = x.strides().split_at(index.len());
+    let along = |(i, step): (&usize, &isize)| *i as isize * step;
+    let first: isize = index.iter().zip(before).map(along).sum();
+    for j in 0..to.ncols() {
+        for (i, to) in to.col_as_slice_mut(j).iter_mut().enumerate() {
+            let at = first + i as isize * own[0] + j as isize * own[1];
+            *to = x.data()[x.offset().wrapping_add_signed(at)].wide();
+        }
+    }
 }
 
 /// Writes a matrix, a column or a number where the output has two, one or no dims behind the batch; NaN if there is none.

@@ -1,6 +1,6 @@
 //! Orders of rows as interchanges, one row after the other, which is how LAPACK tells them.
 
-use super::{batches, list, matrices, read, write, write_each};
+use super::{for_each_of, list, matrices, read, write, write_each};
 use crate::{Real, View, ViewMut};
 use faer::Mat;
 
@@ -21,8 +21,8 @@ use faer::Mat;
 pub fn interchanges<T: Real>(p: &View<'_, T>, pivots: &mut ViewMut<'_, i32>) {
     let (batch, m, _) = matrices(p.shape());
     let count = pivots.shape().last().copied().unwrap_or(0);
-    for index in batches(batch) {
-        let p = read(p, &index, m, m);
+    for_each_of(batch, |index| {
+        let p = read(p, index, m, m);
         let mut rows: Vec<usize> = (0..m).collect();
         let found: Vec<i32> = (0..count)
             .map(|i| {
@@ -31,8 +31,8 @@ pub fn interchanges<T: Real>(p: &View<'_, T>, pivots: &mut ViewMut<'_, i32>) {
                 row as i32 + 1
             })
             .collect();
-        write_each(pivots, &index, |i, _| found[i]);
-    }
+        write_each(pivots, index, |i, _| found[i]);
+    });
 }
 
 /// The permutation that interchanges of rows make, for every list of them; NaN where one is not of rows that there are.
@@ -50,9 +50,9 @@ pub fn interchanges<T: Real>(p: &View<'_, T>, pivots: &mut ViewMut<'_, i32>) {
 pub fn permutations<T: Real>(pivots: &View<'_, i32>, p: &mut ViewMut<'_, T>) {
     let shape = p.shape().to_vec();
     let (batch, m, _) = matrices(&shape);
-    for index in batches(batch) {
+    for_each_of(batch, |index| {
         let mut rows: Vec<usize> = (0..m).collect();
-        let each = list(pivots, &index);
+        let each = list(pivots, index);
         let are_rows =
             each.len() <= m && each.iter().all(|&row| (1..=m as i64).contains(&row.into()));
         if are_rows {
@@ -61,6 +61,6 @@ pub fn permutations<T: Real>(pivots: &View<'_, i32>, p: &mut ViewMut<'_, T>) {
             }
         }
         let made = are_rows.then(|| Mat::from_fn(m, m, |i, j| f64::from(u8::from(rows[j] == i))));
-        write(p, &index, made.as_ref());
-    }
+        write(p, index, made.as_ref());
+    });
 }

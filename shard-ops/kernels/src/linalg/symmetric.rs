@@ -1,7 +1,7 @@
 //! `A = L D Lᵀ` of symmetric matrices that need not be positive, by Bunch and Kaufman's pivots (1977), as LAPACK's `sytf2` and `sytrs` have it:
 //! `D` has blocks of one and of two rows, and factors and interchanges are kept as they are made.
 
-use super::{batches, list, matrices, read, scaled, write, write_each};
+use super::{for_each_of, list, matrices, read, scaled, write, write_each};
 use crate::{Real, View, ViewMut};
 use faer::Mat;
 
@@ -17,17 +17,17 @@ pub fn symmetric_factors<T: Real>(
     pivots: &mut ViewMut<'_, i32>,
 ) {
     let (batch, n, _) = matrices(x.shape());
-    for index in batches(batch) {
-        let a = read(x, &index, n, n);
+    for_each_of(batch, |index| {
+        let a = read(x, index, n, n);
         let is_finite = scaled(a.as_ref(), |i, j| i >= j).is_some();
         let mut made = Mat::from_fn(n, n, |i, j| if i >= j { a[(i, j)] } else { 0.0 });
         let rows = match is_finite {
             true => factored(&mut made),
             false => (1..=n as i32).collect(),
         };
-        write(out, &index, is_finite.then_some(&made));
-        write_each(pivots, &index, |i, _| rows[i]);
-    }
+        write(out, index, is_finite.then_some(&made));
+        write_each(pivots, index, |i, _| rows[i]);
+    });
 }
 
 /// `A X = B` for the factors and pivots of every matrix, and those of `b`; the batch dims are those of `out`. Pivots that no factors have make
@@ -42,15 +42,15 @@ pub fn symmetric_solve<T: Real>(
     out: &mut ViewMut<'_, T>,
 ) {
     let (batch, n, columns) = matrices(b.shape());
-    for index in batches(batch) {
-        let a = read(factors, &index, n, n);
-        let found = blocks(&list(pivots, &index), n).map(|blocks| {
-            let mut x = read(b, &index, n, columns);
+    for_each_of(batch, |index| {
+        let a = read(factors, index, n, n);
+        let found = blocks(&list(pivots, index), n).map(|blocks| {
+            let mut x = read(b, index, n, columns);
             solved(&a, &blocks, &mut x);
             x
         });
-        write(out, &index, found.as_ref());
-    }
+        write(out, index, found.as_ref());
+    });
 }
 
 /// A block of `D`: its first row, whether it has a second, and the row that its last was interchanged with.

@@ -463,3 +463,63 @@ fn interchanges_make_the_permutation_that_they_are_of() {
         assert!(none.iter().all(|x| x.is_nan()), "{wrong:?}");
     }
 }
+
+/// What one matrix leaves behind in memory is nothing to the next one, whether it has factors or not.
+#[test]
+fn a_matrix_has_the_factors_that_it_has_alone() {
+    let n = 3;
+    let usual = [4.0, 1.0, -2.0, 1.0, 5.0, 0.5, -2.0, 0.5, 6.0];
+    let turned = [0.0, 2.0, 1.0, 3.0, 0.0, -1.0, 1.0, 1.0, 0.0];
+    let singular = [1.0, 2.0, 3.0, 2.0, 4.0, 6.0, 1.0, 1.0, 1.0];
+    let none = [f64::NAN, 1.0, 0.0, 1.0, f64::INFINITY, 2.0, 0.0, 2.0, 1.0];
+    let batch: Vec<[f64; 9]> = [usual, none, turned, singular, usual, [0.0; 9], turned].to_vec();
+    let all = batch.as_flattened();
+    let same = |a: &[f64], b: &[f64]| {
+        a.iter()
+            .zip(b)
+            .all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan())
+    };
+    for (kind, len) in [
+        (Factors::Inverse, 9),
+        (Factors::Cholesky, 9),
+        (Factors::Adjugate, 9),
+        (Factors::Det, 1),
+    ] {
+        let shape = |count: usize| match len {
+            1 => vec![count],
+            _ => vec![count, n, n],
+        };
+        let of = |count: usize, x: &[f64]| {
+            let mut out = vec![7.0; count * len];
+            let view = ViewMut::contiguous(&mut out, &shape(count));
+            factors(kind, &View::contiguous(x, &[count, n, n]), &mut [view]);
+            out
+        };
+        let together = of(batch.len(), all);
+        for (i, matrix) in batch.iter().enumerate() {
+            let alone = of(1, matrix);
+            assert!(same(&together[i * len..][..len], &alone), "{kind:?} of {i}");
+        }
+    }
+    let right = [1.0, -2.0, 3.0].repeat(batch.len());
+    let solved = |a: &[f64], b: &[f64]| {
+        let count = b.len() / n;
+        let mut out = vec![7.0; b.len()];
+        let (a, b) = (
+            View::contiguous(a, &[count, n, n]),
+            View::contiguous(b, &[count, n, 1]),
+        );
+        solve(
+            None,
+            &a,
+            &b,
+            &mut ViewMut::contiguous(&mut out, &[count, n, 1]),
+        );
+        out
+    };
+    let together = solved(all, &right);
+    for (i, matrix) in batch.iter().enumerate() {
+        let alone = solved(matrix, &right[..n]);
+        assert!(same(&together[i * n..][..n], &alone), "solution of {i}");
+    }
+}
