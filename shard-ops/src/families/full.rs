@@ -48,6 +48,36 @@ pub(super) fn in_full_with<const N: usize, const M: usize>(
     full.rounded(exec, found)
 }
 
+/// As [`in_full_with`], of a first step whose operand is large: it reads the value as it is, and leaves what it makes of 16 bits in `f32`.
+pub(super) fn in_full_after<const M: usize>(
+    exec: &dyn Exec,
+    x: &Value,
+    others: [Option<&Value>; M],
+    first: impl FnOnce(&Value) -> Result<Value>,
+    f: impl FnOnce(&Value, [Option<&Value>; M]) -> Result<Value>,
+) -> Result<Value> {
+    let x = &exec.in_full(x)?;
+    let mut others = others.map(Option::<&Value>::cloned);
+    for other in others.iter_mut().flatten() {
+        *other = exec.in_full(other)?;
+    }
+    let (stored, mut made) = (x.dtype(), first(x)?);
+    let is_stored = stored.is_half() && others.iter().flatten().all(|o| o.dtype() == stored);
+    if is_stored {
+        for other in others.iter_mut().flatten() {
+            *other = cast(exec, other, DType::F32)?;
+        }
+    } else {
+        // Types that differ are for the next op to refuse.
+        made = cast(exec, &made, stored)?;
+    }
+    let found = f(&made, others.each_ref().map(Option::as_ref))?;
+    match is_stored {
+        true => cast(exec, &found, stored),
+        false => Ok(found),
+    }
+}
+
 /// As [`in_full`], of what an executor that casts by itself has in the type it is in.
 pub(super) fn rounded_once<const N: usize>(
     exec: &dyn Exec,

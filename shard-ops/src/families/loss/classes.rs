@@ -5,10 +5,10 @@ use crate::families::broadcast::sum;
 use crate::families::elementwise::{
     add, add_scalar, cast, div, masked, mul, mul_scalar, ne, neg, number,
 };
-use crate::families::full::in_full_with;
+use crate::families::full::{in_full_after, in_full_with};
 use crate::families::indexing::{pick_each, pick_one};
 use crate::families::shape::reshape;
-use crate::families::softmax::log_softmax;
+use crate::families::softmax::log_softmax_in_full;
 use crate::host::is_whole;
 use crate::{Exec, OpError, Result, Value};
 use shard_comm::DType;
@@ -81,35 +81,37 @@ pub fn cross_entropy(
     classes: Classes<'_>,
     reduction: LossReduction,
 ) -> Result<Value> {
+    const NAME: &str = "cross_entropy";
     let distributions = (!is_whole(target.dtype())).then_some(target);
     let others = [classes.weight, distributions];
-    in_full_with(exec, [x], others, |[x], [weight, distributions]| {
-        let target = distributions.unwrap_or(target);
-        of_logits(exec, x, target, Classes { weight, ..classes }, reduction)
-    })
-}
-
-fn of_logits(
-    exec: &dyn Exec,
-    x: &Value,
-    target: &Value,
-    classes: Classes<'_>,
-    reduction: LossReduction,
-) -> Result<Value> {
-    const NAME: &str = "cross_entropy";
     let dim = class_dim(NAME, x, target)?;
     if !(0.0..=1.0).contains(&classes.smoothing) {
         let problem = format!("a label smoothing of {}", classes.smoothing);
         return Err(unfit(NAME, problem, x, target, "give a number from 0 to 1"));
     }
-    let logs = log_softmax(exec, x, &[dim])?;
-    if is_whole(target.dtype()) {
-        return of_indices(exec, NAME, &logs, target, classes, reduction);
-    }
+    let logs = |x: &Value| log_softmax_in_full(exec, x, &[dim]);
+    in_full_after(exec, x, others, logs, |logs, [weight, distributions]| {
+        let classes = Classes { weight, ..classes };
+        match distributions {
+            Some(target) => of_distributions(exec, NAME, logs, target, classes, reduction),
+            None => of_indices(exec, NAME, logs, target, classes, reduction),
+        }
+    })
+}
+
+fn of_distributions(
+    exec: &dyn Exec,
+    name: &'static str,
+    x: &Value,
+    target: &Value,
+    classes: Classes<'_>,
+    reduction: LossReduction,
+) -> Result<Value> {
+    let dim = class_dim(name, x, target)?;
     if target.shape() != x.shape() {
         let problem = "distributions of another shape".into();
         return Err(unfit(
-            NAME,
+            name,
             problem,
             x,
             target,
@@ -118,7 +120,7 @@ fn of_logits(
     }
     if classes.ignore.is_some_and(|class| class >= 0) {
         let problem = "a class to ignore, of distributions".into();
-        return Err(unfit(NAME, problem, x, target, "set its probability to 0"));
+        return Err(unfit(name, problem, x, target, "set its probability to 0"));
     }
     let target = match classes.smoothing {
         0.0 => target.clone(),
@@ -129,7 +131,7 @@ fn of_logits(
     };
     let each = mul(
         exec,
-        &weighted(exec, NAME, &logs, classes.weight, dim)?,
+        &weighted(exec, name, x, classes.weight, dim)?,
         &target,
     )?;
     let errors = neg(exec, &sum(exec, &each, &[dim], false)?)?;

@@ -5,7 +5,7 @@
 pub(crate) mod cuda;
 
 use crate::families::broadcast::sum;
-use crate::families::elementwise::{mul, neg, sub, unary};
+use crate::families::elementwise::{cast, mul, neg, sub, unary};
 use crate::families::full::{rounded_once, sums};
 use crate::families::statistics::{check_dims, lie_whole, states};
 use crate::families::types::float_types;
@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// # Errors
 /// A dim out of range or named twice; an operand that is not of floats.
 pub fn softmax(exec: &dyn Exec, x: &Value, dims: &[usize]) -> Result<Value> {
-    apply(exec, x, dims, false)
+    apply(exec, x, dims, false, false)
 }
 
 /// The logarithm of the [softmax](fn@softmax).
@@ -40,7 +40,12 @@ pub fn softmax(exec: &dyn Exec, x: &Value, dims: &[usize]) -> Result<Value> {
 /// # Errors
 /// As [`softmax`](fn@softmax).
 pub fn log_softmax(exec: &dyn Exec, x: &Value, dims: &[usize]) -> Result<Value> {
-    apply(exec, x, dims, true)
+    apply(exec, x, dims, true, false)
+}
+
+/// The same, of floats of 16 bits in `f32`: for what goes on with it and rounds once.
+pub(crate) fn log_softmax_in_full(exec: &dyn Exec, x: &Value, dims: &[usize]) -> Result<Value> {
+    apply(exec, x, dims, true, true)
 }
 
 /// The [softmax](fn@softmax) of `-x`.
@@ -54,13 +59,14 @@ pub fn softmin(exec: &dyn Exec, x: &Value, dims: &[usize]) -> Result<Value> {
     softmax(exec, &neg(exec, x)?, dims)
 }
 
-fn apply(exec: &dyn Exec, x: &Value, dims: &[usize], log: bool) -> Result<Value> {
+fn apply(exec: &dyn Exec, x: &Value, dims: &[usize], log: bool, in_full: bool) -> Result<Value> {
     let name = if log { "log_softmax" } else { "softmax" };
     check_dims(name, x, dims)?;
     let op = |rows| Softmax {
         dims: dims.into(),
         log,
         rows,
+        in_full,
     };
     let (last, row) = (
         x.ndim() - dims.len(),
@@ -83,6 +89,8 @@ pub struct Softmax {
     pub log: bool,
     /// Whether cells are rows over the last dims, and ranks hold them whole.
     pub rows: bool,
+    /// Whether the result of floats of 16 bits is `f32`.
+    pub in_full: bool,
 }
 
 /// The derivative for passes that are not recorded, given the result, its cotangent, and but for rows the sums of cells.
@@ -111,6 +119,28 @@ impl Softmax {
     fn row(&self, piece: &[usize]) -> usize {
         self.dims.iter().map(|&d| piece[d]).product()
     }
+
+    /// The cotangent of the operand, in the type of the result's.
+    fn derivative(&self, exec: &dyn Exec, y: &Value, dy: &Value) -> Result<Value> {
+        let op = || Arc::new(SoftmaxGrad(self.clone()));
+        if self.rows && !exec.records() {
+            return exec.apply1(op(), &[y, dy]);
+        }
+        rounded_once(exec, [y, dy], |[y, dy]| {
+            let along = match self.log {
+                true => dy.clone(),
+                false => mul(exec, y, dy)?,
+            };
+            let sums = sum(exec, &along, &self.dims, true)?;
+            if !exec.records() {
+                return exec.apply1(op(), &[y, dy, &sums]);
+            }
+            match self.log {
+                true => sub(exec, dy, &mul(exec, &unary(exec, y, Unary::Exp)?, &sums)?),
+                false => mul(exec, y, &sub(exec, dy, &sums)?),
+            }
+        })
+    }
 }
 
 impl Op for Softmax {
@@ -123,7 +153,7 @@ impl Op for Softmax {
     }
 
     fn key(&self) -> u128 {
-        key_of(self.name(), &(&self.dims, self.rows))
+        key_of(self.name(), &(&self.dims, self.rows, self.in_full))
     }
 
     fn rule(&self, inputs: &[Meta]) -> Result<Rule> {
@@ -139,6 +169,7 @@ impl Op for Softmax {
         }
         rule.output(all, inputs[0].shape.clone(), dtype)
             .linearity(Linearity::None)
+            .unrounded(self.in_full)
             .build()
     }
 
@@ -183,24 +214,9 @@ impl Op for Softmax {
                     operand,
                 });
             }
-            let op = || Arc::new(SoftmaxGrad(self.clone()));
-            if self.rows && !exec.records() {
-                return exec.apply1(op(), &[y, dy]);
-            }
-            rounded_once(exec, [y, dy], |[y, dy]| {
-                let along = match self.log {
-                    true => dy.clone(),
-                    false => mul(exec, y, dy)?,
-                };
-                let sums = sum(exec, &along, &self.dims, true)?;
-                if !exec.records() {
-                    return exec.apply1(op(), &[y, dy, &sums]);
-                }
-                match self.log {
-                    true => sub(exec, dy, &mul(exec, &unary(exec, y, Unary::Exp)?, &sums)?),
-                    false => mul(exec, y, &sub(exec, dy, &sums)?),
-                }
-            })
+            let dx = self.derivative(exec, y, dy)?;
+            // Of a result that was not rounded the derivative is, as its operand was given.
+            cast(exec, &dx, saved.inputs[0].dtype())
         })
     }
 }
@@ -211,7 +227,9 @@ impl Op for SoftmaxGrad {
     }
 
     fn key(&self) -> u128 {
-        let Softmax { dims, log, rows } = &self.0;
+        let Softmax {
+            dims, log, rows, ..
+        } = &self.0;
         // Without rows the sums say what a cell is.
         let dims = if *rows { &dims[..] } else { &[] };
         key_of("softmax_grad", &(log, rows, dims))
