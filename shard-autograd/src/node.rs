@@ -9,6 +9,7 @@ use shard_ops::{Op, Value};
 use shard_redistribute::{Array, MeshComm};
 use shard_spec::Layout;
 use smallvec::SmallVec;
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::{Rc, Weak};
@@ -181,6 +182,9 @@ pub(crate) struct Census {
     used: Cell<bool>,
     /// The nodes that have or had hooks.
     hooked: RefCell<Vec<Weak<Node>>>,
+    /// Functions of users that nodes had, while they are [dropped](Self::bury).
+    remains: RefCell<Vec<Box<dyn Any>>>,
+    burying: Cell<bool>,
 }
 
 impl Census {
@@ -212,7 +216,12 @@ impl Census {
     /// Remembers a node that gets its first hook.
     pub(crate) fn add_hooked(&self, node: &Rc<Node>) {
         let mut hooked = self.hooked.borrow_mut();
-        hooked.retain(|node| node.strong_count() > 0);
+        // Those that are gone are left out before it grows, to twice the others: at each node that would be quadratic.
+        if hooked.len() == hooked.capacity() {
+            hooked.retain(|node| node.strong_count() > 0);
+            let others = hooked.len();
+            hooked.reserve(others + 1);
+        }
         hooked.push(Rc::downgrade(node));
     }
 
@@ -222,6 +231,29 @@ impl Census {
         // Dropping a hook may drop the last handle of a node, so nothing stays borrowed meanwhile.
         for node in hooked.iter().filter_map(Weak::upgrade) {
             drop(node.hooks.take());
+        }
+    }
+
+    /// Drops functions of users, which may hold values, and so nodes with functions that hold values: one after the other, since
+    /// recursion would overflow the stack on a long chain.
+    fn bury(&self, remains: impl Any) {
+        struct Over<'a>(&'a Cell<bool>);
+        impl Drop for Over<'_> {
+            fn drop(&mut self) {
+                self.0.set(false);
+            }
+        }
+        self.remains.borrow_mut().push(Box::new(remains));
+        if self.burying.replace(true) {
+            return;
+        }
+        let _over = Over(&self.burying);
+        loop {
+            // Dropping it may add others, so nothing stays borrowed meanwhile.
+            let Some(next) = self.remains.borrow_mut().pop() else {
+                break;
+            };
+            drop(next);
         }
     }
 
@@ -352,6 +384,11 @@ impl Drop for Node {
             if let Some(mut node) = Rc::into_inner(node) {
                 node.give_up(&mut orphans);
             }
+        }
+        let is_of_users = matches!(self.kind, Kind::Recompute { .. } | Kind::ByHand(_));
+        if is_of_users || !self.hooks.get_mut().is_empty() {
+            let kind = std::mem::replace(&mut self.kind, Kind::Anchor);
+            self.census.bury((kind, self.hooks.take()));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What is recorded and differentiated, in which order, and what is freed.
 
 use crate::common::{Bench, on_mesh, small, table};
-use shard_autograd::AutogradError;
+use shard_autograd::{AutogradError, Recorder, recompute};
 use shard_comm::ErrorClass;
 use shard_ops::elementwise::{add, add_scalar, mul, mul_scalar};
 use shard_ops::reduce::sum;
@@ -206,6 +206,40 @@ fn dropping_a_value_frees_its_graph_however_deep() {
         assert_eq!(b.rec.live_nodes(), 1);
         drop(x);
         assert_eq!(b.rec.live_nodes(), 0);
+    });
+}
+
+/// A recurrence whose step is a function that holds the state before it.
+#[test]
+fn dropping_a_value_frees_what_functions_hold_however_deep() {
+    const STEPS: usize = 40_000;
+    on_mesh(&[1], |b| {
+        let (x, layout) = (b.leaf(&[1], "R", small), b.layout(&[1], "R"));
+        let again = |before: Value| {
+            let step = move |exec: &Recorder, x: &[Value]| Ok(vec![mul(exec, &before, &x[0])?]);
+            recompute(&b.rec, &[&x], step).unwrap().remove(0)
+        };
+        let by_hand = |before: Value| {
+            let step = |_: &Recorder, x: &[Value]| Ok(vec![x[0].clone()]);
+            let back = move |_: &Recorder, _: &[Value], _: &[Value], _: &[Value]| {
+                Ok(vec![Some(before.detach())])
+            };
+            let made = (b.rec).map_local_with_grad(&[&x], &[&layout], &[&layout], step, back);
+            made.unwrap().remove(0)
+        };
+        let hooked = |before: Value| {
+            let y = add_scalar(&b.rec, &before, 1.0).unwrap();
+            let hook = move |_: &Value| Ok(Some(before.detach()));
+            b.rec.on_gradient(&y, Rc::new(hook)).unwrap();
+            y
+        };
+        let steps: [&dyn Fn(Value) -> Value; 3] = [&again, &by_hand, &hooked];
+        for step in steps {
+            let last = (0..STEPS).fold(x.clone(), |y, _| step(y));
+            assert!(b.rec.live_nodes() > STEPS);
+            drop(last);
+            assert_eq!(b.rec.live_nodes(), 1);
+        }
     });
 }
 
