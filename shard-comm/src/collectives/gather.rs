@@ -167,7 +167,7 @@ impl dyn Communicator + '_ {
             if let Some(link) = self.messages() {
                 let facts = [root, len, dtype.size()];
                 let steps = self.plans().staged(NAME, None, &facts, &[], || {
-                    match Spread::new(ranks, len * dtype.size(), link) {
+                    match Spread::new(ranks, len.saturating_mul(dtype.size()), link) {
                         Spread::Direct => Vec::new(),
                         Spread::Whole => {
                             staged::broadcast(NAME, me, root, ranks, len, self.nodes())
@@ -318,7 +318,7 @@ impl dyn Communicator + '_ {
         site: Site,
     ) -> Result<Request> {
         let (me, dtype) = (self.rank(), mine.dtype());
-        let bytes = || dtype.size() * total(counts);
+        let bytes = || dtype.size().saturating_mul(total(counts));
         let steps = match self.messages() {
             None => None,
             Some(_) if self.gathers_by_node(bytes()) => {
@@ -380,7 +380,7 @@ impl dyn Communicator + '_ {
         let link = self.messages()?;
         let facts: SmallVec<[usize; 2]> = facts.iter().copied().chain([size]).collect();
         let steps = self.plans().staged(name, op, counts, &facts, || {
-            match staged::pays(counts.len(), size * total(counts), link) {
+            match staged::pays(counts.len(), size.saturating_mul(total(counts)), link) {
                 true => steps(),
                 false => Vec::new(),
             }

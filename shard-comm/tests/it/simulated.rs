@@ -322,3 +322,25 @@ fn bytes_cross_between_nodes_once() {
     });
     assert_eq!(summed, 2 * 7 * bytes);
 }
+
+/// Many ranks choose by the bytes of what they exchange how it goes, also where these cannot be counted.
+#[test]
+fn counts_of_more_bytes_than_can_be_counted_are_refused() {
+    let comm = SimulatedComm::new(&slow(64), 0).unwrap();
+    let comm: &dyn Communicator = &*comm;
+    let mine = comm.device().alloc(DType::F64, 1).unwrap().freeze();
+    let mut counts = [0; 64];
+    (counts[0], counts[1]) = (1, 1 << 61);
+    let refused = [
+        comm.broadcast(None, 1, DType::F64, 1 << 61).err(),
+        comm.all_gather_v(&mine, &counts).err(),
+        comm.gather_v(&mine, &counts, 0).err(),
+    ];
+    for error in refused {
+        let error = error.unwrap().to_string();
+        assert!(
+            error.contains("2305843009213693952 elements") || error.contains("out of memory"),
+            "{error}"
+        );
+    }
+}
