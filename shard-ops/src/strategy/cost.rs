@@ -21,11 +21,12 @@ pub(super) fn cost(
         if partial_result && let Ok(layout) = site.output_layout(o) {
             // What goes home is counted as what is asked for.
             let at_home = site.routed.is_some() && !layout.is_partial();
-            total += if at_home {
+            let moved = if at_home {
                 0
             } else {
                 layout.max_local_numel().div_ceil(rule.terms)
             };
+            total = total.saturating_add(moved);
         }
     }
     for (i, layout) in layouts.iter().enumerate() {
@@ -33,9 +34,10 @@ pub(super) fn cost(
             continue;
         }
         if layout.partial_axes().iter().any(|&a| !choice.carries(i, a)) {
-            total += 2 * layout.max_local_numel();
+            total = total.saturating_add(2 * layout.max_local_numel());
         }
-        total += received_input(&site, i, layout, ceiling.checked_sub(total)?)?;
+        let received = received_input(&site, i, layout, ceiling.checked_sub(total)?)?;
+        total = total.saturating_add(received);
     }
     (total <= ceiling).then_some(total)
 }

@@ -161,7 +161,8 @@ fn places(lines: usize, runs: usize) -> usize {
     }
 }
 
-/// Sizes that the price of a route depends on: those of the rank that has most.
+/// Sizes that the price of a route depends on: those of the rank that has most. They count rows that nothing may be in, and so may
+/// be beyond all memory.
 struct Sizes {
     /// Rows that a rank may have to ask for.
     asked: usize,
@@ -249,19 +250,19 @@ impl Site<'_> {
         }
         let ask = RouteCost {
             by: RouteBy::Ask,
-            bytes: asks * (sizes.row + REQUEST_BYTES),
+            bytes: asks.saturating_mul(sizes.row.saturating_add(REQUEST_BYTES)),
         };
         if self.sends_home() {
             return Some((RouteBy::Ask, owners, smallvec::smallvec![ask]));
         }
         let gather = RouteCost {
             by: RouteBy::Gather,
-            bytes: sizes.missing * sizes.row,
+            bytes: sizes.missing.saturating_mul(sizes.row),
         };
         // How many distinct rows are asked for only the data tells; where edges are local they are few. So the table is gathered
         // only where requests alone could be more.
         let by = match routes.by {
-            RouteBy::Auto if gather.bytes <= asks * REQUEST_BYTES => RouteBy::Gather,
+            RouteBy::Auto if gather.bytes <= asks.saturating_mul(REQUEST_BYTES) => RouteBy::Gather,
             RouteBy::Auto => RouteBy::Ask,
             by => by,
         };
@@ -280,14 +281,17 @@ impl Site<'_> {
         let (places, rounds) = self.looks(parts, sizes);
         // For both cuts of a run a round looks at places, of what every round but the first asks for; in the end each rank tells them.
         let numbers = 2 * places * rounds + 4 * (rounds - 1) + 2;
-        let looked = (parts - 1) * sizes.lines * numbers * CUT_BYTES;
+        let looked = sizes
+            .lines
+            .saturating_mul((parts - 1) * numbers * CUT_BYTES);
+        let read = sizes.asked.min(sizes.missing).saturating_mul(sizes.row);
         let ask = RouteCost {
             by: RouteBy::Ask,
-            bytes: sizes.asked.min(sizes.missing) * sizes.row + looked,
+            bytes: read.saturating_add(looked),
         };
         let gather = RouteCost {
             by: RouteBy::Gather,
-            bytes: sizes.missing * sizes.row,
+            bytes: sizes.missing.saturating_mul(sizes.row),
         };
         let is_run_each = (owners.partition.offsets()).is_some_and(|at| at[1..] == runs.ends[..]);
         let by = match by {
@@ -314,7 +318,8 @@ impl Site<'_> {
             return 0;
         };
         let sizes = self.sizes(owners);
-        sizes.asked.min(sizes.missing) * (sizes.row_len + 1)
+        let rows = sizes.asked.min(sizes.missing);
+        rows.saturating_mul(sizes.row_len + 1)
     }
 
     fn sizes(&self, owners: &DimSharding) -> Sizes {
@@ -344,12 +349,12 @@ impl Site<'_> {
             let len = most(dims, &meta.shape, &|a| !a.is_routed() && !self.is_shared(a));
             shared = most(dims, &meta.shape, &|a| self.is_shared(a));
             row_len += len;
-            row += len * meta.dtype.size();
+            row = len.saturating_mul(meta.dtype.size()).saturating_add(row);
         }
         let least = owners.partition.sizes().min().unwrap_or(0);
         Sizes {
             asked,
-            missing: (owners.partition.extent() - least) * shared,
+            missing: (owners.partition.extent() - least).saturating_mul(shared),
             row,
             row_len,
             lines: shared,

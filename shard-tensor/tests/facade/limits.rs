@@ -470,3 +470,31 @@ fn what_has_no_elements_is_no_reason_to_panic() {
         }
     }
 }
+
+/// Prices of moves are of what could be there: next to an extent of none others may be beyond all memory.
+#[test]
+fn large_extents_of_nothing_are_no_reason_to_panic() {
+    type Applied = fn(&ShardTensor) -> Result<ShardTensor>;
+    let calls: [(&str, [usize; 3], Applied); 2] = [
+        ("sort", [1 << 61, 1, 0], |x| Ok(x.sort(2, false)?.0)),
+        ("rfft", [0, 1 << 59, 2], |x| {
+            x.rfft(Some(4), 2, FourierNorm::Ortho)
+        }),
+    ];
+    for (name, shape, apply) in calls {
+        for dim in 0..3 {
+            for ranks in [1, 2, 3] {
+                let done = Launch::new(ranks).run(|ctx| {
+                    let x = ctx.mesh_of(ranks)?.zeros(shape, shard(dim))?;
+                    Ok(apply(&x).map(|y| y.numel()).map_err(|e| e.class()))
+                });
+                let done = done.unwrap_or_else(|e| panic!("{name} by {dim}: {e}"));
+                let refused = Err(ErrorClass::Uniform);
+                assert!(
+                    done.iter().all(|y| *y == Ok(0) || *y == refused),
+                    "{name}: {done:?}"
+                );
+            }
+        }
+    }
+}

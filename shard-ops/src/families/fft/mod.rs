@@ -299,7 +299,7 @@ fn replacement(x: &Value, pass: &Pass) -> Option<usize> {
         let (n, before) = (x.shape()[d], parts(d));
         let pieces = fresh * before;
         // What the largest part has beyond its share, in thousandths of the share.
-        let beyond = (n.div_ceil(pieces) * pieces * 1000) / n;
+        let beyond = (n.div_ceil(pieces) as u128 * pieces as u128 * 1000) / n as u128;
         (beyond, before, usize::MAX - n)
     })
 }
