@@ -73,15 +73,17 @@ impl SharedFile {
         };
         let refused = |e| file_error(op, path, "a regular file to write", e);
         ctx.world().agree(status.map_err(refused))?;
-        // The name beside differs from one saving to the next.
+        // The name beside differs from one saving to the next. It alone is text: the folder's may be any bytes.
         let told = made.as_ref().map(|(target, _, mark)| {
-            let name = target.beside().to_string_lossy().into_owned();
-            (name, mark.to_vec())
+            let name = target.beside().file_name().unwrap_or_default();
+            (name.to_string_lossy().into_owned(), mark.to_vec())
         });
         let told = ctx.gather(&told)?.into_iter().flatten().next();
         let opened = match (&made, told) {
             (Some((_, file, _)), _) => file.try_clone().map_err(text),
-            (None, Some((name, mark))) => same(Path::new(&name), &mark),
+            (None, Some((name, mark))) => {
+                Target::named_beside(path, &name).and_then(|path| same(&path, &mark))
+            }
             (None, None) => Err("no name of rank 0".to_owned()),
         };
         let (file, status) = match opened {

@@ -19,9 +19,15 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The name of the file that is written first, in the folder of [`path`](Self::path).
+    /// The file that is written first, in the folder of [`path`](Self::path).
     pub(super) fn beside(&self) -> &Path {
         &self.beside
+    }
+
+    /// The file of this name beside the one where links lead: where another rank that has the same path writes first.
+    pub(super) fn named_beside(path: &Path, name: &str) -> Result<PathBuf, String> {
+        let path = follow(path).map_err(|e| e.to_string())?;
+        Ok(path.with_file_name(name))
     }
 
     /// Follows links, and refuses what is there and is no regular file: a device or a folder is not to be replaced.
@@ -88,6 +94,8 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
 /// A new file in the same folder, under a name no other has.
 fn file_beside(path: &Path) -> io::Result<(PathBuf, File)> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // A name may have 255 bytes, and what follows needs some of them.
+    let name: String = name.chars().take(50).collect();
     let process = std::process::id();
     let mut number = 0;
     loop {

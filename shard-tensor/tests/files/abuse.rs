@@ -257,3 +257,29 @@ fn indexes_that_lie_are_refused() {
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// A name of as many bytes as there may be, in a folder whose name is no text, behind a link.
+#[cfg(unix)]
+#[test]
+fn names_may_be_long_and_those_of_folders_any_bytes() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let scratch = folder("names");
+    let bytes = scratch.join(OsStr::from_bytes(b"no text \xff\xfe"));
+    std::fs::create_dir_all(&bytes).unwrap();
+    let link = scratch.join("link");
+    std::os::unix::fs::symlink(bytes.join("n".repeat(255)), &link).unwrap();
+    for path in [bytes.join("é".repeat(127)), link] {
+        let sums = Launch::new(2).run(|ctx| {
+            let mesh = ctx.mesh_of(2)?;
+            checkpoint::save(&path, &[("x".to_owned(), mesh.ones([5], shard(0))?)])?;
+            checkpoint::read(&path, "x", &mesh, shard(0))?
+                .sum_all()?
+                .item()
+        });
+        assert_eq!(sums.unwrap(), [5.0; 2]);
+    }
+    // Nothing but these two is left.
+    assert_eq!(std::fs::read_dir(&bytes).unwrap().count(), 2);
+    std::fs::remove_dir_all(&scratch).unwrap();
+}
