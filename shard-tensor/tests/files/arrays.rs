@@ -1,7 +1,7 @@
 //! Arrays in files of NumPy, read and written by boxes.
 
 use crate::{moves, piece_bytes, scratch};
-use ndarray::{ArrayD, Ix2};
+use ndarray::{ArrayD, Ix1, Ix2};
 use shard_tensor::data::{self, Npy};
 use shard_tensor::{DType, Error, ErrorClass, Launch, Placements, checkpoint, replicate, shard};
 use std::os::unix::fs::FileExt;
@@ -333,4 +333,53 @@ fn ranks_that_save_or_load_otherwise_are_told() {
     std::fs::remove_file(&path).unwrap();
     let expected = [ErrorClass::Agreed, ErrorClass::Agreed, ErrorClass::Uniform];
     assert!(told.iter().all(|t| *t == expected), "{told:?}");
+}
+
+/// A little archive whose one array is said to have more bytes than any memory, in header and list alike.
+#[cfg(feature = "npz")]
+#[test]
+fn an_archive_of_more_than_all_memory_is_refused() {
+    let path = scratch("beyond.npz");
+    let mut array = data::npy_bytes(&ndarray::arr1(&[0.0_f64])).unwrap();
+    let shape = array.windows(4).position(|w| w == b"(1,)").unwrap();
+    // There are as many spaces behind it.
+    let end = array.iter().position(|&b| b == b'\n').unwrap();
+    let told = "(144115188075855872,), }";
+    let text = format!("{told:<0$}", end - shape);
+    array[shape..end].copy_from_slice(text.as_bytes());
+    let begin = end + 1;
+    array.resize(20_000, 0);
+    let size = array.len() as u16;
+    // One block that is not packed.
+    let mut packed = vec![1];
+    packed.extend([size.to_le_bytes(), (!size).to_le_bytes()].concat());
+    packed.extend(array);
+    let le = |n: usize| (n as u32).to_le_bytes();
+    let mut archive = [&b"PK\x03\x04"[..], &[20, 0, 0, 0, 8, 0]].concat();
+    archive.extend([0; 16]);
+    archive.extend([5, 0, 0, 0]);
+    archive.extend(b"a.npy");
+    archive.extend(&packed);
+    let list = archive.len();
+    archive.extend([&b"PK\x01\x02"[..], &[45, 0, 45, 0, 0, 0, 8, 0], &[0; 8]].concat());
+    archive.extend([le(packed.len()), [0xff; 4]].concat());
+    archive.extend([5, 0, 12, 0]);
+    archive.extend([0; 14]);
+    archive.extend(b"a.npy");
+    archive.extend([1, 0, 8, 0]);
+    archive.extend(((1_u64 << 60) + begin as u64).to_le_bytes());
+    let size = archive.len() - list;
+    archive.extend([&b"PK\x05\x06"[..], &[0, 0, 0, 0, 1, 0, 1, 0]].concat());
+    archive.extend([le(size), le(list)].concat());
+    archive.extend([0, 0]);
+    std::fs::write(&path, archive).unwrap();
+    let npy = Npy::in_archive(&path, "a").unwrap();
+    let error = npy.to_array::<f64, Ix1>().unwrap_err().to_string();
+    assert!(error.contains("no memory"), "{error}");
+    let error = Launch::new(2).run(|ctx| {
+        let x = data::load_npz(&path, "a", &ctx.mesh_of(2)?, shard(0))?;
+        Ok(x.numel())
+    });
+    assert_eq!(error.unwrap_err().class(), ErrorClass::Agreed);
+    std::fs::remove_file(&path).unwrap();
 }

@@ -12,6 +12,7 @@ use super::source::{fits, load_as};
 use super::{DataError, Source};
 use crate::files::{Place, open_regular, read_at};
 use crate::{Mesh, Placements, Result, ShardTensor};
+use bytemuck::allocation::try_zeroed_vec;
 use ndarray::{Array, Dimension};
 use shard_comm::{Calling, DType, Element};
 use shard_spec::DimPart;
@@ -238,10 +239,16 @@ impl Npy {
         }
         dim.slice_mut().copy_from_slice(&self.shape);
         let whole: Vec<DimPart> = self.shape.iter().map(|&n| (0..n).into()).collect();
-        let mut elements: Vec<T> = bytemuck::zeroed_vec(self.shape.iter().product());
+        let mut elements: Vec<T> = zeroed(self.shape.iter().product())?;
         self.read(&whole, bytemuck::cast_slice_mut(&mut elements))?;
         Array::from_shape_vec(dim, elements).map_err(DataError::other)
     }
+}
+
+/// Memory for what a file says that it has.
+fn zeroed<T: Element>(count: usize) -> Result<Vec<T>, DataError> {
+    let memory = try_zeroed_vec(count);
+    memory.map_err(|()| DataError::other(format!("no memory for {count} elements of {}", T::DTYPE)))
 }
 
 impl Source for Npy {
@@ -276,7 +283,7 @@ impl Source for Npy {
             return Ok(());
         }
         let count: usize = held.iter().map(DimPart::len).product();
-        let mut raw = vec![0; count * size];
+        let mut raw = zeroed(count * size)?;
         fetch(&turned, &mut raw)?;
         if self.fortran {
             let lens: Vec<usize> = turned.iter().map(DimPart::len).collect();
