@@ -188,6 +188,8 @@ fn lbfgs_refuses_what_it_cannot_take_a_step_with() {
                 assert!(told.to_string().contains("learning rate"), "{told}");
             }
             lbfgs.set_learning_rate(1.0);
+            let endless = lbfgs.clone().history(usize::MAX).state().unwrap_err();
+            assert!(endless.to_string().contains("history"), "{endless}");
             let lost = lbfgs.step(|| w.square()?.matmul(&mesh.ones([2], replicate())?));
             let lost = lost.unwrap_err().to_string();
             // A loss that is NaN everywhere but at the start keeps it there, and ends.

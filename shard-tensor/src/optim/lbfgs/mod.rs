@@ -125,7 +125,8 @@ impl Lbfgs {
         self
     }
 
-    /// Remembers so many iterations; 100 at first. A model whose parameters take much memory wants fewer, as 10.
+    /// Remembers so many iterations; 100 at first. A model whose parameters take much memory wants fewer, as 10. What remembers more
+    /// than 10,000 has no [state](Stateful::state) that could be saved.
     #[must_use]
     pub fn history(mut self, iterations: usize) -> Self {
         self.history = iterations;
@@ -478,13 +479,24 @@ fn size(ctx: &Context, x: &Vector, order: f64) -> Result<f64> {
     ))
 }
 
+/// The longest history of which there is a state.
+const MOST_LISTED: usize = 10_000;
+
 /// Its tensors are, each with the name of a parameter behind its own, `direction`, `gradient`, and for each iteration that it may remember
 /// `parameters.` and `gradients.` and a number, the oldest first; its numbers `learning_rate`, `iterations`, `step`, `diagonal`,
 /// `remembered` and for each `inverse.` and the same number. What there is not yet is zeros, so that a file grows with the
-/// [history](Lbfgs::history).
+/// [history](Lbfgs::history), of which too much is refused.
 impl Stateful for Lbfgs {
     #[track_caller]
     fn state(&self) -> Result<State> {
+        if self.history > MOST_LISTED {
+            return Err(Error::argument(
+                "state",
+                format!("a history of at most {MOST_LISTED} iterations"),
+                self.history.to_string(),
+                "remember fewer: a state lists all that may be remembered",
+            ));
+        }
         let memory = &self.memory;
         let zeros = self.parameters.iter().map(|(_, p)| p.zeros_like());
         let zeros = zeros.collect::<Result<Vector>>()?;
