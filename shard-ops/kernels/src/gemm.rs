@@ -39,6 +39,7 @@ pub(crate) use self::packed::{Operand, Packed, are_near, multiply, stay_finite};
 pub(crate) use self::parts::{LINES, Lines, Number, Side};
 pub use self::product::Product;
 pub(crate) use self::range::Range;
+pub(crate) use self::thin::product_of_few;
 #[doc(hidden)]
 pub use self::unit::Emulated;
 pub(crate) use self::unit::{Panel, Rows, TILES, Term, Unit};
@@ -394,7 +395,7 @@ pub fn matmul<T: Real>(
 }
 
 /// Fails unless both operands lie in their memory.
-fn check_operands<T>([m, n, k]: [usize; 3], a: &Mat<'_, T>, b: &Mat<'_, T>) {
+fn check_operands<T, U>([m, n, k]: [usize; 3], a: &Mat<'_, T>, b: &Mat<'_, U>) {
     let (len, rows, cols) = (a.data.len(), (m, a.row_step), (k, a.col_step));
     check("a", len, a.offset, rows, cols);
     let (len, rows, cols) = (b.data.len(), (k, b.row_step), (n, b.col_step));

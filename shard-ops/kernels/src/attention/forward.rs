@@ -318,9 +318,7 @@ pub(super) fn write_rows<E: Stored>(
             .zip(steps)
             .fold(offset, |at, (&i, s)| at.wrapping_add_signed(i as isize * s));
         if steps[3] == 1 {
-            for (to, x) in data[at..at + row.len()].iter_mut().zip(row) {
-                *to = E::narrow(*x * factor);
-            }
+            narrow_times(row, factor, &mut data[at..at + row.len()]);
             continue;
         }
         for (j, x) in row.iter().enumerate() {
@@ -328,6 +326,27 @@ pub(super) fn write_rows<E: Stored>(
         }
     }
 }
+
+/// Narrows numbers times a factor: many at a time where that is a call, which one by one would be a call for each.
+fn narrow_times<E: Stored>(from: &[E::Acc], factor: E::Acc, to: &mut [E]) {
+    if let Some(to) = E::as_acc_mut(to) {
+        for (to, x) in to.iter_mut().zip(from) {
+            *to = *x * factor;
+        }
+        return;
+    }
+    let mut scaled = [<E::Acc as num_traits::Zero>::zero(); NARROWED];
+    for (from, to) in from.chunks(NARROWED).zip(to.chunks_mut(NARROWED)) {
+        let scaled = &mut scaled[..from.len()];
+        for (to, x) in scaled.iter_mut().zip(from) {
+            *to = *x * factor;
+        }
+        E::narrow_slice(scaled, to);
+    }
+}
+
+/// Numbers that are narrowed at a time: those of a row of most heads.
+const NARROWED: usize = 128;
 
 /// Rows per tile, so that there are few tiles, all of about the same size.
 pub(super) fn row_tile(rows: usize, most: usize) -> usize {

@@ -5,6 +5,7 @@ use super::cover::{self, Extremes, PIECE};
 use super::dropout::DropoutMask;
 use super::segments::Segments;
 use super::stored::{Stored, gather, start};
+use crate::gemm::Lines;
 use crate::pointwise::vectorized;
 use crate::{Positions, View};
 use pulp::{Simd, WithSimd};
@@ -380,6 +381,25 @@ impl<'a, 'b, E: Stored> Problem<'a, 'b, E> {
         let at = start(mask, [tile.batch, head])
             .wrapping_add_signed(query as isize * steps[2] + tile.keys.start as isize * steps[3]);
         (at, steps[3])
+    }
+
+    /// Rows `rows` of a kv head's group as they lie in `view`, which has the form of the queries, if they lie equally far apart and without gaps.
+    pub(super) fn rows_in_place<'v>(
+        &self,
+        view: &View<'v, E>,
+        [batch, kv_head]: [usize; 2],
+        rows: &Range<usize>,
+    ) -> Option<Lines<'v, E>> {
+        let (steps, queries) = (view.strides(), self.extents.queries);
+        let (head, query) = self.place(kv_head, rows.start);
+        let in_one_head = query + rows.len() <= queries;
+        let follow = in_one_head || steps[1] == queries as isize * steps[2];
+        (follow && steps[3] == 1 && steps[2] >= 0).then(|| Lines {
+            data: view.data(),
+            offset: start(view, [batch, head]).wrapping_add_signed(query as isize * steps[2]),
+            line: steps[2],
+            step: 1,
+        })
     }
 
     /// Copies rows `rows` of a kv head's group, times `factor`, out of `view`, which has the form of the queries.

@@ -76,19 +76,6 @@ impl<'a, 'b, 'c, E: Stored> Vectors<'a, 'b, 'c, E> {
             dout_rows: Vec::new(),
         }
     }
-
-    fn q(&self, tile: &Tile) -> Mat<'_, E::Acc> {
-        let dim = self.problem.extents.dim;
-        Mat::row_major(&self.q_rows[(tile.rows.start - self.first) * dim..], dim)
-    }
-
-    fn dout(&self, tile: &Tile) -> Mat<'_, E::Acc> {
-        let width = self.problem.extents.value_dim;
-        Mat::row_major(
-            &self.dout_rows[(tile.rows.start - self.first) * width..],
-            width,
-        )
-    }
 }
 
 impl<E: Stored> Products<E::Acc> for Vectors<'_, '_, '_, E> {
@@ -116,35 +103,19 @@ impl<E: Stored> Products<E::Acc> for Vectors<'_, '_, '_, E> {
     }
 
     fn logits(&mut self, tile: &Tile, to: &mut [E::Acc]) -> E::Acc {
-        let (rows, keys) = (tile.rows.len(), tile.keys.len());
-        let k = self.k.rows_below(tile.keys.start).transposed();
-        let to = MatMut::row_major(to, keys);
-        gemm(
-            rows,
-            keys,
-            self.problem.extents.dim,
-            self.q(tile),
-            k,
-            to,
-            false,
-        );
+        let (rows, keys, dim) = (tile.rows.len(), tile.keys.len(), self.problem.extents.dim);
+        let q = of_tile(&self.q_rows, tile, self.first, dim);
+        let (first, to) = (tile.keys.start, MatMut::row_major(to, keys));
+        (self.k).multiply([rows, keys, dim], q, (first, true), to, false);
         E::Acc::of(1.0)
     }
 
     fn add_values(&mut self, tile: &Tile, weights: &[E::Acc], to: &mut [E::Acc]) {
         let (rows, keys) = (tile.rows.len(), tile.keys.len());
-        let v = self.v.rows_below(tile.keys.start);
-        let weights = Mat::row_major(weights, keys);
-        let to = MatMut::row_major(to, self.problem.extents.value_dim);
-        gemm(
-            rows,
-            self.problem.extents.value_dim,
-            keys,
-            weights,
-            v,
-            to,
-            true,
-        );
+        let width = self.problem.extents.value_dim;
+        let (weights, to) = (Mat::row_major(weights, keys), MatMut::row_major(to, width));
+        let first = (tile.keys.start, false);
+        (self.v).multiply([rows, width, keys], weights, first, to, true);
     }
 }
 
@@ -154,24 +125,18 @@ impl<E: Stored> GradProducts<E::Acc> for Vectors<'_, '_, '_, E> {
 
     fn weight_grads(&mut self, tile: &Tile, to: &mut [E::Acc]) {
         let (rows, keys) = (tile.rows.len(), tile.keys.len());
-        let v = self.v.rows_below(tile.keys.start).transposed();
-        let to = MatMut::row_major(to, keys);
-        gemm(
-            rows,
-            keys,
-            self.problem.extents.value_dim,
-            self.dout(tile),
-            v,
-            to,
-            false,
-        );
+        let width = self.problem.extents.value_dim;
+        let dout = of_tile(&self.dout_rows, tile, self.first, width);
+        let (first, to) = (tile.keys.start, MatMut::row_major(to, keys));
+        (self.v).multiply([rows, keys, width], dout, (first, true), to, false);
     }
 
     fn add_value_grads(&mut self, tile: &Tile, weights: &[E::Acc], to: MatMut<'_, E::Acc>) {
         let (rows, keys) = (tile.rows.len(), tile.keys.len());
         let weights = Mat::row_major(weights, keys).transposed();
         let width = self.problem.extents.value_dim;
-        gemm(keys, width, rows, weights, self.dout(tile), to, true);
+        let dout = of_tile(&self.dout_rows, tile, self.first, width);
+        gemm(keys, width, rows, weights, dout, to, true);
     }
 
     fn add_query_and_key_grads(
@@ -183,15 +148,14 @@ impl<E: Stored> GradProducts<E::Acc> for Vectors<'_, '_, '_, E> {
     ) {
         let (rows, keys, dim) = (tile.rows.len(), tile.keys.len(), self.problem.extents.dim);
         let (ds, dq) = (Mat::row_major(ds, keys), MatMut::row_major(dq, dim));
-        gemm(
-            rows,
-            dim,
-            keys,
-            ds,
-            self.k.rows_below(tile.keys.start),
-            dq,
-            true,
-        );
-        gemm(keys, dim, rows, ds.transposed(), self.q(tile), dk, true);
+        let first = (tile.keys.start, false);
+        (self.k).multiply([rows, dim, keys], ds, first, dq, true);
+        let q = of_tile(&self.q_rows, tile, self.first, dim);
+        gemm(keys, dim, rows, ds.transposed(), q, dk, true);
     }
+}
+
+/// A tile's rows of those that begin with the `first` one, of so many numbers.
+fn of_tile<'a, A>(rows: &'a [A], tile: &Tile, first: usize, cols: usize) -> Mat<'a, A> {
+    Mat::row_major(&rows[(tile.rows.start - first) * cols..], cols)
 }

@@ -1,6 +1,6 @@
 //! Element types attention reads and writes, and what it computes in.
 
-use crate::gemm::Mat;
+use crate::gemm::{self, Mat, MatMut};
 use crate::{Real, View};
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
@@ -40,6 +40,18 @@ pub trait Stored:
 
     /// As [`Stored::as_acc`], to write.
     fn as_acc_mut(slice: &mut [Self]) -> Option<&mut [Self::Acc]>;
+
+    /// Computes a product of extents `[m, n, k]` of which the right operand is read as it is stored, where it is not computed in that type and that
+    /// pays, and tells whether it did.
+    fn product_of_few(
+        _extent: [usize; 3],
+        _a: &Mat<'_, Self::Acc>,
+        _b: &Mat<'_, Self>,
+        _c: &mut MatMut<'_, Self::Acc>,
+        _accumulate: bool,
+    ) -> bool {
+        false
+    }
 }
 
 macro_rules! own {
@@ -71,9 +83,10 @@ macro_rules! own {
 }
 
 macro_rules! widened {
-    ($($t:ty),*) => {$(
+    ($t:ty $(, $($also:item)+)?) => {
         impl Stored for $t {
             type Acc = f32;
+            $($($also)+)?
             #[inline(always)]
             fn widen(self) -> f32 {
                 self.to_f32()
@@ -95,11 +108,23 @@ macro_rules! widened {
                 None
             }
         }
-    )*};
+    };
 }
 
 own!(f32, f64);
-widened!(f16, bf16);
+widened!(f16);
+widened!(
+    bf16,
+    fn product_of_few(
+        extent: [usize; 3],
+        a: &Mat<'_, f32>,
+        b: &Mat<'_, Self>,
+        c: &mut MatMut<'_, f32>,
+        accumulate: bool,
+    ) -> bool {
+        gemm::product_of_few(extent, a, b, c, accumulate)
+    }
+);
 
 /// Converts all elements; there are as many of both.
 fn convert((from_type, from): (DType, &[u8]), (to_type, to): (DType, &mut [u8])) {
@@ -131,6 +156,7 @@ pub(super) struct Matrices<'v, 'b, E: Stored> {
     view: &'v View<'b, E>,
     begin: usize,
     wide: Vec<E::Acc>,
+    is_wide: bool,
 }
 
 impl<'v, 'b, E: Stored> Matrices<'v, 'b, E> {
@@ -139,36 +165,69 @@ impl<'v, 'b, E: Stored> Matrices<'v, 'b, E> {
             view,
             begin: view.offset(),
             wide: Vec::new(),
+            is_wide: false,
         }
     }
 
     /// Goes to matrix `at` of the leading dims.
     pub(super) fn go_to(&mut self, at: [usize; 2]) {
-        let view = self.view;
-        self.begin = start(view, at);
-        if E::as_acc(view.data()).is_some() {
+        (self.begin, self.is_wide) = (start(self.view, at), false);
+    }
+
+    /// As [`gemm`](gemm::gemm) of extents `[m, n, k]` whose right operand is the matrix's rows from one on, or with `turned` their transpose.
+    pub(super) fn multiply(
+        &mut self,
+        extent: [usize; 3],
+        a: Mat<'_, E::Acc>,
+        (row, turned): (usize, bool),
+        mut to: MatMut<'_, E::Acc>,
+        accumulate: bool,
+    ) {
+        let stored = self.rows_below(row);
+        let stored = if turned { stored.transposed() } else { stored };
+        if E::product_of_few(extent, &a, &stored, &mut to, accumulate) {
             return;
         }
-        let (rows, cols) = (view.shape()[2], view.shape()[3]);
-        (self.wide).resize(rows * cols, <E::Acc as num_traits::Zero>::zero());
-        for (i, to) in self.wide.chunks_exact_mut(cols.max(1)).enumerate() {
-            let at = (self.begin).wrapping_add_signed(i as isize * view.strides()[2]);
-            gather(view.data(), at, view.strides()[3], to);
+        let b = self.wide_rows_below(row);
+        let b = if turned { b.transposed() } else { b };
+        let [m, n, k] = extent;
+        gemm::gemm(m, n, k, a, b, to, accumulate);
+    }
+
+    /// Its rows from one on, as they are stored.
+    fn rows_below(&self, row: usize) -> Mat<'b, E> {
+        let [row_step, col_step] = [self.view.strides()[2], self.view.strides()[3]];
+        Mat {
+            data: self.view.data(),
+            offset: (self.begin).wrapping_add_signed(row as isize * row_step),
+            row_step,
+            col_step,
         }
     }
 
-    /// Its rows from one on.
-    pub(super) fn rows_below(&self, row: usize) -> Mat<'_, E::Acc> {
-        let mut all = match E::as_acc(self.view.data()) {
-            Some(data) => Mat {
+    /// The same in the type that attention computes in. All rows are widened when the first of them are asked for.
+    fn wide_rows_below(&mut self, row: usize) -> Mat<'_, E::Acc> {
+        let (view, stored) = (self.view, self.rows_below(row));
+        if let Some(data) = E::as_acc(stored.data) {
+            return Mat {
                 data,
-                offset: self.begin,
-                row_step: self.view.strides()[2],
-                col_step: self.view.strides()[3],
-            },
-            None => Mat::row_major(&self.wide, self.view.shape()[3]),
-        };
-        all.offset = (all.offset).wrapping_add_signed(row as isize * all.row_step);
-        all
+                offset: stored.offset,
+                row_step: stored.row_step,
+                col_step: stored.col_step,
+            };
+        }
+        let (rows, cols) = (view.shape()[2], view.shape()[3]);
+        if !self.is_wide {
+            (self.wide).resize(rows * cols, <E::Acc as num_traits::Zero>::zero());
+            for (i, to) in self.wide.chunks_exact_mut(cols.max(1)).enumerate() {
+                let at = (self.begin).wrapping_add_signed(i as isize * view.strides()[2]);
+                gather(view.data(), at, view.strides()[3], to);
+            }
+            self.is_wide = true;
+        }
+        Mat {
+            offset: row * cols,
+            ..Mat::row_major(&self.wide, cols)
+        }
     }
 }

@@ -28,7 +28,7 @@ pub fn multiplies_halves() -> bool {
 /// ```
 pub fn takes_halves(rows: usize, columns: usize, inner: usize) -> bool {
     let (few, many) = (rows.min(columns), rows.max(columns));
-    thin::are_few([few, many, inner]) || tiles::pays([rows, columns, inner], [1; 2], rate())
+    thin::are_few([few, many, inner]) || tiles::pays_stored([rows, columns, inner], rate())
 }
 
 /// As [`gemm`] of operands of `bf16`, whose products are summed in `f32`: of few rows or columns and long sums read as they are stored, others by the processor's unit for
@@ -73,7 +73,7 @@ pub fn gemm_halves(
     }
     // A unit forms rows without gaps, and takes the product that has columns without as the transposed one.
     let (rows, columns) = if c.row_step == 1 { (n, m) } else { (m, n) };
-    if tiles::pays([rows, columns, k], [1; 2], rate())
+    if tiles::pays_stored([rows, columns, k], rate())
         && let Some(unit) = of_processor()
     {
         let is_done = if c.row_step == 1 {

@@ -28,6 +28,9 @@ pub(crate) trait Number: Pod {
 
     /// The first sixteen values of a slice, which are written to `room` where they are not there as such.
     fn sixteen<'a>(from: &'a [Self], room: &'a mut [f32; SIDE]) -> &'a [f32; SIDE];
+
+    /// The bits of numbers each of which is its own only part.
+    fn own_parts(of: &[Self]) -> Option<&[u16]>;
 }
 
 impl Number for f32 {
@@ -41,6 +44,11 @@ impl Number for f32 {
     #[inline(always)]
     fn sixteen<'a>(from: &'a [Self], _: &'a mut [f32; SIDE]) -> &'a [f32; SIDE] {
         first(from)
+    }
+
+    #[inline(always)]
+    fn own_parts(_: &[Self]) -> Option<&[u16]> {
+        None
     }
 }
 
@@ -59,6 +67,11 @@ impl Number for half::bf16 {
             *to = x.single();
         }
         room
+    }
+
+    #[inline(always)]
+    fn own_parts(of: &[Self]) -> Option<&[u16]> {
+        Some(bytemuck::cast_slice(of))
     }
 }
 
@@ -96,6 +109,15 @@ pub(super) struct Area<'a, E> {
 }
 
 impl<E: Number> Lines<'_, E> {
+    /// As many lines as there were numbers in each, and the other way round.
+    pub(crate) fn turned(self) -> Self {
+        Self {
+            line: self.step,
+            step: self.line,
+            ..self
+        }
+    }
+
     /// From another line and another number on.
     #[inline(always)]
     pub(super) fn from(self, line: usize, number: usize) -> Self {

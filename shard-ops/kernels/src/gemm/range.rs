@@ -51,7 +51,7 @@ impl Range {
 }
 
 impl<E: Number> Area<'_, E> {
-    /// What numbers there are.
+    /// What numbers there are. Those that are their own only part are not told apart by lines.
     pub(super) fn range(self) -> Range {
         vectorized(Survey(self))
     }
@@ -70,6 +70,18 @@ impl<E: Number> WithSimd for Survey<'_, E> {
             numbers,
         } = self.0;
         let along = from.step == 1;
+        if let Some(all) = E::own_parts(from.data) {
+            let (rows, apart, len) = match along {
+                true => (lines, from.line, numbers),
+                false => (numbers, from.step, lines),
+            };
+            let most = largest_part(&all[from.offset..], apart as usize, [rows, len]);
+            return Range {
+                least: most,
+                most,
+                bits: 0,
+            };
+        }
         let (mut bits, mut least, mut most) = ([0; WIDE], u32::MAX, 0);
         let mut take_in = |line: u32| {
             if line > 0 {
@@ -84,7 +96,7 @@ impl<E: Number> WithSimd for Survey<'_, E> {
                 let rest = padded(&row[whole * WIDE..]);
                 largest(simd, row, WIDE, whole, &mut lanes, &mut bits);
                 largest(simd, &rest, WIDE, 1, &mut lanes, &mut bits);
-                take_in(lanes.into_iter().fold(0, u32::max));
+                take_in(largest_of(lanes));
             }
         } else {
             let apart = from.step as usize;
@@ -112,6 +124,36 @@ impl<E: Number> WithSimd for Survey<'_, E> {
 
 /// Numbers that are looked at side by side, so that comparisons need not wait for each other.
 const WIDE: usize = 4 * SIDE;
+
+/// The largest magnitude of so many rows of so many numbers that are their own only part, which begin `apart` numbers apart.
+#[inline(always)]
+fn largest_part(numbers: &[u16], apart: usize, [rows, len]: [usize; 2]) -> u32 {
+    const MAGNITUDE: u16 = (self::MAGNITUDE >> 16) as u16;
+    let mut lanes = [0; WIDE];
+    // Column by column, whose lanes stay in registers.
+    for first in (0..len).step_by(WIDE) {
+        let mut here = [0; WIDE];
+        if first + WIDE <= len {
+            for row in 0..rows {
+                let numbers: &[u16; WIDE] = self::first(&numbers[row * apart + first..]);
+                for (lane, x) in here.iter_mut().zip(numbers) {
+                    *lane = (*lane).max(x & MAGNITUDE);
+                }
+            }
+        } else {
+            for row in 0..rows {
+                let numbers = &numbers[row * apart..][first..len];
+                for (lane, x) in here.iter_mut().zip(numbers) {
+                    *lane = (*lane).max(x & MAGNITUDE);
+                }
+            }
+        }
+        for (lane, x) in lanes.iter_mut().zip(here) {
+            *lane = (*lane).max(x);
+        }
+    }
+    u32::from(lanes.into_iter().fold(0, u16::max)) << 16
+}
 
 /// Of so many rows of [`WIDE`] numbers, which begin `apart` numbers apart, the largest magnitudes by place and the bits that are set, beside what
 /// these were before.
@@ -150,6 +192,20 @@ fn largest<S: Simd, E: Number>(
 #[inline(always)]
 fn larger<S: Simd>(simd: S, a: S::u32s, b: S::u32s) -> S::u32s {
     simd.select_u32s(simd.greater_than_u32s(a, b), a, b)
+}
+
+/// The largest of some numbers, half of which at a time are compared with the other half: one after the other would wait for each other.
+#[inline(always)]
+fn largest_of(mut numbers: [u32; WIDE]) -> u32 {
+    let mut half = WIDE / 2;
+    while half > 0 {
+        let (low, high) = numbers[..2 * half].split_at_mut(half);
+        for (x, y) in low.iter_mut().zip(high) {
+            *x = (*x).max(*y);
+        }
+        half /= 2;
+    }
+    numbers[0]
 }
 
 /// So many elements, and zeros behind them.

@@ -6,9 +6,9 @@
 
 use super::by_unit::rate;
 use super::unit::TERMS;
-use super::{Mat, MatMut};
+use super::{Mat, MatMut, check_operands, check_results};
 use crate::arrays::numbered;
-use crate::attention::gather;
+use crate::attention::{Stored, gather};
 use crate::pointwise::vectorized;
 use crate::prefetch::line as ask;
 use crate::scratch::Room;
@@ -16,13 +16,14 @@ use half::bf16;
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
-/// The most rows that are few where there is a unit for tiles, which takes 17 for 32 and is as fast as it is.
-const FEW: usize = 16;
+/// The most rows that are few where there is a unit for tiles, which takes as long for any number up to 32: 1024 terms of 4096 columns as long as
+/// these loops for 13 rows if what is on the right lies in columns, and for 9 if it lies in rows.
+const FEW: [usize; 2] = [12, 8];
 /// The most where there are pairs of AVX-512, whose products of 12 rows take as long as these loops if what is on the right lies in columns, and of
 /// half as many if it lies in rows.
-const FEWER: usize = 12;
+const FEWER: [usize; 2] = [12, 6];
 /// The most elsewhere. Of 17 rows the crate for `f32` takes three times as long as these loops, of 24 twice, of 32 less.
-const MORE: usize = 28;
+const MORE: [usize; 2] = [28; 2];
 /// How many times as many terms as rows a sum has at least. The sums of a column are joined lane by lane, which shorter ones cost more than
 /// copies in `f32` and their product: 100,000 columns of 16 terms by 16 rows took 6.7 times as long, of 128 terms 0.9.
 const LONG: usize = 8;
@@ -37,35 +38,47 @@ const NEAR: usize = 128 << 10;
 pub(super) fn pays(extent: [usize; 3], b: &Mat<'_, bf16>) -> bool {
     let [m, _, k] = extent;
     let lies = match b.col_step == 1 {
-        true => !has_pairs() || m <= FEWER / 2,
+        true => m <= most()[1],
         false => b.row_step == 1 && k >= WIDE,
     };
     lies && are_few(extent)
 }
 
-/// The most rows that are few on this processor.
-fn most() -> usize {
+/// The most rows that are few on this processor: with what is on the right in columns, and in rows.
+fn most() -> [usize; 2] {
     match rate() {
-        _ if has_pairs() => FEWER,
-        ..TERMS => MORE,
+        0..2 => MORE,
+        2..TERMS => FEWER,
         _ => FEW,
     }
 }
 
-/// Whether the processor's unit is vectors of pairs.
-fn has_pairs() -> bool {
-    (2..TERMS).contains(&rate())
-}
-
 /// Whether rows are few for so many columns, which fill vectors, and for sums of so many terms.
 pub(super) fn are_few([m, n, k]: [usize; 3]) -> bool {
-    m <= most() && n >= WIDE && k / LONG >= m
+    m <= most()[0] && n >= WIDE && k / LONG >= m
+}
+
+/// As [`gemm`](super::gemm) of numbers that are computed with some of `bf16`, if they are of few rows and that [pays]. Tells whether they are.
+pub(crate) fn product_of_few(
+    [m, n, k]: [usize; 3],
+    a: &Mat<'_, f32>,
+    b: &Mat<'_, bf16>,
+    c: &mut MatMut<'_, f32>,
+    accumulate: bool,
+) -> bool {
+    let pays = m > 0 && pays([m, n, k], b);
+    if pays {
+        check_operands([m, n, k], a, b);
+        check_results([m, n], c);
+        product([m, n, k], a, b, c, accumulate);
+    }
+    pays
 }
 
 /// Writes the product, which is not of nothing, or adds it to `c`.
-pub(super) fn product(
+pub(super) fn product<A: Stored<Acc = f32>>(
     [m, n, k]: [usize; 3],
-    a: &Mat<'_, bf16>,
+    a: &Mat<'_, A>,
     b: &Mat<'_, bf16>,
     c: &mut MatMut<'_, f32>,
     accumulate: bool,

@@ -13,6 +13,12 @@ use pulp::{Simd, WithSimd};
 /// The most numbers that are multiplied.
 const PRODUCTS: usize = 64;
 
+/// The most numbers that are multiplied in each of many products that are computed together.
+const PRODUCTS_OF_MANY: usize = 512;
+
+/// The most numbers of a matrix of such products.
+const NUMBERS: usize = 64;
+
 /// Terms of a sum: fewer are added to what is there one by one.
 const TERMS: core::ops::RangeInclusive<usize> = 3..=16;
 
@@ -87,8 +93,7 @@ pub(super) fn products<T: Real>(
     (count, steps): (usize, [isize; 3]),
     accumulate: bool,
 ) -> bool {
-    let is_small = m.saturating_mul(n).saturating_mul(k) <= PRODUCTS;
-    if count < TOGETHER / 2 || !is_small || !pays([m, n, k], a, b, accumulate) {
+    if count < TOGETHER / 2 || !pays_together([m, n, k], a, b, accumulate) {
         return false;
     }
     // What lies between the first and the last lies between their elements.
@@ -118,6 +123,23 @@ pub(super) fn products<T: Real>(
         accumulate,
     });
     true
+}
+
+/// Whether many products of these extents are computed together. Of more numbers than are computed here one by one those are which the crate adds up
+/// in the same order.
+fn pays_together<T>(
+    [m, n, k]: [usize; 3],
+    a: &Mat<'_, T>,
+    b: &Mat<'_, T>,
+    accumulate: bool,
+) -> bool {
+    let products = m.saturating_mul(n).saturating_mul(k);
+    if products <= PRODUCTS {
+        return pays([m, n, k], a, b, accumulate);
+    }
+    let numbers = (m * n).max(m * k).max(n * k);
+    let is_small = products <= PRODUCTS_OF_MANY && numbers <= NUMBERS;
+    is_small && TERMS.contains(&k) && m.min(n) > 1 && !by_lanes(a, b)
 }
 
 /// How many products are computed together.
@@ -197,7 +219,7 @@ impl<T: Real> WithSimd for Many<'_, '_, T> {
         let left = Lanes::of([m, k], [self.a.row_step, self.a.col_step], self.steps[0]);
         let right = Lanes::of([k, n], [self.b.row_step, self.b.col_step], self.steps[1]);
         let to = Lanes::of([m, n], [c.row_step, c.col_step], self.steps[2]);
-        let mut room = [[[T::zero(); TOGETHER]; PRODUCTS]; 3];
+        let mut room = [[[T::zero(); TOGETHER]; NUMBERS]; 3];
         for first in (0..self.count).step_by(TOGETHER) {
             let some = first..self.count.min(first + TOGETHER);
             let [a, b, made] = &mut room;

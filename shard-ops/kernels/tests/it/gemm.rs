@@ -748,6 +748,10 @@ fn many_as_one_by_one<T: Real>() {
         (1, 1, 5),
         (4, 4, 4),
         (2, 2, 2),
+        (8, 8, 8),
+        (5, 12, 5),
+        (4, 8, 16),
+        (2, 32, 2),
     ] {
         for way in 0..16 {
             let stored = |data, rows: usize, columns: usize, turned: bool| match turned {

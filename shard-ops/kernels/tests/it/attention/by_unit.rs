@@ -253,31 +253,43 @@ fn keys_of_several_spans_match_the_formulas() {
     assert_grads::<bf16>(&case, None, TOLERANCE);
 }
 
-/// Heads that are large enough for a unit, by whatever this processor has: the same call in `bf16` and in `f32`, of the same numbers.
+/// Heads that are large enough for a unit, and those of so few rows that keys and values are read as they are stored, by whatever this processor has:
+/// the same call in `bf16` and in `f32`, of the same numbers.
 #[test]
-fn large_heads_in_halves_match_those_in_single_precision() {
+fn heads_in_halves_match_those_in_single_precision() {
+    // Queries of a head, heads of a group, keys, and dims of these and of values.
+    for extents in [
+        [93, 2, 170, 40, 33],
+        [37, 1, 41, 64, 32],
+        [1, 1, 170, 64, 96],
+        [2, 3, 90, 48, 33],
+        [1, 8, 600, 64, 64],
+    ] {
+        assert_halves_match(extents);
+    }
+}
+
+fn assert_halves_match([queries, group, keys, dim, value_dim]: [usize; 5]) {
     let mut rng = Rng::new(43);
     let mut case = coarse(&mut rng, 40);
-    let n = |count: usize, rng: &mut Rng| -> Vec<f64> {
+    let mut n = |count: usize| -> Vec<f64> {
         let number = |_| (rng.unit() * 64.0).round() / 64.0;
         (0..count).map(number).collect()
     };
-    (
-        case.batch,
-        case.kv_heads,
-        case.group,
-        case.queries,
-        case.keys,
-    ) = (1, 2, 2, 93, 170);
-    (case.dim, case.value_dim) = (40, 33);
-    (case.query_at, case.key_at) = ((0..93).map(|i| i + 77).collect(), (0..170).collect());
+    (case.batch, case.kv_heads, case.group) = (1, 2, group);
+    (case.queries, case.keys) = (queries, keys);
+    (case.dim, case.value_dim) = (dim, value_dim);
+    let last = (keys - queries) as i64;
+    case.query_at = (0..queries as i64).map(|i| i + last).collect();
+    case.key_at = (0..keys as i64).collect();
     (case.allow, case.bias, case.dropped, case.band) = (None, None, None, Band::causal());
-    (case.q, case.dout) = (n(4 * 93 * 40, &mut rng), n(4 * 93 * 33, &mut rng));
-    (case.k, case.v) = (n(2 * 170 * 40, &mut rng), n(2 * 170 * 33, &mut rng));
+    let rows = 2 * group * queries;
+    (case.q, case.dout) = (n(rows * dim), n(rows * value_dim));
+    (case.k, case.v) = (n(2 * keys * dim), n(2 * keys * value_dim));
 
     fn folded<E: Stored<Acc = f32>>(case: &Case, rows: &Rows<E>) -> (Vec<f32>, Vec<f32>) {
         let all: Vec<usize> = (0..case.keys).collect();
-        let mut state = AttentionState::new([1, 4, case.queries], case.value_dim);
+        let mut state = AttentionState::new([1, case.heads(), case.queries], case.value_dim);
         let part: Part<E> = case.part(&all, false);
         state.fold(&rows.queries(case, None), &part.block());
         finished(case, &state)
@@ -297,6 +309,22 @@ fn large_heads_in_halves_match_those_in_single_precision() {
     });
     for (got, expected) in got.iter().zip(&expected) {
         assert_close(got, &wide(expected), TOLERANCE);
+    }
+}
+
+/// Results are rounded some numbers at a time, of rows that have more as well.
+#[test]
+fn long_rows_are_rounded_as_each_number_is() {
+    let (rows, width) = (3, 300);
+    let sums = vec![1.0, 3.0, 0.75];
+    let numbers: Vec<f32> = (0..rows * width).map(|i| i as f32 / 7.0 - 50.0).collect();
+    let parts = [vec![0.0; rows], sums.clone(), numbers.clone()];
+    let state = AttentionState::from_parts([1, 1, rows], width, parts);
+    let mut out = vec![bf16::ZERO; rows * width];
+    let to = &mut ViewMut::contiguous(&mut out, &[1, 1, rows, width]);
+    state.finish(to, &mut vec![0.0; rows]);
+    for (i, (got, x)) in out.iter().zip(numbers).enumerate() {
+        assert_eq!(*got, bf16::from_f32(x * (1.0 / sums[i / width])), "{i}");
     }
 }
 
