@@ -7,6 +7,7 @@ mod compare;
 pub(crate) mod cuda;
 mod diff;
 mod edges;
+mod halves;
 mod mask;
 mod number;
 mod polynomials;
@@ -37,17 +38,12 @@ use crate::{
     Cotangents, Exec, Grads, HostCall, Keeps, Linearity, Meta, Op, OpError, OperandBox, Precision,
     Result, Rule, Saved, Value, key_of,
 };
-use half::{bf16, f16};
 use shard_comm::{DType, Element, Strided, kernel};
-use shard_kernels::attention::Stored;
-use shard_kernels::fused::{Formula, FormulaStep, fused};
 use shard_kernels::pointwise::{self, Binary};
-use shard_kernels::reduce::Half;
-use shard_kernels::together::by_cells;
 pub use shard_kernels::unary::Unary;
 use shard_kernels::unary::{self, Form};
 use shard_kernels::{View, ViewMut, whole};
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 use std::sync::Arc;
 
 /// Applies a map of one number to every element. It can be differentiated three times; a fourth is
@@ -384,29 +380,7 @@ impl Op for UnaryMap {
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
         if call.dtype().is_half() {
-            let (map, order) = (self.map, self.order);
-            if call.dtype() == DType::BF16 && map_in_registers(map, order, call) {
-                return;
-            }
-            let are_lines = match order {
-                0 => by_lines(call, |[x], out| map.eval(0, x, out)),
-                _ => by_lines(call, |[x, g], out| {
-                    let [x, g] = [x, g].map(View::line);
-                    unary::unary_scaled(map, order, &x, &g, &mut ViewMut::line(out));
-                }),
-            };
-            if are_lines {
-                return;
-            }
-            let f = FormulaStep::Map { map, order, of: 0 };
-            let scaled = FormulaStep::Binary {
-                kind: Binary::Mul,
-                of: [2, 1],
-            };
-            return match order {
-                0 => in_halves(call, 1, &[f]),
-                _ => in_halves(call, 2, &[f, scaled]),
-            };
+            return halves::map(self.map, self.order, call);
         }
         with_float!(call.dtype(), T => {
             if self.order == 0 {
@@ -527,72 +501,6 @@ fn over_both<T: Element>(
     }
 }
 
-/// Widens operands of 16 bits that lie side by side, and rounds what `f` makes of them, some elements at a time. Returns whether they lie so: one
-/// step of such needs no formula.
-fn by_lines<const N: usize>(
-    call: &mut HostCall<'_, '_>,
-    f: impl Fn([&[f32]; N], &mut [f32]),
-) -> bool {
-    fn stored<T: Half + Element, const N: usize>(
-        call: &mut HostCall<'_, '_>,
-        f: impl Fn([&[f32]; N], &mut [f32]),
-    ) -> bool {
-        let lines = call.lines::<T, N>();
-        let are_lines = lines.is_some();
-        if let Some((of, out)) = lines {
-            by_cells(1, of, out, |_, of, out| f(of, out));
-        }
-        are_lines
-    }
-    match call.dtype() {
-        DType::F16 => stored::<f16, N>(call, f),
-        _ => stored::<bf16, N>(call, f),
-    }
-}
-
-/// The same of a map of one number, or its derivative times the other operand, of numbers that lie side by side.
-fn map_in_registers(map: Unary, order: usize, call: &mut HostCall<'_, '_>) -> bool {
-    match order {
-        0 => (call.lines::<bf16, 1>())
-            .is_some_and(|([x], out)| unary::unary_halves(map, x, None, out)),
-        1 => (call.lines::<bf16, 2>())
-            .is_some_and(|([x, g], out)| unary::unary_halves(map, x, Some(g), out)),
-        _ => false,
-    }
-}
-
-/// Whether a map of numbers of `bf16` is one that is widened and rounded in registers; it is written then.
-fn in_registers(kind: Binary, call: &mut HostCall<'_, '_>) -> bool {
-    let mut is_done = false;
-    over_both(call, |a, b, out| {
-        is_done = pointwise::binary_halves(kind, a, b, out);
-    });
-    is_done
-}
-
-/// Takes so many operands of 16 bits through steps that are numbered behind them. They are widened, and the result is rounded, block by
-/// block, as in formulas.
-fn in_halves(call: &mut HostCall<'_, '_>, operands: usize, steps: &[FormulaStep]) {
-    let inputs = (0..operands).map(FormulaStep::Input);
-    let all: Vec<FormulaStep> = inputs.chain(steps.iter().copied()).collect();
-    let result = vec![all.len() - 1];
-    let formula = Formula::new(all, vec![1; operands], vec![result]);
-    match call.dtype() {
-        DType::F16 => by_formula::<f16>(call, &formula),
-        _ => by_formula::<bf16>(call, &formula),
-    }
-}
-
-fn by_formula<T: Stored + Element>(call: &mut HostCall<'_, '_>, formula: &Formula) {
-    let operands = 0..formula.operands().len();
-    let operands: SmallVec<[View<'_, T>; 2]> = operands.map(|i| call.elements(i)).collect();
-    let out = call.elements_out::<T>(0);
-    let inputs = operands.iter().map(|x| x.broadcast_to(out.shape()));
-    if let Some(inputs) = inputs.collect::<Option<SmallVec<[View<'_, T>; 2]>>>() {
-        fused(formula, 0, &inputs, &mut [out]);
-    }
-}
-
 impl Op for Arithmetic {
     fn name(&self) -> &'static str {
         binary_name(self.kind)
@@ -622,27 +530,8 @@ impl Op for Arithmetic {
     }
 
     fn host(&self, call: &mut HostCall<'_, '_>) {
-        match (self.kind, call.dtype()) {
-            (Binary::NextAfter, DType::F16) => {
-                return over_both::<f16>(call, pointwise::next_halves);
-            }
-            (Binary::NextAfter, DType::BF16) => {
-                return over_both::<bf16>(call, pointwise::next_halves);
-            }
-            _ => {}
-        }
         if call.dtype().is_half() {
-            let (kind, of) = (self.kind, [0, 1]);
-            if call.dtype() == DType::BF16 && in_registers(kind, call) {
-                return;
-            }
-            let are_lines = by_lines(call, |[a, b], out| {
-                pointwise::binary_lines(kind, a, b, out);
-            });
-            if are_lines {
-                return;
-            }
-            return in_halves(call, 2, &[FormulaStep::Binary { kind, of }]);
+            return halves::arithmetic(self.kind, call);
         }
         match call.dtype() {
             DType::F32 | DType::F64 => with_float!(call.dtype(), T => match call.lines::<T, 2>() {

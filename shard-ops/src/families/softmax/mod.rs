@@ -215,7 +215,7 @@ impl Op for Softmax {
                 });
             }
             let dx = self.derivative(exec, y, dy)?;
-            // Of a result that was not rounded the derivative is, as its operand was given.
+            // It has the operand's type, also where the result was left in `f32`.
             cast(exec, &dx, saved.inputs[0].dtype())
         })
     }
