@@ -66,11 +66,11 @@ pub fn nll_loss(
     })
 }
 
-/// [`nll_loss`] of the [logarithm of the softmax](fn@log_softmax) of `x` over classes. Targets may also be distributions, of the
+/// [`nll_loss`] of the [logarithm of the softmax](fn@crate::softmax::log_softmax) of `x` over classes. Targets may also be distributions, of the
 /// shape and type of `x`; a mean is then over batch and further dims.
 ///
 /// # Collective
-/// As [`nll_loss`] and [`log_softmax`]: numbers per target, never the classes.
+/// As [`nll_loss`] and [`log_softmax`](fn@crate::softmax::log_softmax): numbers per target, never the classes.
 ///
 /// # Errors
 /// As [`nll_loss`]; a smoothing that is not between 0 and 1; an ignored class of targets that are distributions.
